@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from bench.text import TextSource
 from bench.workloads import Node, Workload
 
 PROBE_TOKENS = 400
+NO_FIELDS: Mapping[str, Any] = {}
 
 
 class Record(Struct):
@@ -30,6 +31,7 @@ class Record(Struct):
     cached_tokens: int | None = None
     completion_tokens: int = 0
     error: str | None = None
+    prompt: str = ""
 
 
 class Run(Struct):
@@ -101,6 +103,11 @@ class LoadGenerator:
         except ValueError:
             return None
 
+    async def metrics(self) -> str:
+        """The text of its metrics; empty if it has none."""
+        reply = await self._http.get("/metrics")
+        return reply.text if reply.is_success else ""
+
     async def run(self, workload: Workload) -> Run:
         """Run `workload` to its end; failed requests are recorded, their children skipped."""
         slots = asyncio.Semaphore(workload.concurrency)
@@ -110,7 +117,7 @@ class LoadGenerator:
             prompt = before + node.text
             if node.out_tokens:
                 async with slots:
-                    record = await self.complete(prompt, node.out_tokens)
+                    record = await self.complete(prompt, node.out_tokens, node.fields)
                 records.append(record)
                 if record.error is not None:
                     return
@@ -124,15 +131,18 @@ class LoadGenerator:
                 group.create_task(visit(root, "", group))
         return Run(records, time.perf_counter() - wall, time.process_time() - cpu)
 
-    async def complete(self, prompt: str, max_tokens: int) -> Record:
+    async def complete(
+        self, prompt: str, max_tokens: int, fields: Mapping[str, Any] = NO_FIELDS
+    ) -> Record:
         """Send one request and read its stream. Never raises for a failed request."""
-        record = Record(time.perf_counter())
+        record = Record(time.perf_counter(), prompt=prompt)
         body = self._options | {
             "prompt": prompt,
             "max_tokens": max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **fields,
         }
         events = post_events(
             f"{self._url}/v1/completions", self._headers, msgspec.json.encode(body)

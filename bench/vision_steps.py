@@ -133,8 +133,7 @@ class Simulation:
         seconds = self._machine.cost.of(step)
         self._now += seconds
         self._core.commit(step, null_result(step.batch))
-        others = len(step.batch.input_ids) - step.num_decodes
-        self._meter.add(step.num_decodes, others, seconds)
+        self._meter.add(step.size, seconds)
         if (costs := self._meter.news()) is not None:
             self._core.measure(costs)
         batch = self._core.take_output(self._now)

@@ -7,6 +7,7 @@ carries text. `scale` multiplies the number of roots.
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,11 +15,13 @@ from bench.text import TextSource
 
 
 class Node(Struct):
-    """One request; `out_tokens` 0 sends none and passes its text on."""
+    """One request; `out_tokens` 0 sends none and passes its text on. `fields` are further ones of
+    its body."""
 
     text: str
     out_tokens: int
     children: "list[Node]" = []
+    fields: dict[str, Any] = {}
 
 
 class Workload(Struct):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.wire.messages import NO_TIMES, Finish, LogprobDetail, Output, Times
+from srt.wire.messages import NO_DRAFTS, NO_TIMES, Finish, LogprobDetail, Output, Times
 from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
 
@@ -63,6 +63,7 @@ class Request:
         self._jump_tokens = 0
         self._forward_passes = 0
         self._first_s: float | None = None  # when the first token came
+        self.drafts = NO_DRAFTS  # the scheduler's numbers
         self.replica = 0  # whose scheduler has it, or had it last
         self.is_open = True
         self.finish: Finish | None = None
@@ -182,6 +183,7 @@ class Request:
             detail=unsent.detail.packed() if unsent.detail else None,
             prompt_detail=unsent.prompt_detail.packed() if unsent.prompt_detail else None,
             times=self._times(now) if self.finish else NO_TIMES,
+            drafts=self.drafts,
         )
 
     def _times(self, end_s: float) -> Times:

@@ -26,6 +26,7 @@ from scheduler_proc.executor.base import AsyncExecutor, Executor, asynchronous, 
 from scheduler_proc.in_flight import InFlight, ResultThread
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
+from scheduler_proc.step_cost import NOTHING
 from srt.ring.blame_file import Name
 from srt.wire.media import MediaItem
 
@@ -238,13 +239,13 @@ class ComputeThread:
         started()
         self._clock.begin(time.perf_counter())
         self._tell()
-        tokens = decodes = 0  # a step that raises says nothing of how long others take
+        size = NOTHING  # a step that raises says nothing of how long others take
         try:
             result = self.executor.run(step.batch)
-            tokens, decodes = len(step.batch.input_ids), step.num_decodes
+            size = step.size
             return result
         finally:
-            self._clock.end(time.perf_counter(), tokens, decodes)
+            self._clock.end(time.perf_counter(), size)
 
     def _launch(
         self,

@@ -96,6 +96,8 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         schedule_policy=args.schedule_policy,
         max_wait_s=args.schedule_max_wait,
         disable_radix_cache=args.disable_radix_cache,
+        speculative=args.speculative,
+        speculative_max_tokens=args.speculative_max_tokens,
         media=None if (sees := seeing(executor)) is None else sees.media_facts,
         media_cache_bytes=args.media_cache_mb * 1_000_000,
         block_model=args.model if args.dp > 1 or args.kv_events else None,

@@ -8,9 +8,10 @@ so that its KV lies together. Only if the pool, the cache and the slots set asid
 suffice is each req served by itself, and others are retracted for it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from scheduler_proc.limits import NO_LIMITS, Limits
+from scheduler_proc.drafting.base import ANYTHING, Follows
+from scheduler_proc.drafting.speculation import Proposal, Speculation
 from scheduler_proc.plan import Plan
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
@@ -26,8 +27,9 @@ def retraction_key(req: Req) -> tuple[int, int]:
 class DecodePlanner:
     """Decodes of the reqs in `running` (by handle), in rows of up to `max_tokens`.
 
-    `retract(req)` takes a req out of memory. `limits(req, length)` says what it may sample once
-    `length` more of its tokens are extended, or None if that has ended it.
+    `retract(req)` takes a req out of memory. `follows(req, length, proposal)` says what it may
+    sample once `length` more of its tokens are extended, and how much of the proposal, if any, is
+    to be extended too; None if that has ended it.
     """
 
     def __init__(
@@ -36,41 +38,69 @@ class DecodePlanner:
         memory: ReqMemory,
         max_tokens: int,
         retract: Callable[[Req], None],
-        limits: Callable[[Req, int], Limits | None],
+        follows: Callable[[Req, int, Proposal | None], Follows | None],
+        speculation: Speculation,
     ) -> None:
         self._running = running
         self._memory = memory
         self._max_tokens = max_tokens
         self._retract = retract
-        self._limits = limits
+        self._follows = follows
+        self._speculation = speculation
 
     def plan(self, plan: Plan, reqs: Iterable[Req]) -> None:
         """One row for each of those that decode. Where it depends on a token that is still being
         sampled, the req is deferred."""
         decoding = [req for req in reqs if req.wants_decode]
         decoding.sort(key=retraction_key, reverse=True)
-        self._reserve(decoding)
+        guessed = self._speculation.wanted(self._guessable(decoding))
+        self._reserve(decoding, guessed)
         victims = _Victims(decoding, self._running.values())
+        now = [req for req in decoding if req.handle in guessed and not req.tokens.are_late]
+        proposals = self._proposals(plan, now, len(decoding))
         for req in decoding:
             if req.residency is None:
                 continue  # retracted for one before it
-            if req.is_limited and req.needs_newest_token and req.tokens.are_late:
+            if not req.tokens.are_late:
+                self._add(plan, req, victims, proposals.get(req.handle))
+            elif req.handle in guessed or req.needs_newest_token or req.held.num_drafted > 0:
                 if self._reserve_one(req, 1, victims):
                     plan.deferred.append(req)
             else:
                 self._add(plan, req, victims)
+        plan.guessed = guessed
 
     def plan_deferred(self, plan: Plan) -> None:
         """The rows of those that were deferred, whose newest token is known now."""
         waiting = [req for req in plan.deferred if req.wants_decode]
         waiting.sort(key=retraction_key, reverse=True)
         victims = _Victims(waiting, ())
+        guessed = [req for req in waiting if req.handle in plan.guessed]
+        proposals = self._proposals(plan, guessed, len(waiting))
         for req in waiting:
             if req.residency is not None:
-                self._add(plan, req, victims)
+                self._add(plan, req, victims, proposals.get(req.handle))
 
-    def _add(self, plan: Plan, req: Req, victims: "_Victims") -> None:
-        """A row for the req's newest token; after a jump for several, in chunks if need be."""
+    def _guessable(self, decoding: list[Req]) -> list[Req]:
+        """Those that have slots for a guess, or will get some."""
+        if self._memory.easy_room >= DECODE_RUN * len(self._running):
+            return decoding
+        return [req for req in decoding if req.held.num_spare + req.held.num_drafted > 1]
+
+    def _proposals(self, plan: Plan, reqs: list[Req], num_rows: int) -> dict[int, Proposal]:
+        """What to guess of these reqs, with room in the step for the plan and `num_rows` more."""
+        room = self._max_tokens - plan.num_tokens - num_rows
+        if not reqs or room <= 0:
+            return {}
+        num_decodes = plan.num_decodes
+        others = plan.num_tokens - num_decodes
+        return self._speculation.proposals(reqs, num_decodes + num_rows, others, room)
+
+    def _add(
+        self, plan: Plan, req: Req, victims: "_Victims", proposal: Proposal | None = None
+    ) -> None:
+        """A row for the req's newest token, and what is guessed behind it; after a jump for several
+        tokens, in chunks if need be."""
         held = req.residency
         assert held is not None
         length = req.tokens.seq_len - held.kv_len
@@ -82,20 +112,38 @@ class DecodePlanner:
                 return  # it has its row in the next step
         elif held.num_spare < length and not self._reserve_one(req, length, victims):
             return
-        limits = self._limits(req, length) if req.is_limited else NO_LIMITS
-        if limits is not None:
-            self._memory.take_spare(held, length)
-            plan.add(req, length, is_decode=True, limits=limits)
+        if proposal is not None:  # nobody gives up memory for a guess
+            tokens = proposal.tokens[: held.num_spare - length]
+            proposal = proposal._replace(tokens=tokens) if tokens else None
+        follows = ANYTHING
+        if req.is_limited or proposal is not None:
+            found = self._follows(req, length, proposal)
+            if found is None:
+                return
+            follows = found
+        if proposal is not None and not follows.draft:
+            self._speculation.refused(req, proposal)
+        self._memory.take_spare(held, length + len(follows.draft))
+        plan.add(req, length, is_decode=True, follows=follows)
 
-    def _reserve(self, decoding: list[Req]) -> None:
-        """Set slots aside for those that have too few. If there are not enough for all, what is
-        set aside for anyone is given back, and nobody gets any here."""
+    def _reserve(self, decoding: list[Req], guessed: Collection[int]) -> None:
+        """Set slots aside for those that have too few; of the `guessed`, where there is room, also
+        for what is guessed. If there are not enough for all, what is set aside for anyone is given
+        back, and nobody gets any here."""
         most = self._max_tokens
+        run = DECODE_RUN if self._memory.easy_room >= DECODE_RUN * len(self._running) else 0
         short = [req for req in decoding if req.num_missing(most) > 0]
+        if run > 0 and guessed:
+            run = max(run, 2 * self._speculation.most)
+            short = [
+                req
+                for req in decoding
+                if req.num_missing(most) > 0
+                or (req.handle in guessed and req.num_unguessable(self._speculation.most) > 0)
+            ]
         if not short:
             return
-        run = DECODE_RUN if self._memory.easy_room >= DECODE_RUN * len(self._running) else 0
-        counts = [max(req.num_missing(most), min(run, req.remaining)) for req in short]
+        counts = [max(req.num_missing(most), min(run, req.num_spareable)) for req in short]
         if self._memory.find(sum(counts)):
             self._memory.set_aside(short, counts, in_runs=run > 0)
         else:

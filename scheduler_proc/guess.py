@@ -64,8 +64,11 @@ class Guess:
             held = req.residency
             if held is None or held.num_spare == 0 or req.extend_left != 1 or req.wants_logprobs:
                 return None
-            limits = req.rules.kind(req.grammar)
-            rows.append(Row(req, held, held.kv_len, 1, True, samples=True, limits=limits))
+            if held.num_drafted > 0:
+                return None  # which of its samples is the newest token is not known
+            kind = req.rules.kind(req.grammar)
+            limits = () if kind is NO_LIMITS else (kind,)
+            rows.append(Row(req, held, held.kv_len, 1, True, num_samples=1, limits=limits))
         step = lay_out(rows, table, sampling)
         if any(part and part.batch.details is not None for part in (first, step)):
             return None
@@ -140,7 +143,7 @@ class Guess:
             return None
         assert not self._is_started or len(live) == len(self._rows)
         for row in self._rows:
-            row.limits = NO_LIMITS
+            row.limits = ()
         for row, planned in zip(live, rows, strict=True):
             row.limits = planned.limits
             planned.sample = row.sample
@@ -155,12 +158,12 @@ class Guess:
 
 def _place(row: Row) -> tuple[int, ...]:
     """The facts about a row that decide how it is laid out."""
-    return (row.req.handle, row.start, row.extend_len, row.samples, row.num_logprobs)
+    return (row.req.handle, row.start, row.extend_len, row.num_samples, row.num_logprobs)
 
 
 def _fill_in(batch: ForwardBatch, row: Row) -> None:
     """Fill in the row's token and its limits."""
-    mask, suppressed = row.limits
+    mask, suppressed = row.limit
     batch.input_ids[batch.sample_tokens[row.sample]] = row.req.tokens.known[-1]
     if suppressed is not None:
         batch.suppressed.append(SuppressedIds(row.sample, suppressed))

@@ -17,6 +17,7 @@ from scheduler_proc.batch import StepResult
 from scheduler_proc.executor.base import Pending
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
+from scheduler_proc.step_cost import NOTHING
 
 
 @dataclass(slots=True)
@@ -80,15 +81,15 @@ class ResultThread:
                 _result(flight)
             raise
         self._clock.begin(max(flight.began_s, self._ended_s))
-        tokens = decodes = 0  # a step that raises says nothing of how long others take
+        size = NOTHING  # a step that raises says nothing of how long others take
         try:
             result = _result(flight)
             if flight.is_measured:
-                tokens, decodes = len(flight.step.batch.input_ids), flight.step.num_decodes
+                size = flight.step.size
             return result
         finally:
             self._ended_s = time.perf_counter()
-            self._clock.end(self._ended_s, tokens, decodes)
+            self._clock.end(self._ended_s, size)
 
 
 def _result(flight: InFlight) -> StepResult:

@@ -174,10 +174,9 @@ class GrammarIntake:
         notes = self._notes()
         if notes is not None:
             grammar = NotedGrammar(grammar, notes, packed((req.client, req.rid)))
-        grammar = MeteredGrammar(grammar)
         if req.healed_ids:
             grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
-        return grammar
+        return MeteredGrammar(grammar)
 
 
 def _is_meant(req: TokenizedReq, message: Abort) -> bool:

@@ -17,8 +17,11 @@ def check_invariants(core: Scheduler) -> None:
     _check_media(core)
     for req in core.running.values():
         held = req.held
-        lengths = (0, held.shared_len, held.computed_len, held.kv_len, req.tokens.seq_len)
+        lengths = (0, held.shared_len, held.computed_len, held.planned_len, req.tokens.seq_len)
         assert list(lengths) == sorted(lengths), f"{req.wish.rid}: lengths out of order: {lengths}"
+        if held.num_drafted > 0:
+            most = req.tokens.known_len + held.num_drafted
+            assert held.kv_len == most < req.tokens.max_len, f"{req.wish.rid}: guessed too far"
 
 
 def _check_media(core: Scheduler) -> None:

@@ -21,11 +21,12 @@ class Jumps:
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
 
-    def take(self, req: Req) -> None:
-        """Append what the grammar forces, and end the req if it forces the end."""
-        retokeniser = req.retokeniser
-        if req.grammar is None or retokeniser is None or _would_cut(req):
-            return
+    def take(self, req: Req) -> bool:
+        """Append what the grammar forces, and end the req if it forces the end; whether either has
+        happened."""
+        retokeniser, jump = req.jumping, None
+        if req.grammar is None or retokeniser is None:
+            return False
         try:
             tail = req.tokens.outputs[-WINDOW_TOKENS:].tolist()
             is_whole = len(tail) == req.tokens.num_outputs
@@ -37,6 +38,7 @@ class Jumps:
                 self._end_if_forced(req, retokeniser)
         except GrammarError as error:
             fail_grammar(self._state, req, error)
+        return jump is not None or req.finish is not None
 
     def _append(self, req: Req, jump: Jump) -> None:
         first = req.tokens.known_len - jump.drop
@@ -80,14 +82,6 @@ class Jumps:
     def _count(self, num_tokens: int) -> None:
         self._state.counters.generation_tokens += num_tokens
         self._state.counters.jump_forward_tokens += num_tokens
-
-
-def _would_cut(req: Req) -> bool:
-    """Whether a jump that is scored could go back into a picture at the end of the prompt: its
-    embeddings need not be there any more."""
-    if req.pending is None or req.residency is None or not req.spans:
-        return False
-    return req.spans.spans[-1].stop == req.tokens.prompt_len
 
 
 def fail_grammar(state: SchedulerState, req: Req, error: GrammarError) -> None:

@@ -31,15 +31,13 @@ def lay_out(
     parts = [slots[row.residency.row, : row.start + row.extend_len] for row in rows]
     np.concatenate(parts, out=kv_indices)
     input_ids, at, late_samples = _input_ids(rows, qo_indptr)
-    samples = np.flatnonzero([row.samples for row in rows])
-    picked = [row for row in rows if row.samples]
-    for sample, row in enumerate(picked):
-        row.sample = sample
-    adjust, late_changes = _adjust(picked)
-    has_limits = any(row.limits is not NO_LIMITS for row in picked)
-    limits = [row.limits for row in picked] if has_limits else []
-    table_rows = np.array([row.residency.row for row in picked], np.int64)
     positions = order + np.repeat(starts - qo_indptr[:-1], extend_lens)
+    picked = [row for row in rows if row.num_samples > 0]
+    sample_tokens, table_rows = _samples(rows, picked, qo_indptr)
+    adjust, late_changes = _adjust(picked)
+    limits: list[Limits] = []
+    if any(row.limits for row in picked):
+        limits = [limit for row in picked for limit in row.limits or [NO_LIMITS] * row.num_samples]
     logprob_tokens, logprob_targets = _logprob_arrays(rows, qo_indptr)
     batch = ForwardBatch(
         input_ids=input_ids,
@@ -49,8 +47,8 @@ def lay_out(
         qo_indptr=qo_indptr,
         kv_indptr=kv_indptr,
         kv_indices=kv_indices,
-        sample_tokens=qo_indptr[1:][samples] - 1,
-        samples=sampling.samples(table_rows, seq_lens[samples]),
+        sample_tokens=sample_tokens,
+        samples=sampling.samples(table_rows, positions[sample_tokens] + 1),
         suppressed=_suppressed(limits),
         masks=_masks(limits),
         adjust=adjust,
@@ -68,7 +66,9 @@ def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, list
     input_ids = np.zeros(qo_indptr[-1], np.int32)
     at, samples = [], []
     for row, first in zip(rows, qo_indptr.tolist(), strict=False):
-        req, known = row.req, row.extend_len
+        req, known = row.req, row.num_known
+        if row.draft:
+            input_ids[first + known : first + row.extend_len] = row.draft
         if _is_late(row):
             known -= 1
             at.append(first + known)
@@ -79,8 +79,23 @@ def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, list
 
 
 def _is_late(row: Row) -> bool:
-    """Whether its last token is still being sampled."""
-    return row.start + row.extend_len > row.req.tokens.known_len
+    """Whether its last token that is not guessed is still being sampled."""
+    return row.start + row.num_known > row.req.tokens.known_len
+
+
+def _samples(
+    rows: list[Row], picked: list[Row], qo_indptr: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens at which the `picked` of the rows sample, the last ones of each, and the table
+    row of each sample. The rows get the numbers of their samples."""
+    counts = np.array([row.num_samples for row in picked], np.int32)
+    indptr = indptr_of(counts)
+    for row, first in zip(picked, indptr.tolist(), strict=False):
+        row.sample = first
+    stops = qo_indptr[1:][np.flatnonzero([row.num_samples > 0 for row in rows])]
+    order = np.arange(indptr[-1], dtype=np.int32)
+    table_rows = np.repeat(np.array([row.residency.row for row in picked], np.int64), counts)
+    return order + np.repeat(stops - indptr[1:], counts), table_rows
 
 
 def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -111,9 +126,9 @@ def _details(rows: list[Row]) -> Details | None:
     for row in asking:
         if row.sample >= 0:
             row.sample_detail = num_details
-            parts.append((row.req, np.array([row.sample])))
-            num_details += 1
-    logprobs_at = sum(row.samples for row in rows)
+            parts.append((row.req, np.arange(row.sample, row.sample + row.num_samples)))
+            num_details += row.num_samples
+    logprobs_at = sum(row.num_samples for row in rows)
     for row in rows:
         if row.num_logprobs > 0 and row.req.wish.wants_details:
             row.known_detail = num_details
@@ -163,12 +178,14 @@ def _adjust(picked: list[Row]) -> tuple[Adjust | None, tuple[LateChange, ...]]:
     late: list[LateChange] = []
     start = 0
     for row in picked:
-        changes, entries = row.req.tokens.logit_changes, None
+        changes = row.req.tokens.logit_changes
+        found: list[Entries | None] = [None] * row.num_samples
         if changes is not None and changes.count_outputs and _is_late(row):
             entries = changes.entries_with_room()
             late.append(LateChange(changes, row.req.tokens.late_sample, start, entries.counts))
+            found = [entries]
         elif changes is not None:
-            entries = changes.entries
-        lists.append(entries)
-        start += 0 if entries is None else len(entries.ids)
+            found = [*changes.entries_along(row.draft)]
+        lists += found
+        start += sum(len(entries.ids) for entries in found if entries is not None)
     return with_entries(Adjust.none(0), lists), tuple(late)

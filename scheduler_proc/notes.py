@@ -56,3 +56,6 @@ class NotedGrammar:
     def fork(self) -> "NotedGrammar":
         forked = self._noted(self._grammar.fork)
         return NotedGrammar(forked, self._notes, self._note)
+
+    def for_drafts(self) -> "NotedGrammar":
+        return self.fork()

@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler_proc.details import no_detail
 from scheduler_proc.req import Req
-from srt.wire.messages import Finish, LogprobDetail, pack_floats, pack_ids
+from srt.wire.messages import DraftCounts, Finish, LogprobDetail, pack_floats, pack_ids
 from srt.wire.ring_messages import PromptLogprobs, ReqEnd, ReqStart, TokenBatch
 
 HELD_TOKENS = 64  # of a req that is not watched, at most
@@ -51,6 +51,7 @@ class OutputBuffer:
         self._details: dict[int, LogprobDetail] = {}  # by column
         self._ends: list[ReqEnd] = []
         self._firsts: list[int] = []
+        self._drafting: dict[int, Req] = {}  # by handle
 
     def token(
         self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
@@ -111,6 +112,7 @@ class OutputBuffer:
         self._start(req)
         self.admitted(req)  # if not yet, it never will be
         self._release(req)
+        self._note_drafts(req)
         self._ends.append(ReqEnd(req.handle, finish))
 
     def take(self, incarnation: int, now: float) -> TokenBatch | None:
@@ -131,6 +133,10 @@ class OutputBuffer:
             details=self._details,
             time_s=now,
             firsts=self._firsts,
+            drafts={
+                handle: DraftCounts(req.num_verified, req.num_drafted, req.num_accepted)
+                for handle, req in self._drafting.items()
+            },
         )
         self._begin()
         return batch
@@ -147,6 +153,12 @@ class OutputBuffer:
         self._ids += ids
         self._logprobs += logprobs
         self._wants_logprobs |= req.wish.scoring is not None
+        self._note_drafts(req)
+
+    def _note_drafts(self, req: Req) -> None:
+        """Report its numbers as of the end of the step, of whose tokens some may be to come."""
+        if req.num_verified:
+            self._drafting[req.handle] = req
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
         """The detail belongs to the column that is added next."""

@@ -19,7 +19,8 @@ def part_of(step: Step, numbers: Sequence[int]) -> Step:
     """The rows of these numbers (ascending, one at least), whose late tokens are known by now."""
     batch, at = step.batch, np.array(numbers)
     rows = [step.rows[number] for number in numbers]
-    samples = np.array([row.sample for row in rows if row.sample >= 0], np.int64)
+    spans = [range(row.sample, row.sample + row.num_samples) for row in rows]
+    samples = np.array([number for span in spans for number in span], np.int64)
     logprobs = entries_of(indptr_of([row.num_logprobs for row in step.rows]), at)
     tokens = entries_of(batch.qo_indptr, at)
     asked = np.concatenate((samples, batch.num_samples + logprobs))

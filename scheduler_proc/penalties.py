@@ -106,6 +106,19 @@ class LogitChanges:
             copy[: self._size] = values
         return copies
 
+    def entries_along(self, tokens: Sequence[int]) -> list[Entries]:
+        """The entries as they are now, and as they would be after each of `tokens`; views, if
+        there are no tokens or they change nothing."""
+        if not tokens or not self.count_outputs:
+            return [self.entries] * (1 + len(tokens))
+        found = [Entries(*(column.copy() for column in self.entries))]
+        for token in tokens:
+            self.count(token, 1)
+            found.append(Entries(*(column.copy() for column in self.entries)))
+        for token in tokens:
+            self.count(token, -1)
+        return found
+
     def _append(self, token: int) -> int:
         """Add an entry, which changes nothing yet; returns its place."""
         at = self._size

@@ -1,12 +1,13 @@
 """A step before its arrays are laid out: the rows that the scheduler chose."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.drafting.base import ANYTHING, Follows
 from scheduler_proc.guess import Guess
 from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
-from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.memory import ReqToTokenPool
 from scheduler_proc.req import Pending, Req
 from scheduler_proc.sampling_table import SamplingTable
@@ -23,7 +24,7 @@ class Plan:
     sealed only when their rows of that have been committed. Without any it can be sealed at once.
     `ahead` are the other rows, if they have been laid out meanwhile, and `guess` these and the rows
     that the deferred reqs are expected to have. `awaited` are the rows of the step that runs, from
-    which those tokens come.
+    which those tokens come. Of the reqs with the handles `guessed`, a row may hold guessed tokens.
     """
 
     table: ReqToTokenPool
@@ -34,6 +35,7 @@ class Plan:
     ahead: Step | None = None
     guess: Guess | None = None
     awaited: list[Row] = field(default_factory=list)
+    guessed: Collection[int] = ()
 
     @property
     def has_lost_rows(self) -> bool:
@@ -41,16 +43,25 @@ class Plan:
         all the same: until then nobody else may get its slots."""
         return self.ahead is not None and not all(row.is_current for row in self.ahead.rows)
 
-    def add(self, req: Req, extend_len: int, is_decode: bool, limits: Limits = NO_LIMITS) -> Row:
-        """Plan the req's next `extend_len` tokens; it samples, within `limits`, if they are all
-        that is left."""
-        held = req.residency
-        assert held is not None
-        row = Row(req, held, held.kv_len, extend_len, is_decode, limits=limits)
+    @property
+    def num_decodes(self) -> int:
+        """Rows that decode, those that are laid out included."""
+        ahead = 0 if self.ahead is None else self.ahead.num_decodes
+        return ahead + sum(row.is_decode for row in self.rows)
+
+    def add(self, req: Req, num_known: int, is_decode: bool, follows: Follows = ANYTHING) -> Row:
+        """Plan the req's next `num_known` tokens. If they are all that is left it samples, within
+        what `follows` allows, and the tokens guessed there are extended too."""
+        held, draft = req.held, follows.draft
+        extend_len = num_known + len(draft)
+        row = Row(req, held, held.kv_len, extend_len, is_decode, limits=follows.limits, draft=draft)
+        row.origin = follows.origin
         held.kv_len += extend_len
+        held.num_drafted = len(draft)
         if req.pending is not None:
             _plan_logprobs(row, req.pending)
-        row.samples = held.kv_len == req.tokens.seq_len and req.remaining > 0
+        if held.kv_len - len(draft) == req.tokens.seq_len and req.remaining > 0:
+            row.num_samples = 1 + len(draft)
         self.rows.append(row)
         self.num_tokens += extend_len
         return row
@@ -74,7 +85,7 @@ class Plan:
             _mark_pending(self.rows)
             self.rows = []
         self.guess = Guess.of(self.ahead, self.deferred, self.table, self.sampling)
-        if self.guess is not None:
+        if self.guess is not None and handles.isdisjoint(self.guessed):
             self.guess.expect(self.awaited)
 
     def started(self, result: StepResult) -> Step | None:

@@ -10,9 +10,12 @@ from collections.abc import Iterable
 
 from scheduler_proc.admission import is_being_computed, prefix_need
 from scheduler_proc.decodes import DecodePlanner, retraction_key
+from scheduler_proc.drafting.base import ANYTHING, Follows
+from scheduler_proc.drafting.limits import limits_along
+from scheduler_proc.drafting.speculation import Proposal
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.jumps import fail_grammar
-from scheduler_proc.limits import NO_LIMITS, Limits, NoTokenLeft
+from scheduler_proc.limits import NoTokenLeft
 from scheduler_proc.plan import Plan
 from scheduler_proc.req import Req
 from scheduler_proc.state import SchedulerState
@@ -33,7 +36,8 @@ class StepPlanner:
             state.memory,
             state.config.chunked_prefill_size,
             state.retract,
-            self._limits,
+            self._follows,
+            state.speculation,
         )
         self._is_trials_turn = True
         self._admission_refused_at: int | None = None  # the forward step at which memory was short
@@ -138,11 +142,11 @@ class StepPlanner:
     def _prefill_budget(self, plan: Plan) -> int:
         """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
         budget = whole = self._state.config.chunked_prefill_size
-        num_decodes = plan.num_tokens + len(plan.deferred)
+        num_decodes = sum(row.num_known for row in plan.rows) + len(plan.deferred)
         if num_decodes > 0 and self.costs is not None:
             budget = self._tokens_beside(self.costs, num_decodes)
         self._num_decodes = num_decodes
-        return min(budget, max(whole - num_decodes, whole // 8, 1))
+        return min(budget, max(whole - plan.num_tokens - len(plan.deferred), whole // 8, 1))
 
     def _tokens_beside(self, costs: StepCosts, num_decodes: int) -> int:
         """Prompt tokens beside so many decodes, after what is encoded before them."""
@@ -158,30 +162,47 @@ class StepPlanner:
         return planned
 
     def _extend(self, plan: Plan, req: Req, budget: int) -> int:
-        """Plan up to `budget` of the req's tokens, fewer if memory is short; returns how many."""
+        """Plan up to `budget` of the req's tokens, fewer if memory is short; returns how many, with
+        those that are guessed."""
         state = self._state
         length = min(req.extend_left, budget, state.memory.room)
         if req.spans.are_whole:
             length = _whole(req, length, state.memory.room)
         if length == 0:
             return 0
-        limits = self._limits(req, length)
-        if limits is None:
+        follows = self._follows(req, length, self._proposal(plan, req, length))
+        if follows is None:
             return 0
-        slots = state.memory.alloc(length)
+        slots = state.memory.alloc(length + len(follows.draft))
         assert slots is not None
         held = req.held
-        state.table.slots[held.row, held.kv_len : held.kv_len + length] = slots
-        plan.add(req, length, is_decode=False, limits=limits)
-        return length
+        state.table.slots[held.row, held.kv_len : held.kv_len + len(slots)] = slots
+        plan.add(req, length, is_decode=False, follows=follows)
+        return len(slots)
 
-    def _limits(self, req: Req, length: int) -> Limits | None:
-        """What the req may sample if `length` more of its tokens are extended. None if there is
-        nothing, which has ended it."""
+    def _proposal(self, plan: Plan, req: Req, length: int) -> Proposal | None:
+        """What to guess after the last `length` tokens of a prompt, if there is room to spare."""
+        state, speculation = self._state, self._state.speculation
+        if length < req.extend_left or not speculation.may_guess(req):
+            return None
+        planned = plan.num_tokens + len(plan.deferred) + length
+        room = state.config.chunked_prefill_size - planned
+        room = min(room, state.memory.easy_room - length)
+        if room <= 0:
+            return None
+        decodes = plan.num_decodes + len(plan.deferred)
+        others = planned - decodes
+        return speculation.proposals([req], decodes + 1, others, room).get(req.handle)
+
+    def _follows(self, req: Req, length: int, proposal: Proposal | None) -> Follows | None:
+        """What the req may sample if `length` more of its tokens are extended, and as much of the
+        proposal as may come. None if nothing may, which has ended the req."""
         if length < req.extend_left or req.remaining == 0:
-            return NO_LIMITS
+            return ANYTHING
         try:
-            return req.limits()
+            if proposal is None:
+                return Follows([], (req.limits(),)) if req.is_limited else ANYTHING
+            return Follows(*limits_along(req, proposal.tokens), proposal.origin)
         except GrammarError as error:
             fail_grammar(self._state, req, error)
         except NoTokenLeft as error:

@@ -41,7 +41,8 @@ class Inserted(NamedTuple):
 
 
 class PrefixCache(Protocol):
-    """What the scheduler needs of a prefix cache. `match_len` and `track` change nothing."""
+    """What the scheduler needs of a prefix cache. `match_len`, `track` and `following` change
+    nothing."""
 
     enabled: bool
     evictable_size: int
@@ -54,6 +55,7 @@ class PrefixCache(Protocol):
     def track(
         self, cursor: Cursor, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
     ) -> int: ...
+    def following(self, cursor: Cursor, most: int) -> np.ndarray: ...
     def match_prefix(
         self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
     ) -> Match: ...
@@ -93,6 +95,9 @@ class NoCache:
         self, cursor: Cursor, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
     ) -> int:
         return 0
+
+    def following(self, cursor: Cursor, most: int) -> np.ndarray:
+        return NO_SLOTS
 
     def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
         return Match(self._root, NO_SLOTS)

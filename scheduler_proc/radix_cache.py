@@ -124,6 +124,23 @@ class RadixCache:
             node.last_access = self._least_wanted
             node = node.parent
 
+    def following(self, cursor: Cursor, most: int) -> np.ndarray:
+        """Up to `most` tokens that the tree has after a match, int32 [n]: on its edge, then on that
+        to the most recently used child, and so on; a picture ends them. The cursor must just have
+        been tracked. Changes nothing; O(most)."""
+        node = cursor.node
+        if node is None:
+            return NO_SLOTS
+        parts = [node.key[cursor.length - node.start :][:most]]
+        left = most - len(parts[0])
+        while left > 0 and node.children:
+            edge, node = next(reversed(node.children.items()))
+            if isinstance(edge, bytes):
+                break
+            parts.append(node.key[:left])
+            left -= len(parts[-1])
+        return np.concatenate(parts)
+
     def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
         """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
 
@@ -139,6 +156,8 @@ class RadixCache:
                 break
             stop = None if is_text else spans.next_start(matched)
             common = _common_len(child.key, tokens[matched:stop])
+            if len(node.children) > 1:  # the most recently used is the last
+                node.children[key] = node.children.pop(key)
             node = child if common == len(child.key) else self._split(child, common)
             node.last_access = max(node.last_access, self._clock)
             parts.append(node.slots)

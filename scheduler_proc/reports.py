@@ -65,9 +65,9 @@ class Reports:
     def tell_pace(self, *, at_once: bool = False) -> None:
         """Tell the front the pace, if it is time to, and the core what steps cost."""
         while self._clock.steps:
-            tokens, decodes, seconds = self._clock.steps.popleft()
-            self.pace.stepped(tokens, seconds)
-            self._costs.add(decodes, tokens - decodes, seconds)
+            size, seconds = self._clock.steps.popleft()
+            self.pace.stepped(size.tokens, seconds)
+            self._costs.add(size, seconds)
         costs = self._costs.news()
         if costs is not None:
             self._core.measure(costs)

@@ -2,7 +2,8 @@
 
 Lengths of a req in memory, all in tokens:  shared_len <= computed_len <= kv_len <= seq_len.
 `shared_len` slots belong to the radix tree (its locked path), the rest up to `kv_len` to the req.
-`kv_len` counts what has been planned, `computed_len` what has been run and committed.
+`kv_len` counts what has been planned, `computed_len` what has been run and committed. While a row
+with a guess is in flight, kv_len counts the guessed tokens too, and may be above seq_len by these.
 `seq_len` counts the known tokens plus those sampled by a step whose result is not read yet.
 """
 
@@ -37,6 +38,12 @@ class Residency:
     computed_len: int
     kv_len: int
     num_spare: int = 0  # slots set aside for decoding, in its row from kv_len on
+    num_drafted: int = 0  # the last of its kv_len tokens, guessed by the row that is in flight
+
+    @property
+    def planned_len(self) -> int:
+        """Tokens that are planned, without those that are guessed."""
+        return self.kv_len - self.num_drafted
 
     @property
     def prefill_left(self) -> int:
@@ -87,6 +94,11 @@ class Req:
     has_first: bool = False  # and that it has given it a token
     finish: Finish | None = None
     media_version: int | None = None  # of the encoder cache, when it lacked something last
+    # Rows that had guessed tokens, counted before what they sampled is taken over; these tokens;
+    # and those of them that were right.
+    num_verified: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
 
     @classmethod
     def of(
@@ -158,7 +170,7 @@ class Req:
     def wants_decode(self) -> bool:
         """In memory, its prefill planned, and with something left to sample or to score."""
         held, seq_len = self.residency, self.tokens.seq_len
-        if held is None or held.kv_len < held.prefill_len or seq_len <= held.kv_len:
+        if held is None or held.kv_len < held.prefill_len or seq_len <= held.planned_len:
             return False
         if self.pending is None:
             return seq_len < self.tokens.max_len
@@ -167,14 +179,21 @@ class Req:
     @property
     def extend_left(self) -> int:
         """Known or pending tokens that have not been planned yet, of a req in memory."""
-        assert self.residency is not None
-        return self.tokens.seq_len - self.residency.kv_len
+        return self.tokens.seq_len - self.held.planned_len
 
     def num_missing(self, most: int) -> int:
         """Slots still to be set aside for what is planned next, at most `most` tokens."""
-        held = self.residency
-        assert held is not None
-        return min(self.tokens.seq_len - held.kv_len, most) - held.num_spare
+        return min(self.extend_left, most) - self.held.num_spare
+
+    @property
+    def num_spareable(self) -> int:
+        """Slots that can still be set aside: no token will need more."""
+        return self.tokens.max_len - 1 - self.held.kv_len - self.held.num_spare
+
+    def num_unguessable(self, most: int) -> int:
+        """Slots that are missing to plan one token and to guess `most` more, or as many as can
+        follow."""
+        return min(1 + most - self.held.num_spare, self.num_spareable)
 
     def matched(self, cache: PrefixCache) -> int:
         """The length of the cached prefix that is of use, as of now."""
@@ -197,7 +216,16 @@ class Req:
     @property
     def needs_newest_token(self) -> bool:
         """Whether what it may sample next depends on the token before."""
-        return self.grammar is not None or self.rules.need_output
+        return self.is_limited and (self.grammar is not None or self.rules.need_output)
+
+    @property
+    def jumping(self) -> Retokeniser | None:
+        """What finds its jumps; None where there are none. One that is scored could go back into a
+        picture at the end of the prompt, whose embeddings need not be there any more."""
+        if self.pending is None or self.residency is None or not self.spans:
+            return self.retokeniser
+        would_cut = self.spans.spans[-1].stop == self.tokens.prompt_len
+        return None if would_cut else self.retokeniser
 
     def limits(self) -> Limits:
         """What may be sampled next.

@@ -90,6 +90,20 @@ class ReqMemory:
         held.num_spare -= length
         self._num_spares -= length
 
+    def drop_draft(self, held: Residency) -> None:
+        """The guessed tokens have been run. Their slots become spare; if one turns out to be right,
+        `keep_guessed` takes it again."""
+        held.kv_len -= held.num_drafted
+        held.num_spare += held.num_drafted
+        self._num_spares += held.num_drafted
+        held.num_drafted = 0
+
+    def keep_guessed(self, held: Residency) -> None:
+        """The next of the tokens that were guessed is what the model would have sampled."""
+        self.take_spare(held, 1)
+        held.kv_len += 1
+        held.computed_len += 1
+
     def truncate(self, req: Req, length: int) -> None:
         """Forget the KV after the first `length` tokens, if the req has any. The slots that were
         the req's own are those that it will write next."""

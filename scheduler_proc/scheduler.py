@@ -25,25 +25,23 @@ it again. When decoding runs out of memory, the req with fewest outputs is retra
 stay in the tree as long as there is room, and it waits in the queue at its old place.
 """
 
-import numpy as np
-
 from scheduler_proc.batch import StepResult
-from scheduler_proc.details import StepDetails, joined
-from scheduler_proc.grammar.base import Grammar, GrammarError
+from scheduler_proc.commits import Commits
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.jumps import Jumps, fail_grammar
+from scheduler_proc.jumps import Jumps
 from scheduler_proc.media.encoder_cache import EncoderCache
 from scheduler_proc.parts import part_of
 from scheduler_proc.plan import Plan
 from scheduler_proc.planner import StepPlanner
-from scheduler_proc.req import Pending, Req
+from scheduler_proc.req import Req
 from scheduler_proc.state import SchedulerConfig, SchedulerState
 from scheduler_proc.step import Row, Step
 from scheduler_proc.step_target import StepCosts
 from srt.ring.blame_file import Name
 from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.media import MediaItem
-from srt.wire.messages import Finish, LogprobDetail
+from srt.wire.messages import Finish
 from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
 
 
@@ -57,10 +55,11 @@ class Scheduler:
         self.pool, self.table, self.cache = state.pool, state.table, state.cache
         self.waiting, self.running, self.memory = state.waiting, state.running, state.memory
         self.counters, self.new_token_ratio = state.counters, state.new_token_ratio
-        self.trials = state.trials
+        self.trials, self.speculation = state.trials, state.speculation
         self._outputs = state.outputs
         self._planner = StepPlanner(state)
         self._jumps = Jumps(state)
+        self._commits = Commits(state, self._jumps)
         self._next_handle = 0
         self._latest_s = 0.0  # arrival of a new req
 
@@ -112,7 +111,7 @@ class Scheduler:
     def _resume(self, req: Req, was_forced: bool) -> None:
         """Go on after the last of the req's outputs, as `_accept` or a jump would have."""
         req.drop_free_grammar()
-        ends = self._ends(req, int(req.tokens.outputs[-1]))
+        ends = self._commits.ends(req, int(req.tokens.outputs[-1]))
         # A jump was looked for once: looking again could divide its text in another way.
         if not (ends or was_forced) and req.grammar is not None:
             self._jumps.take(req)
@@ -209,7 +208,7 @@ class Scheduler:
 
     def measure(self, costs: StepCosts) -> None:
         """Set what steps have cost recently; until the first call that is unknown."""
-        self._planner.costs = costs
+        self._planner.costs = self.speculation.costs = costs
 
     def prepare(self, now: float) -> Plan | None:
         """Plan a step, or None if nothing can run now. Takes memory; reads no token values."""
@@ -246,37 +245,14 @@ class Scheduler:
 
     def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
         """Commit those rows of a step that the plan waits for."""
-        self._commit(plan.awaited, step, result)
+        self._commits.take(plan.awaited, step, result)
         for row in plan.awaited:
             row.is_committed = True
 
     def commit(self, step: Step, result: StepResult) -> None:
         """Take over a step's result: advance the reqs, insert prompts, finish what is done."""
-        self._commit([row for row in step.rows if not row.is_committed], step, result)
-
-    def _commit(self, rows: list[Row], step: Step, result: StepResult) -> None:
-        """Commit these rows of a step."""
-        details = StepDetails(step.batch, result)
-        next_ids, logprobs = result.next_ids.tolist(), result.logprobs.tolist()
-        for row in rows:
-            req = row.req
-            if req.finish is not None:
-                continue
-            if row.residency is req.residency:
-                row.residency.computed_len = row.start + row.extend_len
-            if row.num_logprobs > 0:
-                stop = row.logprobs_at + row.num_logprobs
-                self._tell_logprobs(row, result.prompt_logprobs[row.logprobs_at : stop], details)
-            if row.samples:
-                detail = details.read(row.sample_detail, 1) if req.wish.wants_details else None
-                self._accept(req, next_ids[row.sample], logprobs[row.sample], detail)
-            elif req.tokens.max_len == req.tokens.prompt_len == row.residency.computed_len:
-                self._state.finish(req, Finish("length"))
-            elif req.pending and req.pending.ending and row.logprob_stop == req.pending.stop:
-                self._state.finish(req, req.pending.ending)
-            if not row.is_decode:
-                self._commit_prefill(row)
-        self.trials.passed(rows)
+        self._commits.take([row for row in step.rows if not row.is_committed], step, result)
+        self.speculation.ran(step)
 
     def cancel(self, step: Step) -> None:
         """Undo a sealed step that will not be run: its reqs go back to the queue as they were."""
@@ -290,7 +266,7 @@ class Scheduler:
     def _take_back(self, rows: list[Row]) -> None:
         for row in rows:
             if row.req.finish is None:
-                row.req.tokens.seq_len -= row.samples
+                row.req.tokens.seq_len -= row.num_samples > 0
                 if row.req.pending is not None and row.num_logprobs > 0:
                     row.req.pending.start = row.logprob_start
             if row.is_current:
@@ -309,69 +285,6 @@ class Scheduler:
         for row in step.rows:
             if row.req.finish is None:
                 self._state.finish(row.req, Finish("abort", error=error))
-
-    def _commit_prefill(self, row: Row) -> None:
-        """Put what a chunk has computed into the tree, for others to share."""
-        self.counters.computed_prompt_tokens += row.extend_len
-        if row.is_current and row.req.finish is None:
-            self.memory.insert_computed(row.req)
-            if row.req.spans and row.residency.computed_len >= row.req.spans.spans[-1].stop:
-                self._state.media.release(row.req.handle)
-
-    def _tell_logprobs(self, row: Row, logprobs: np.ndarray, details: StepDetails) -> None:
-        """Log-probabilities of the known tokens that the row scores: of the prompt, and of a
-        jump, which is sent together with them once the whole of it is scored."""
-        req, start, first = row.req, row.logprob_start, row.known_detail
-        in_prompt = min(max(0, req.tokens.prompt_len - start), len(logprobs))
-        if in_prompt > 0:
-            detail = details.read(first, in_prompt)
-            self._outputs.prompt_logprobs(req, start, logprobs[:in_prompt], detail)
-            first += in_prompt if detail is not None else 0
-        if len(logprobs) > in_prompt:
-            pending = req.pending
-            assert pending is not None
-            pending.scored += logprobs[in_prompt:].tolist()
-            detail = details.read(first, len(logprobs) - in_prompt)
-            pending.details += [] if detail is None else [detail]
-            if row.logprob_stop == pending.stop:
-                self._tell_jump(req, pending)
-
-    def _tell_jump(self, req: Req, pending: Pending) -> None:
-        """Send a jump. A part of it would tell another core nothing of the rest, nor be as long as
-        the text that it replaces."""
-        tokens = req.tokens.known[pending.stop - len(pending.scored) : pending.stop].tolist()
-        detail = joined(pending.details)
-        self._outputs.jump(req, *pending.jump, tokens, pending.scored, detail)
-        pending.jump, pending.scored, pending.details = (0, 0), [], []
-
-    def _accept(
-        self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
-    ) -> None:
-        """Append a sampled token and see whether it ends the req."""
-        if req.grammar is not None:
-            try:
-                req.grammar.accept([token])
-            except GrammarError as error:
-                fail_grammar(self._state, req, error)
-                return
-            req.drop_free_grammar()
-        req.tokens.append(token)
-        self.counters.generation_tokens += 1
-        self._outputs.token(req, token, logprob, detail)
-        if not self._ends(req, token) and req.grammar is not None:
-            self._jumps.take(req)
-
-    def _ends(self, req: Req, token: int) -> bool:
-        """Whether `token`, its last output, has ended the req."""
-        if req.is_stop(token, req.tokens.known_len):
-            self._state.finish(req, Finish("stop", matched=token))
-        elif req.grammar is not None and req.grammar.is_terminated():
-            # Without an EOS it is text that has ended the output, and must not be hidden.
-            is_text = req.grammar.is_accepting()
-            self._state.finish(req, Finish("stop", matched=None if is_text else token))
-        elif req.tokens.known_len == req.tokens.max_len:
-            self._state.finish(req, Finish("length"))
-        return req.finish is not None
 
     def _expire(self, now: float) -> None:
         """End the reqs whose time is over: with what they have, or as failed if that is nothing."""

@@ -5,10 +5,11 @@ the methods here. Invariant: a req that has not ended is in `waiting` or in `run
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler_proc.admission import NewTokenRatio
 from scheduler_proc.block_hashes import BlockHashes
+from scheduler_proc.drafting.speculation import Speculation
 from scheduler_proc.media.encoder_cache import EncoderCache
 from scheduler_proc.media.facts import MediaFacts
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
@@ -20,14 +21,17 @@ from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
 from scheduler_proc.trials import Trials
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import Finish
+from srt.wire.messages import DRAFT_SOURCES, Finish
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Limits and policies. `chunked_prefill_size` is the token budget of one step, `step_target_s`
     how long one may last while others decode (0: see `step_target`). If there is a `block_model`,
-    the tree's blocks are hashed with it, and their changes kept (`BlockHashes`)."""
+    the tree's blocks are hashed with it, and their changes kept (`BlockHashes`).
+
+    `speculative`: "off"; "own" or "tree" guesses up to `speculative_max_tokens` from that source
+    wherever it can, "auto" from all sources as many as pay."""
 
     max_total_tokens: int
     context_len: int
@@ -42,6 +46,12 @@ class SchedulerConfig:
     media: MediaFacts | None = None  # None: the model sees none
     media_cache_bytes: int = 1 << 29
     block_model: str | None = None
+    speculative: str = "off"
+    speculative_max_tokens: int = 8
+
+
+def _by_source() -> dict[str, int]:
+    return dict.fromkeys(DRAFT_SOURCES, 0)
 
 
 @dataclass(slots=True)
@@ -62,6 +72,18 @@ class Counters:
     forward_steps: int = 0
     resumed: int = 0  # requests that an earlier scheduler had
     recomputed_tokens: int = 0  # of these, when they were admitted: all that was not cached
+    verified_drafts: int = 0  # rows with guessed tokens; these by their source, and the right ones
+    drafted_tokens: dict[str, int] = field(default_factory=_by_source)
+    accepted_draft_tokens: dict[str, int] = field(default_factory=_by_source)
+
+    def verified(self, source: str, drafted: int, accepted: int) -> None:
+        """A row has verified `drafted` guessed tokens, of which `accepted` were right."""
+        self.verified_drafts += 1
+        for counts, more in (
+            (self.drafted_tokens, drafted),
+            (self.accepted_draft_tokens, accepted),
+        ):
+            counts[source] = counts.get(source, 0) + more
 
 
 class SchedulerState:
@@ -85,6 +107,9 @@ class SchedulerState:
         self.new_token_ratio = NewTokenRatio()
         self.outputs = OutputBuffer()
         self.trials = Trials()
+        self.speculation = Speculation(
+            config.speculative, config.speculative_max_tokens, self.cache
+        )
         embedding_bytes = 0 if config.media is None else config.media.embedding_bytes
         self.media = EncoderCache(config.media_cache_bytes, embedding_bytes)
         self.by_key: dict[tuple[bytes, str], Req] = {}
@@ -136,6 +161,7 @@ class SchedulerState:
         del self.by_key[req.key]
         self._timed.pop(req.handle, None)
         self.trials.remove(req)
+        self.speculation.ended(req)
         self.media.release(req.handle)
         self.counters.aborted += finish.type == "abort"
         if req.cached_tokens is not None:

@@ -5,7 +5,9 @@ from typing import Any
 
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import Counters
 from scheduler_proc.step_clock import StepClock
+from srt.wire.messages import DRAFT_SOURCES
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str,
         "num_retracted_reqs_total": counters.retracted,
         "num_resumed_reqs_total": counters.resumed,
         "recomputed_tokens_total": counters.recomputed_tokens,
+        "verified_drafts_total": counters.verified_drafts,
+        **_by_source(counters),
         "evicted_tokens_total": core.cache.evicted_total,
         "media_cache_bytes": core.media.num_bytes,
         "media_cache_hits_total": core.media.num_hits,
@@ -46,6 +50,18 @@ def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str,
         "forward_steps_total": counters.forward_steps,
         "forward_seconds_total": clock.step_s,
         "exposed_seconds_total": clock.exposed_s,
+    }
+
+
+def _by_source(counters: Counters) -> dict[str, int]:
+    """Guessed tokens, one number for each source: numbers can be summed over replicas."""
+    return {
+        f"{name}_{source}_total": counts[source]
+        for name, counts in (
+            ("drafted_tokens", counters.drafted_tokens),
+            ("accepted_draft_tokens", counters.accepted_draft_tokens),
+        )
+        for source in DRAFT_SOURCES
     }
 
 
@@ -72,6 +88,8 @@ class StatsLog:
         self._prompt, self._cached = counters.prompt_tokens, counters.cached_tokens
         self._computed = counters.computed_prompt_tokens
         self._generated = counters.generation_tokens
+        self._verified = counters.verified_drafts
+        self._accepted = sum(counters.accepted_draft_tokens.values())
 
     def _log(self, elapsed_s: float) -> None:
         core, counters = self._core, self._core.counters
@@ -81,11 +99,19 @@ class StatsLog:
         used = 1 - (core.pool.free_size + core.cache.evictable_size) / core.pool.size
         log.info(
             "running %d, waiting %d, hit rate %.0f %%, prefill %.0f tok/s, decode %.0f tok/s, "
-            "pool %.0f %% used",
+            "pool %.0f %% used%s",
             len(core.running),
             len(core.waiting),
             100 * hit_rate,
             (counters.computed_prompt_tokens - self._computed) / elapsed_s,
             (counters.generation_tokens - self._generated) / elapsed_s,
             100 * used,
+            self._accept_length(),
         )
+
+    def _accept_length(self) -> str:
+        """Tokens of a row that verified guesses, as the end of the line; nothing without any."""
+        counters = self._core.counters
+        verified = counters.verified_drafts - self._verified
+        accepted = sum(counters.accepted_draft_tokens.values()) - self._accepted
+        return f", accept length {1 + accepted / verified:.2f}" if verified else ""

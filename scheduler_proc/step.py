@@ -1,6 +1,6 @@
 """A sealed step: what the executor runs, and what its commit needs to know of each row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,14 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.penalties import LateChange
 from scheduler_proc.req import Req, Residency
+from scheduler_proc.step_cost import StepSize
+
+
+class Origin(NamedTuple):
+    """Where a guess comes from: the name of its source, and the length of the match there."""
+
+    source: str
+    match_len: int
 
 
 @dataclass(slots=True)
@@ -20,15 +28,32 @@ class Row:
     start: int
     extend_len: int
     is_decode: bool
-    samples: bool = False
-    limits: Limits = NO_LIMITS  # what it may sample
-    sample: int = -1  # index into the batch's samples; -1 if it does not sample
+    num_samples: int = 0  # one at its last known token, and one at each that is guessed
+    limits: tuple[Limits, ...] = ()  # what each of them may be; empty: anything
+    draft: list[int] = field(default_factory=list)  # the last of its tokens, guessed
+    origin: Origin | None = None  # of the guess
+    sample: int = -1  # index of the first among the batch's samples; -1 if there is none
     logprob_start: int = 0  # position of the first known token that it scores
     num_logprobs: int = 0
     logprobs_at: int = 0  # where theirs begin among the batch's
-    sample_detail: int = -1  # the sample's detail row, and the first of those of the known tokens
-    known_detail: int = -1  # that it scores; -1 if its req asks for none
+    sample_detail: int = -1  # first detail row of its samples, and of the known tokens that it
+    known_detail: int = -1  # scores; -1 if its req asks for none
     is_committed: bool = False  # before the others of its step
+
+    @property
+    def samples(self) -> bool:
+        """Whether it samples at all."""
+        return self.num_samples > 0
+
+    @property
+    def limit(self) -> Limits:
+        """What its first sample may be."""
+        return self.limits[0] if self.limits else NO_LIMITS
+
+    @property
+    def num_known(self) -> int:
+        """Its tokens that are not guessed, those that are still being sampled included."""
+        return self.extend_len - len(self.draft)
 
     @property
     def logprob_stop(self) -> int:
@@ -71,6 +96,17 @@ class Step:
     def num_decodes(self) -> int:
         """Rows that decode."""
         return sum(row.is_decode for row in self.rows)
+
+    @property
+    def num_drafted(self) -> int:
+        """Guessed tokens of all rows."""
+        return sum(len(row.draft) for row in self.rows)
+
+    @property
+    def size(self) -> StepSize:
+        """What it computes."""
+        decodes, drafted = self.num_decodes, self.num_drafted
+        return StepSize(decodes, len(self.batch.input_ids) - decodes - drafted, drafted)
 
     def finalize(self, previous: StepResult | None) -> None:
         """Fill in the tokens that the step before has sampled. Needed once, before running."""

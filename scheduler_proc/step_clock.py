@@ -6,6 +6,8 @@ exposed time is what scheduling costs the requests: with overlap it is next to n
 
 from collections import deque
 
+from scheduler_proc.step_cost import NOTHING, StepSize
+
 MAX_STEPS = 256
 
 
@@ -16,9 +18,9 @@ class StepClock:
         self.step_s = 0.0
         self.exposed_s = 0.0
         self.encode_s = 0.0  # of media; in neither of the two
-        # Of each step since the last look: its tokens, how many of them are decodes, and its
-        # seconds, including the exposed ones before it.
-        self.steps: deque[tuple[int, int, float]] = deque(maxlen=MAX_STEPS)
+        # Of each step since the last look: its tokens and its seconds, including the exposed ones
+        # before it.
+        self.steps: deque[tuple[StepSize, float]] = deque(maxlen=MAX_STEPS)
         self._began = self._since = 0.0
         self._ended: float | None = None  # None: there was nothing to do since
 
@@ -29,11 +31,11 @@ class StepClock:
         self._since = now if self._ended is None else self._ended
         self._began = now
 
-    def end(self, now: float, tokens: int = 0, decodes: int = 0) -> None:
-        """It has finished a step of this many tokens and decodes, or failed one (0)."""
+    def end(self, now: float, size: StepSize = NOTHING) -> None:
+        """It has finished a step of this size, or failed one (nothing)."""
         self.step_s += now - self._began
-        if tokens > 0:
-            self.steps.append((tokens, decodes, now - self._since))
+        if size.tokens > 0:
+            self.steps.append((size, now - self._since))
         self._ended = now
 
     def encoded(self, seconds: float, *, is_between: bool) -> None:

@@ -1,11 +1,33 @@
 """What a step takes by its size, measured: `base + n * each` seconds.
 
-Both come from a least-squares fit, so that what was measured at low load holds at high load.
+Both come from a least-squares fit, so that what was measured at low load holds at high load. What
+guessed tokens add is fitted on its own.
 """
+
+from typing import NamedTuple
 
 MEMORY_S = 20.0  # of busy time, after which a step counts 1/e of what it did
 MAX_SURPRISE = 8.0  # a step counts as at most this many times what it was expected to take
 FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
+DRAFTING_STEPS = 64  # after which one that drafts counts 1/e of what it did
+SIMPLER = 0.02  # what drafting costs at all has to explain more than chance would
+
+
+class StepSize(NamedTuple):
+    """The tokens of a step: one of each row that decodes, guesses, and those of prompts and jumps,
+    the others."""
+
+    decodes: int = 0
+    others: int = 0
+    drafted: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.decodes + self.others + self.drafted
+
+
+NOTHING = StepSize()
 
 
 class StepCost:
@@ -49,3 +71,36 @@ class StepCost:
         spread = squares * count - tokens * tokens
         if spread > 1e-6 * squares * count:
             self._slope = (products * count - tokens * seconds) / spread
+
+
+class DraftCost:
+    """Seconds that drafts add to a step: `fixed_s + drafted * token_s`, by least squares over the
+    recent past, neither of them below 0.
+
+    The first guess of a step costs more than the next ones: the step is laid out when the one
+    before has ended, and no longer has the kernels, or the graph, of one token per row.
+    """
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5  # of 1, drafted, seconds, drafted², drafted·seconds
+
+    def add(self, drafted: int, extra_s: float, without_s: float, keep: float) -> None:
+        """Add a step that took `extra_s` longer than the `without_s` that it would have taken
+        without drafts; the earlier ones now count `keep` times what they did, or less. Steps count
+        by how much longer drafts make them: else those of large batches would be all."""
+        keep *= 1 - 1 / DRAFTING_STEPS
+        weight = (1.0 if any(self._sums) else FIRST_STEP) / without_s**2
+        new = (1.0, drafted, extra_s, drafted * drafted, drafted * extra_s)
+        sums = zip(self._sums, new, strict=True)
+        self._sums = [keep * old + weight * value for old, value in sums]
+
+    def line(self, token_s: float) -> tuple[float, float]:
+        """Seconds of drafting at all, and of each drafted token; before the first step that drafts
+        these are 0 and `token_s`. Where all steps draft equally many, all time is the tokens'."""
+        count, drafted, seconds, squares, products = self._sums
+        if count == 0.0:
+            return 0.0, token_s
+        spread = (1 + SIMPLER) * count * squares - drafted * drafted
+        fixed_s = (seconds * squares - products * drafted) / spread
+        fixed_s = max(0.0, min(fixed_s, seconds / count))
+        return fixed_s, max(0.0, (products - fixed_s * drafted) / squares)

@@ -13,7 +13,7 @@ class Tokens:
 
     __slots__ = (
         *("prompt_len", "known_len", "seq_len", "max_len", "late_sample", "logit_changes"),
-        "_buffer",
+        *("_buffer", "_replaced"),
     )
 
     def __init__(self, prompt: np.ndarray, sampling: SamplingParams, vocab_size: int) -> None:
@@ -23,6 +23,7 @@ class Tokens:
         self.late_sample = 0  # meaningless while all tokens are known
         self._buffer = np.empty(self.max_len, np.int32)
         self._buffer[: len(prompt)] = prompt
+        self._replaced: list[int] = []  # where each replaced tail began
         self.logit_changes: LogitChanges | None = None
         if sampling.has_penalties or sampling.logit_bias:
             self.logit_changes = LogitChanges(sampling, prompt, vocab_size)
@@ -38,6 +39,11 @@ class Tokens:
         return self._buffer[self.prompt_len : self.known_len]
 
     @property
+    def num_replaced(self) -> int:
+        """How often known tokens were replaced."""
+        return len(self._replaced)
+
+    @property
     def are_late(self) -> bool:
         """Whether some are still being sampled."""
         return self.seq_len > self.known_len
@@ -48,15 +54,18 @@ class Tokens:
         return self.seq_len - self.prompt_len
 
     def append(self, token: int) -> None:
-        """Make the oldest token that was being sampled known."""
+        """Make the oldest token that was being sampled known, or a further one that was guessed."""
         self._buffer[self.known_len] = token
         self.known_len += 1
+        self.seq_len = max(self.seq_len, self.known_len)  # of a guess, several become known
         if self.logit_changes is not None:
             self.logit_changes.count(token, 1)
 
     def replace_tail(self, drop: int, tokens: list[int]) -> None:
         """Put `tokens` in the place of the last `drop` outputs, while none is being sampled."""
         first = self.known_len - drop
+        if drop > 0:
+            self._replaced.append(first)
         if self.logit_changes is not None:
             for token in self.known[first:].tolist():
                 self.logit_changes.count(token, -1)
@@ -64,3 +73,8 @@ class Tokens:
                 self.logit_changes.count(token, 1)
         self.known_len = self.seq_len = first + len(tokens)
         self._buffer[first : self.known_len] = tokens
+
+    def kept_since(self, num_replaced: int) -> int:
+        """Before which position no token has been replaced since `num_replaced` was this;
+        `max_len` if none has."""
+        return min(self._replaced[num_replaced:], default=self.max_len)

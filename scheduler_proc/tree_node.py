@@ -34,7 +34,7 @@ class TreeNode:
         self.key = key
         self.slots = slots
         self.end: int = len(key) + (0 if parent is None else parent.end)
-        self.children: dict[EdgeKey, TreeNode] = {}
+        self.children: dict[EdgeKey, TreeNode] = {}  # the most recently matched or added last
         self.hashes: list[bytes] = []
         self.lock_ref = 0
         self.last_access = 0

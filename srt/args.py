@@ -26,6 +26,7 @@ MAX_REPLICAS = 64
 DEFAULT_POOL_TOKENS = 32768
 DEFAULT_MEM_FRACTION = 0.88
 MAX_TOPIC_CHARS = 256
+MAX_DRAFT_TOKENS = 32
 
 
 class ServerArgs(Struct, frozen=True):
@@ -79,6 +80,8 @@ class ServerArgs(Struct, frozen=True):
     chunked_prefill_size: int = 512
     step_target_ms: float = 0.0
     random_seed: int = -1
+    speculative: str = "off"
+    speculative_max_tokens: int = 8
     grammar_backend: str = "fsm"
     grammar_compile_timeout: float = 10.0
     grammar_compile_memory: int = 1024
@@ -160,6 +163,7 @@ class ServerArgs(Struct, frozen=True):
         for host in self.media_domains():
             is_host = _HOST.fullmatch(host) is not None
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")
+        self._check_speculative()
         _require(self.chunked_prefill_size >= 8, "chunked_prefill_size", "must be at least 8")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
         _require(self.max_queue_wait >= 0, "max_queue_wait", "must be 0 (no limit) or more")
@@ -201,6 +205,14 @@ class ServerArgs(Struct, frozen=True):
         is_sized = self.dp == 1 or self.pool_tokens > 0
         rule = "needs --max-total-tokens on a CUDA device, whose memory the replicas share"
         _require(is_sized, "dp", rule)
+
+    def _check_speculative(self) -> None:
+        is_some = 1 <= self.speculative_max_tokens <= MAX_DRAFT_TOKENS
+        rule = f"must be between 1 and {MAX_DRAFT_TOKENS}"
+        _require(is_some, "speculative_max_tokens", rule)
+        has_tree = not (self.speculative == "tree" and self.disable_radix_cache)
+        rule = "tree has no tree to guess from with --disable-radix-cache"
+        _require(has_tree, "speculative", rule)
 
     def public(self) -> dict[str, Any]:
         """The arguments without secrets, for /server_info."""

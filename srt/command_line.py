@@ -132,6 +132,9 @@ def _add_scheduling(group: Any) -> None:
     _option(group, "--chunked-prefill-size", "token budget of one step")
     _option(group, "--step-target-ms", "of a step with prefills; 0: 3.6 times decodes alone")
     _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
+    text = "guess tokens and verify several at once: from all sources if that pays, or from one"
+    _option(group, "--speculative", text, choices=["auto", "off", "own", "tree"])
+    _option(group, "--speculative-max-tokens", "tokens to guess for a request in a step, at most")
 
 
 def _add_grammars(group: Any) -> None:

@@ -26,7 +26,7 @@ from srt.offline.engine import Engine
 from srt.offline.progress import ProgressBar
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.messages import ChatOptions
+from srt.wire.messages import NO_DRAFTS, ChatOptions, DraftCounts
 from srt.wire.sampling import CommonSampling
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -110,7 +110,7 @@ class Logprob(Struct, frozen=True):
 class CompletionOutput(Struct, frozen=True, kw_only=True):
     """One completion. `logprobs` has, per token, the log-probabilities by token id;
     `stop_reason` is the stop string or id that ended it, None for the model's own end; `captures`
-    are the parts of the text that its constraint names."""
+    are the parts of the text that its constraint names; `drafts` says what guessing tokens did."""
 
     index: int
     text: str
@@ -120,6 +120,7 @@ class CompletionOutput(Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     captures: list[Capture] | None = None
+    drafts: DraftCounts = NO_DRAFTS
 
 
 class RequestOutput(Struct, frozen=True, kw_only=True):
@@ -294,6 +295,7 @@ class LLM:
             finish_reason=None if finish is None else finish.type,
             stop_reason=None if matched in self._vocab.eos_ids else matched,
             captures=sample.captures,
+            drafts=sample.drafts,
         )
 
     def _logprobs(

@@ -14,7 +14,7 @@ from srt.client.generation import (
 )
 from srt.wire.constraint import Capture
 from srt.wire.errors import CONFLICT, RequestError
-from srt.wire.messages import Finish, sample_rid
+from srt.wire.messages import NO_DRAFTS, Finish, sample_rid
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import Scoring
 from tests.waiting import SOON_S
@@ -64,6 +64,7 @@ class FakeGeneration:
             if start >= 0
             else None,
             captures=self.client.captures if finish else None,
+            drafts=self.client.drafts,
             **self._details(count),
             **(self.client.times if finish else {}),
         )
@@ -119,6 +120,7 @@ class FakeClient:
         self.finish = Finish("stop", matched=2)
         self.cached_tokens = 3
         self.captures: list[Capture] | None = None  # of each answer
+        self.drafts = NO_DRAFTS  # of each answer
         self.times: dict[str, Any] = {}  # of each answer, by the fields' names
         self.opens_reasoning = self.closes_reasoning = False
         self.jump_forward_tokens = 0

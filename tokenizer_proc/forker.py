@@ -128,7 +128,8 @@ class Forker:
             return
         del self._lives[number]
         if pid:
-            life.ended.set_result(status)
+            if not life.ended.done():  # cancelled with whoever waited
+                life.ended.set_result(status)
         elif not life.started.done():
             life.started.set_exception(OSError(status, os.strerror(status)))
 
@@ -141,7 +142,8 @@ class Forker:
         for life in self._lives.values():
             if not life.started.done():
                 life.started.set_exception(OSError("the process that forks has ended"))
-            life.ended.set_result(signal.SIGKILL)
+            if not life.ended.done():
+                life.ended.set_result(signal.SIGKILL)
         self._lives.clear()
 
 

@@ -92,11 +92,11 @@ class Replica:
 
     def _end(self, step: Step) -> None:
         seconds = self._cost.of(step)
-        tokens, decodes = step.batch.num_tokens, step.num_decodes
+        size = step.size
         self.core.commit(step, null_result(step.batch))
         self.busy_s += seconds
-        self._pace.stepped(tokens, seconds)
-        self._costs.add(decodes, tokens - decodes, seconds)
+        self._pace.stepped(size.tokens, seconds)
+        self._costs.add(size, seconds)
         costs = self._costs.news()
         if costs is not None:
             self.core.measure(costs)

@@ -5,11 +5,14 @@ nothing of slices, such as a vision tower of transformers', need not be written 
 come past `pause` now and then. Whoever has it go on waits meanwhile; only one of both ever runs.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
+
+log = logging.getLogger(__name__)
 
 Key = tuple[bytes, int]  # what a call encodes: an item's digest and the number of a part
 
@@ -54,8 +57,12 @@ class Slices:
         """End the call that is paused, if there is one: it is unwound by Dropped."""
         if self.paused is not None:
             self._is_dropped = True
-            with suppress(Dropped):
+            try:
                 self._go_on(0.0)
+            except Dropped:
+                pass
+            except Exception:
+                log.exception("a call that was given up failed while it was unwound")
 
     def _go_on(self, seconds: float) -> bool:
         assert self._thread is not None

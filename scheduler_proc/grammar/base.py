@@ -67,6 +67,11 @@ class Grammar(Protocol):
         """An independent copy."""
         ...
 
+    def for_drafts(self) -> "Grammar":
+        """A copy to try drafted tokens on, whatever becomes of it. Holds until the grammar goes on
+        or this is called again. Raises GrammarError if its drafts have cost too much."""
+        ...
+
 
 class CompiledGrammar(Protocol):
     """A constraint ready for use with one vocabulary."""

@@ -80,3 +80,6 @@ class HealedGrammar:
         copy = HealedGrammar(self._inner.fork(), self._given, self._vocabulary)
         copy._lengths = self._lengths.copy()
         return copy
+
+    def for_drafts(self) -> "HealedGrammar":
+        return self.fork()

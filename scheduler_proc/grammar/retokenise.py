@@ -91,7 +91,11 @@ class Retokeniser:
         if not grammar.is_accepting():
             return False
         grammar.fill(self._mask)
-        return not np.bitwise_and(self._mask, self._not_eos, out=self._mask).any()
+        return not self.allows_text(self._mask)
+
+    def allows_text(self, mask: np.ndarray) -> bool:
+        """Whether a mask allows more than EOS."""
+        return bool((mask & self._not_eos).any())
 
     def _pieces(self, data: bytes) -> Pieces | None:
         """The pieces of `data`, as far as it is whole characters. None if it is not text, or the

@@ -153,6 +153,9 @@ class XgrammarMatcher:
     def fork(self) -> "XgrammarMatcher":
         return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._ended)
 
+    def for_drafts(self) -> "XgrammarMatcher":
+        return self.fork()
+
 
 # ---- From constraints ------------------------------------------------------------------------
 

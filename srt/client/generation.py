@@ -14,7 +14,14 @@ from msgspec import Struct
 from srt.client.media import MediaFile
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
+from srt.wire.messages import (
+    NO_DRAFTS,
+    ChatMessage,
+    ChatOptions,
+    DraftCounts,
+    Finish,
+    ToolSpec,
+)
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -95,7 +102,8 @@ class GenerateOutput(Struct, frozen=True):
     `captures`, which the last snapshot has, are the parts of `text` that its constraint has names
     for; None if it has none, or if they could not be found in the time there is for that.
     `routed_replica` serves the request, or did at the end. `media_tokens` of the prompt stand for
-    pictures and videos.
+    pictures and videos. `drafts` says what guessing tokens did; the chat route over HTTP does not
+    tell it of each sample, and then it is `NO_DRAFTS`.
 
     Times are in seconds, by the server's clock, and in the last snapshot only; those of what did
     not happen are None, and so are all from routes that have none. From the request's arrival,
@@ -126,6 +134,7 @@ class GenerateOutput(Struct, frozen=True):
     ttft_s: float | None = None
     decode_s: float | None = None
     media_tokens: int = 0
+    drafts: DraftCounts = NO_DRAFTS
 
 
 class ScoreRequest(PromptRequest, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from srt.wire.errors import (
     RequestError,
     RingError,
 )
-from srt.wire.messages import Finish
+from srt.wire.messages import DraftCounts, Finish
 
 # Of a payload, what each sample's next output is, by its number, if it says anything of it; given
 # the sample's last output.
@@ -50,6 +50,7 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         ttft_s=meta.get("ttft_s"),
         decode_s=meta.get("decode_s"),
         media_tokens=meta.get("media_tokens", 0),
+        drafts=DraftCounts.of_meta(meta),
         **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
     return {index: output}

@@ -11,6 +11,7 @@ from srt.client.http_bodies import check_tenant, sampling_fields, template_args
 from srt.client.http_generation import payloads_of
 from srt.client.programs import IDLE_S, Got, Piece
 from srt.wire.errors import ErrorInfo, RingError
+from srt.wire.messages import DraftCounts
 from srt.wire.programs import (
     Call,
     Cause,
@@ -219,6 +220,7 @@ def _meta(payload: Any) -> OutputMeta:
         latency_s=payload["e2e_latency"],
         attempts=payload["attempts"],
         probabilities=payload.get("probabilities", []),
+        drafts=DraftCounts.of_meta(payload),
     )
 
 

@@ -16,6 +16,7 @@ from srt.wire.constraint import Capture, Constraint, may_capture
 from srt.wire.errors import RequestError
 from srt.wire.media import MediaRef
 from srt.wire.messages import (
+    NO_DRAFTS,
     NO_TIMES,
     Admitted,
     Finish,
@@ -120,6 +121,7 @@ class RingGeneration(Snapshots):
         self._forward_passes = 0
         self._captures: list[Capture] | None = None
         self._times = NO_TIMES
+        self._drafts = NO_DRAFTS
 
     @property
     def wire_ids(self) -> list[str]:
@@ -149,7 +151,7 @@ class RingGeneration(Snapshots):
         self._cached_tokens, self._replica = output.cached_tokens, output.replica
         self._jump_tokens = output.jump_tokens
         self._forward_passes = output.forward_passes
-        self._times = output.times
+        self._times, self._drafts = output.times, output.drafts
         if self._logprobs is not None:
             _take(self._logprobs, output.dropped, float_list(output.logprobs))
         count = len(output.ids) // 4
@@ -197,6 +199,7 @@ class RingGeneration(Snapshots):
             ttft_s=self._times.ttft_s,
             decode_s=self._times.decode_s,
             media_tokens=self.media_tokens,
+            drafts=self._drafts,
         )
 
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.client.generation import GenerateOutput
+from srt.wire.messages import DRAFT_SOURCES
 from srt.wire.ring_state import RingEvent
 
 GAUGES = {
@@ -39,6 +40,7 @@ COUNTERS = {
     "num_retracted_reqs_total": "Times a running request was put back into the queue.",
     "num_resumed_reqs_total": "Requests taken over from a scheduler that was lost.",
     "recomputed_tokens_total": "Their tokens that were computed again.",
+    "verified_drafts_total": "Rows of forward passes that verified guessed tokens.",
     "evicted_tokens_total": "Cached tokens given up to make room.",
     "media_cache_hits_total": "Images and parts of videos that were needed and found encoded.",
     "media_encoded_total": "Images and parts of videos that were encoded.",
@@ -56,6 +58,11 @@ COUNTERS = {
     "num_media_decoded_total": "Images and videos decoded by the tokenizer's children.",
     "num_media_known_total": "Images and videos that were known and not decoded for a request.",
     "grammar_compilation_seconds_total": "Time in compilations that came to an end.",
+}
+# By the source of the guesses: the statistics have one number for each.
+DRAFT_COUNTERS = {
+    "drafted_tokens_total": "Guessed tokens that were verified, by what they were guessed from.",
+    "accepted_draft_tokens_total": "Of those, taken over: the model would have sampled them.",
 }
 # Of programs, by the names of the part's counts.
 PROGRAM_GAUGES = {
@@ -173,6 +180,7 @@ class _SchedulerStats:
         for name, text in COUNTERS.items():
             if name in stats:
                 yield CounterMetricFamily(f"srt_{name}", text, value=stats[name])
+        yield from _of_drafts(stats)
         yield from _of_replicas(stats.get("replicas", []))
         if self.ring is not None:
             yield from _of_ring(self.ring)
@@ -190,6 +198,26 @@ def _of_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
                 family.add_metric((str(stats["replica"]),), stats[name])
         if family.samples:
             yield family
+
+
+def drafts_name(counter: str, source: str) -> str:
+    """The name that statistics have for one of DRAFT_COUNTERS of one source."""
+    return f"{counter.removesuffix('_total')}_{source}_total"
+
+
+def _of_drafts(stats: Mapping[str, Any]) -> Iterator[Metric]:
+    replicas = [((str(each["replica"]),), each) for each in stats.get("replicas", [])]
+    for counter, text in DRAFT_COUNTERS.items():
+        of_all = CounterMetricFamily(f"srt_{counter}", text, labels=("source",))
+        name, note = f"srt_replica_{counter}", f"By replica: {text}"
+        of_each = CounterMetricFamily(name, note, labels=("replica", "source"))
+        for family, parts in ((of_all, [((), stats)]), (of_each, replicas)):
+            for labels, part in parts:
+                for source in DRAFT_SOURCES:
+                    if (key := drafts_name(counter, source)) in part:
+                        family.add_metric((*labels, source), part[key])
+            if family.samples:
+                yield family
 
 
 def _of_ring(ring: RingEvent) -> Iterator[Metric]:

@@ -145,6 +145,7 @@ class Runner:
             completion_tokens=output.completion_tokens,
             jump_forward_tokens=output.jump_forward_tokens,
             forward_passes=output.forward_passes,
+            drafts=output.drafts,
             latency_s=time.monotonic() - began,
             attempts=attempts,
         )

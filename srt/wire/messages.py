@@ -5,6 +5,7 @@ fields are only ever appended, with defaults. Token ids travel as packed little-
 bytes. Messages of a request carry the ring's `epoch`; a receiver drops those of another epoch.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -269,6 +270,44 @@ class Times(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 NO_TIMES = Times()
 
+DRAFT_SOURCES = ("own", "tree", "seen")  # what the server guesses tokens from
+
+
+class DraftCounts(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What guessing did for a request: in `verified` steps it had guessed tokens, `drafted` in
+    all, of which `accepted` were what it would have sampled anyway. If schedulers were lost, the
+    last one's."""
+
+    verified: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def accept_length(self) -> float:
+        """Output tokens per step that verified: the accepted ones, and the one after them."""
+        return 1 + self.accepted / self.verified if self.verified else 1.0
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """By SGLang's names in `meta_info`; nothing where nothing was guessed."""
+        if not self.verified:
+            return {}
+        return {
+            "spec_verify_ct": self.verified,
+            "spec_accept_length": self.accept_length,
+            "spec_draft_token_num": self.drafted,
+            "spec_accept_token_num": self.accepted,
+        }
+
+    @classmethod
+    def of_meta(cls, meta: Mapping[str, Any]) -> "DraftCounts":
+        """What `meta` was made of."""
+        names = ("spec_verify_ct", "spec_draft_token_num", "spec_accept_token_num")
+        return cls(*(meta.get(name, 0) for name in names)) if names[0] in meta else NO_DRAFTS
+
+
+NO_DRAFTS = DraftCounts()
+
 
 class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What is new of one request: text and ids since its last Output; `finish` on the last.
@@ -278,7 +317,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     `forward_passes` (that sampled a token) are totals so far. `prompt_logprobs` come with the first
     Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `replica` has the
     request. `more`: this Output was too long for one message, and the next one continues it.
-    `times` come with `finish`.
+    `times` come with `finish`. `drafts` are totals so far.
     """
 
     rid: str
@@ -300,6 +339,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     replica: int = 0
     more: bool = False
     times: Times = NO_TIMES
+    drafts: DraftCounts = NO_DRAFTS
 
 
 class OutputBatch(RingMessage, frozen=True):

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from srt.wire.chat import ChatOptions
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import Finish
+from srt.wire.messages import NO_DRAFTS, DraftCounts, Finish
 from srt.wire.sampling import SamplingParams
 
 VAR_PREFIX, SESSION_PREFIX = "var-", "session-"  # of ids; no name begins like the id of a variable
@@ -216,7 +216,7 @@ class Perf(_Part, frozen=True):
 
 class OutputMeta(_Part, frozen=True):
     """How an output came about. `probabilities` are those of the choices, among each other;
-    `attempts` counts the requests that were made for it."""
+    `attempts` counts the requests that were made for it; `drafts` are of its request."""
 
     finish: Finish | None = None
     prompt_tokens: int = 0
@@ -227,6 +227,7 @@ class OutputMeta(_Part, frozen=True):
     latency_s: float = 0.0
     attempts: int = 1
     probabilities: list[float] = []
+    drafts: DraftCounts = NO_DRAFTS
 
 
 class Cause(_Part, frozen=True):

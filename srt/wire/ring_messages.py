@@ -10,7 +10,7 @@ from msgspec import Struct
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.media import MediaItem, MediaSpan
-from srt.wire.messages import Finish, LogprobDetail, RingMessage
+from srt.wire.messages import DraftCounts, Finish, LogprobDetail, RingMessage
 from srt.wire.sampling import SamplingParams, Scoring
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
@@ -228,6 +228,8 @@ class TokenBatch(RingMessage, frozen=True):
 
     The batch was made at `time_s`, on the clock that all processes share. `firsts` are the handles
     of the reqs that have their first token since the batch before, even if it is held back.
+    `drafts`, by handle, are the totals so far of those reqs of the batch for which tokens were
+    guessed: they come with tokens, since a text may stop before the scheduler ends it.
     """
 
     incarnation: int
@@ -242,6 +244,7 @@ class TokenBatch(RingMessage, frozen=True):
     details: dict[int, LogprobDetail] = {}
     time_s: float = 0.0
     firsts: list[int] = []
+    drafts: dict[int, DraftCounts] = {}
 
 
 class ControlReply(RingMessage, frozen=True):

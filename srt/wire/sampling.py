@@ -35,6 +35,7 @@ GREEDY_TEMPERATURE = 1e-6
 
 
 JumpForward = Literal["canonical", "off"]
+Speculative = Literal["auto", "off"]
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # as many as a message can carry
 
 
@@ -89,7 +90,8 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop nothing. `jump_forward` says whether what a constraint forces is appended at once, as the
     tokens that the tokenizer makes of it, or sampled token by token. `token_healing` takes the
     prompt's last tokens back if a longer token begins with their text, and lets the model write
-    that text again, in these or other tokens; it is not returned.
+    that text again, in these or other tokens; it is not returned. `speculative` says whether tokens
+    may be guessed and verified several at a time, as the server is set to; the output is the same.
 
     Logits are changed in this order, before the temperature: `repetition_penalty` divides the
     positive ones, and multiplies the negative ones, of every token that the prompt or the output
@@ -181,6 +183,10 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         bool,
         Meta(description="Take back the prompt's last tokens if a longer one begins with them."),
     ] = False
+    speculative: Annotated[
+        Speculative,
+        Meta(description='"off" guesses no tokens ahead; the output is the same.'),
+    ] = "auto"
 
     def shared(self) -> dict[str, Any]:
         """These parameters, for a body of another API."""

@@ -21,7 +21,13 @@ from srt.command_line import _parser
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import _STATUS
-from srt.gateway.metrics import COUNTERS, GAUGES, GatewayMetrics
+from srt.gateway.metrics import (
+    COUNTERS,
+    DRAFT_COUNTERS,
+    GAUGES,
+    GatewayMetrics,
+    drafts_name,
+)
 from srt.gateway.routes import HANDLERS
 from srt.gateway.wire.fields import (
     CHAT,
@@ -41,6 +47,7 @@ from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
 from srt.programs.core import Core
 from srt.wire import messages, program_messages, ring_messages, ring_state
+from srt.wire.messages import DRAFT_SOURCES
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import (
     MAX_SAMPLES,
@@ -161,7 +168,8 @@ def errors() -> str:
 def metrics() -> str:
     """Every metric of /metrics."""
     ring = RingEvent(1, True, False, {})
-    stats = dict.fromkeys([*GAUGES, *COUNTERS], 0)
+    drafts = [drafts_name(name, source) for name in DRAFT_COUNTERS for source in DRAFT_SOURCES]
+    stats = dict.fromkeys([*GAUGES, *COUNTERS, *drafts], 0)
     text = GatewayMetrics().render(stats, ring, Core(1, 1).counts()).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     rows = [

@@ -27,7 +27,8 @@ PARTS = ("gateway", "tokenizer", "scheduler", "detokenizer")
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("faults")) as server:
+    pool = ("--max-total-tokens", "32768")  # for twenty at once
+    with running_server(tmp_path_factory.mktemp("faults"), *pool) as server:
         yield server
 
 

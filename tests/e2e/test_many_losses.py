@@ -107,7 +107,8 @@ async def lose(server: Server, part: str, client: AsyncClient) -> None:
 
 @pytest.mark.slow
 async def test_two_hundred_losses_under_load(tmp_path: Path) -> None:
-    rng, options = random.Random(5), ("--max-queued-requests", str(PLACES))
+    rng = random.Random(5)
+    options = ("--max-queued-requests", str(PLACES), "--max-total-tokens", "32768")
     with running_server(tmp_path, *options) as server:
         weights = Weights(server)
         async with AsyncClient(server.ring) as one, AsyncClient(server.ring) as other:

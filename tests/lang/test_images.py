@@ -22,7 +22,7 @@ from lang.sampling import PLAIN
 from lang.submit.recorder import RecordedState, Recording
 from srt.client.media import MediaFile, frames_of
 from srt.wire.errors import RequestError, RingError
-from srt.wire.messages import Continuation, GenerateReq, ScoreReq, unpack_ids
+from srt.wire.messages import Continuation, DraftCounts, GenerateReq, ScoreReq, unpack_ids
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams
 from tests.fakes import READY, FakeClient
@@ -258,6 +258,7 @@ def test_programs_on_a_server_refuse_images() -> None:
 
 async def test_chats_on_our_runtime() -> None:
     fake = SeeingClient()
+    fake.drafts = DraftCounts(verified=2, drafted=5, accepted=3)
     state = await run_at(fake, look)
     (request,) = fake.requests
     assert request.text == (
@@ -268,7 +269,9 @@ async def test_chats_on_our_runtime() -> None:
         MediaFile("image", (CAT,)),
         MediaFile("video", (FILM,), num_frames=3),
     ]
-    assert (state.get_meta_info("a") or {})["media_tokens"] == 14
+    meta = state.get_meta_info("a") or {}
+    assert meta["media_tokens"] == 14
+    assert (meta["spec_verify_ct"], meta["spec_accept_length"]) == (2, 2.5)
 
 
 async def test_text_that_looks_like_a_placeholder_is_text() -> None:

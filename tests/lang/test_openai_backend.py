@@ -378,6 +378,7 @@ async def test_bodies_of_the_dialects() -> None:
         (Sampling(json_schema="{}"), False, "openai", "json_schema"),
         (Sampling(n=2), True, "sglang", "n"),
         (Sampling(token_healing=True), False, "sglang", "token_healing"),
+        (Sampling(speculative="off"), True, "sglang", "speculative"),
         (Sampling(top_n_sigma=1.0), True, "openai", "top_n_sigma"),
         (Sampling(top_n_sigma=1.0), False, "vllm", "top_n_sigma"),
     ],

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.drafting.base import Source
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
@@ -44,6 +45,7 @@ class Driver:
         executor: Executor | None = None,
         trace: Path | None = None,
         retokeniser: Retokeniser | None = None,
+        sources: Sequence[Source] = (),
         **config: Any,
     ) -> None:
         self.config = SchedulerConfig(**{"context_len": 4096, "vocab_size": VOCAB} | config)
@@ -51,6 +53,7 @@ class Driver:
         self.encode_fails: Callable[[], bool] = lambda: False  # or the pixels do not come
         self.delays: Callable[[], bool] = lambda: False  # whether pixels take another turn
         self.pauses: Callable[[], bool] = lambda: False  # or a part does
+        self.sources = sources
         self.core = self._new_core(trace, 0)
         self.retokeniser = retokeniser
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
@@ -84,8 +87,11 @@ class Driver:
 
     def _new_core(self, trace: Path | None, incarnation: int) -> Scheduler:
         if trace is None:
-            return Scheduler(self.config, incarnation)
-        return RecordedScheduler(self.config, incarnation, str(trace))
+            core = Scheduler(self.config, incarnation)
+        else:
+            core = RecordedScheduler(self.config, incarnation, str(trace))
+        core.speculation.sources += self.sources
+        return core
 
     def add(
         self,

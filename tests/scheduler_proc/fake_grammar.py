@@ -82,3 +82,6 @@ class FakeGrammar:
         copy = FakeGrammar(self.length, self.breaks_at)
         copy.tokens = list(self.tokens)
         return copy
+
+    def for_drafts(self) -> "FakeGrammar":
+        return self.fork()

@@ -107,11 +107,11 @@ class DiesOfSecondStep(Process):
         decodes = self.driver.core._planner._decodes
         add = decodes._add
 
-        def added(plan: Any, req: Any, victims: Any) -> None:
+        def added(plan: Any, req: Any, victims: Any, proposal: Any = None) -> None:
             if req.key[1] == rid:
                 self.blame.own_up("crashed", threading.get_ident())
                 raise Deadly
-            add(plan, req, victims)
+            add(plan, req, victims, proposal)
 
         decodes._add = added  # type: ignore[method-assign]
 

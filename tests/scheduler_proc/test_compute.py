@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_proc.step_cost import StepSize
 from srt.ring.blame_file import left_by
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Reported, TokenizedReq
@@ -86,9 +87,9 @@ async def test_steps_that_were_queued_in_time_leave_no_gap() -> None:
             await held.launched(ended + 2)
             assert clock.exposed_s == 0.0
             held.device.release()
-    decodes = [(tokens, decodes) for tokens, decodes, _ in clock.steps]
-    assert decodes[:5] == [(10, 0), *[(1, 1)] * 4]
-    assert clock.step_s >= sum(seconds for *_, seconds in list(clock.steps)[1:]) > 0
+    sizes = [size for size, _ in clock.steps]
+    assert sizes[:5] == [StepSize(others=10), *[StepSize(decodes=1)] * 4]
+    assert clock.step_s >= sum(seconds for _, seconds in list(clock.steps)[1:]) > 0
 
 
 async def test_what_hangs_is_the_step_that_the_device_is_at() -> None:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from scheduler_proc.outputs import HELD_TOKENS, OutputBuffer
 from scheduler_proc.req import Req
-from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
+from srt.wire.messages import (
+    DraftCounts,
+    Finish,
+    LogprobDetail,
+    pack_ids,
+    unpack_floats,
+    unpack_ids,
+)
 from srt.wire.ring_messages import TokenBatch, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.driver import Driver
@@ -96,6 +103,27 @@ def test_an_abort_tells_what_was_held() -> None:
     driver.step()
     assert driver.outputs["r"] == reference_output([1, 2, 3], 6)
     assert driver.finishes["r"].type == "abort"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_guessing_did_is_told_with_tokens_and_the_end(stream: bool) -> None:
+    """Totals as of the end of the step: a row is counted before its tokens, what it accepted
+    while they are taken over."""
+    outputs, req, plain = OutputBuffer(), req_of(stream=stream), req_of(1, stream=True)
+    outputs.token(plain, 3, math.nan)
+    req.num_verified, req.num_drafted = 1, 4
+    for token in (5, 6):
+        outputs.token(req, token, math.nan)
+        req.num_accepted += 1
+    batch = outputs.take(0, 0.0)
+    assert batch is not None and batch.drafts == ({0: DraftCounts(1, 4, 2)} if stream else {})
+    req.num_verified, req.num_drafted = 2, 7
+    outputs.end(req, Finish("abort"))
+    batch = outputs.take(0, 0.0)
+    assert batch is not None and batch.drafts == {0: DraftCounts(2, 7, 2)}
+    outputs.token(plain, 3, math.nan)
+    batch = outputs.take(0, 0.0)
+    assert batch is not None and batch.drafts == {}
 
 
 def test_a_new_epoch_forgets_what_was_held() -> None:

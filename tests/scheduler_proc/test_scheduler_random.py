@@ -16,8 +16,15 @@ from scheduler_proc.recovery import UnclearFailure
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
 from srt.wire.ring_messages import Abort
 from srt.wire.sampling import SamplingParams
+from tests.scheduler_proc.drafting.knowing import Knowing
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.fake_executor import Detail, detail_at, next_hash, reference_output
+from tests.scheduler_proc.fake_executor import (
+    VOCAB,
+    Detail,
+    detail_at,
+    next_hash,
+    reference_output,
+)
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 from tests.scheduler_proc.media.pictures import GRIDS, numbers_of, spans_of, whole
 
@@ -100,8 +107,14 @@ class Traffic:
     """Random arrivals and aborts over prompts that share prefixes of every length."""
 
     def __init__(
-        self, seed: int, driver: Driver, constrained: float = 0.0, wishing: float = 0.0
+        self,
+        seed: int,
+        driver: Driver,
+        constrained: float = 0.0,
+        wishing: float = 0.0,
+        truth: dict[str, list[int]] | None = None,
     ) -> None:
+        self.truth = {} if truth is None else truth  # each req's output, if nobody aborts it
         self.constrained = constrained  # the share of reqs with a grammar
         self.wishing = wishing  # the share of those with penalties, bad ids, details ...
         self.losses = 0.0  # of the core, for each turn
@@ -137,6 +150,7 @@ class Traffic:
             length = rng.randint(0, 25)
             asked = Asked(prompt, max_new, frozenset([EOS]), min_new, length, wishes)
         self.asked[rid] = asked
+        self.truth[rid] = asked.output
         self.driver.add(
             rid,
             prompt,
@@ -147,7 +161,7 @@ class Traffic:
             grammar=asked.grammar,
             **wishes._asdict(),
         )
-        self.history.append(prompt + asked.output)
+        self.history.append(prompt + self.truth[rid])
 
     def turn(self) -> None:
         if self.rng.random() < 0.35:
@@ -236,13 +250,17 @@ def drive(
     poison: frozenset[int] = frozenset(),
     losses: float = 0.0,
     showing: float = 0.0,
+    right: float | None = None,
     **config: Any,
 ) -> Traffic:
     """Random traffic, in which the core is lost in the share `losses` of the turns, and `showing`
-    of the reqs show new pictures. Rows that read a token of `poison` fail; if it is empty, some
-    steps do, and some encodes."""
+    of the reqs show new pictures. Tokens are guessed, of which the share `right` is right. Rows
+    that read a token of `poison` fail; if it is empty, some steps do, and some encodes."""
+    truth: dict[str, list[int]] = {}
+    guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
     driver = Driver(
         lag=lag,
+        sources=guesses,
         max_total_tokens=pool,
         max_running_requests=12,
         chunked_prefill_size=24,
@@ -252,7 +270,7 @@ def drive(
         random_seed=seed,
         **config,
     )
-    traffic = Traffic(seed, driver, constrained, wishing)
+    traffic = Traffic(seed, driver, constrained, wishing, truth)
     driver.between = traffic.meddle
     traffic.losses, traffic.showing = losses, showing
     if showing:

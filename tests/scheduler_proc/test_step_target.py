@@ -11,6 +11,7 @@ import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.step_cost import StepSize
 from scheduler_proc.step_target import (
     AUTO_STEPS,
     MAX_SLICE_S,
@@ -26,7 +27,7 @@ from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
 
-COSTS = StepCosts(base_s=0.004, row_s=0.001, token_s=0.002)
+COSTS = StepCosts(base_s=0.004, row_s=0.001, token_s=0.002, draft_s=0.002)
 STREAMS, PROMPTS, PROMPT = 8, 12, 300
 
 
@@ -41,7 +42,7 @@ def test_never_more_than_the_whole_budget_nor_less_than_its_smallest_part() -> N
     assert tokens_beside(COSTS, 6, 512, 60.0) == 512
     assert tokens_beside(COSTS, 6, 512, 0.001) == 512 // MIN_SHARE
     assert tokens_beside(COSTS, 6, 8, 0.001) == 1
-    assert tokens_beside(StepCosts(0.01, 0.001, 0.0), 6, 512, 0.0) == 512
+    assert tokens_beside(StepCosts(0.01, 0.001, 0.0, 0.0), 6, 512, 0.0) == 512
 
 
 @pytest.mark.parametrize(("others", "slice_s"), [(0, 0.050), (10, 0.030), (25, 0.025)])
@@ -100,7 +101,9 @@ def test_costs_are_learned_from_steps_of_both_kinds() -> None:
     for _ in range(300):
         decodes, others = rng.randint(1, 30), rng.choice([0, 0, rng.randint(1, 100)])
         noise = rng.uniform(0.9, 1.1)
-        meter.add(decodes, others, noise * (COSTS.decode_s(decodes) + COSTS.token_s * others))
+        meter.add(
+            StepSize(decodes, others), noise * (COSTS.decode_s(decodes) + COSTS.token_s * others)
+        )
     learned = meter.news()
     assert learned == pytest.approx(COSTS, rel=0.15)
     assert meter.news() is None  # nothing has changed since
@@ -110,8 +113,58 @@ def test_before_there_are_decodes_alone_a_row_counts_as_a_token() -> None:
     """Otherwise there would be no bound while some req always prefills."""
     meter = CostMeter()
     for others in (100, 20) * 20:
-        meter.add(4, others, 0.010 + 0.002 * (4 + others))
-    assert meter.news() == pytest.approx(StepCosts(0.010, 0.002, 0.002), rel=0.1)
+        meter.add(StepSize(4, others), 0.010 + 0.002 * (4 + others))
+    assert meter.news() == pytest.approx(StepCosts(0.010, 0.002, 0.002, 0.002), rel=0.1)
+
+
+def test_what_drafts_cost_is_learned_apart() -> None:
+    """Steps of prompts and decodes with drafts leave the other figures as they are."""
+    meter, rng = CostMeter(), random.Random(0)
+    costs = COSTS._replace(draft_s=0.0005, drafting_s=0.003)
+    for i in range(600):
+        decodes = rng.randint(1, 9)
+        others = rng.choice([0, 0, rng.randint(1, 100)])
+        drafted = rng.choice([0, decodes * rng.randint(1, 8)]) if i > 50 else 0
+        seconds = costs.decode_s(decodes) + costs.token_s * others + costs.draft_s * drafted
+        if drafted > 0:
+            seconds += costs.drafting_s
+        meter.add(StepSize(decodes, others, drafted), rng.uniform(0.9, 1.1) * seconds)
+        if i == 50:
+            before = meter.news()
+            assert before is not None
+            assert (before.draft_s, before.drafting_s) == (before.token_s, 0.0)
+    assert meter.news() == pytest.approx(costs, rel=0.2)
+
+
+def test_a_draft_that_stood_still_says_little_of_what_drafts_cost() -> None:
+    meter = CostMeter()
+    for others, drafted in [(50, 0), (0, 0), (0, 1), (0, 4)] * 20:
+        meter.add(StepSize(1, others, drafted), 0.01 + 0.002 * others + 0.001 * drafted)
+    meter.add(StepSize(1, 0, 4), 60.0)
+    costs = meter.news()
+    assert costs is not None
+    assert costs.draft_s < 0.002
+    assert costs.drafting_s < 0.002
+
+
+def test_where_all_drafts_are_as_long_their_time_is_the_tokens() -> None:
+    meter = CostMeter()
+    for others, drafted in [(50, 0), (0, 0), (0, 4)] * 20:
+        seconds = COSTS.decode_s(1) + 0.002 * others + 0.001 * drafted
+        meter.add(StepSize(1, others, drafted), seconds)
+    costs = meter.news()
+    assert costs is not None
+    assert (costs.draft_s, costs.drafting_s) == pytest.approx((0.001, 0.0))
+
+
+def test_drafts_that_cost_nothing_cost_nothing() -> None:
+    """Not less, whatever the noise."""
+    meter = CostMeter()
+    for others, drafted, seconds in [(50, 0, 0.1), (0, 0, 0.01), (0, 4, 0.009), (0, 8, 0.0095)] * 9:
+        meter.add(StepSize(1, others, drafted), seconds)
+    costs = meter.news()
+    assert costs is not None
+    assert (costs.draft_s, costs.drafting_s) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("others", [0, 50])
@@ -119,16 +172,16 @@ def test_before_there_are_decodes_alone_a_row_counts_as_a_token() -> None:
 def test_a_step_that_stood_still_says_little_of_the_next(others: int, seen: int) -> None:
     meter = CostMeter()
     for decodes in (1, 9) * seen:
-        meter.add(decodes, 0, COSTS.decode_s(decodes))
-        meter.add(decodes, 50, COSTS.decode_s(decodes) + 50 * COSTS.token_s)
+        meter.add(StepSize(decodes, 0), COSTS.decode_s(decodes))
+        meter.add(StepSize(decodes, 50), COSTS.decode_s(decodes) + 50 * COSTS.token_s)
     before = meter.news()
     assert before is not None
-    meter.add(9, others, 60.0)
+    meter.add(StepSize(9, others), 60.0)
     after = meter.news() or before
     assert after.decode_s(9) < 2 * before.decode_s(9)
     assert after.token_s < 4 * before.token_s
     for _ in range(20):
-        meter.add(9, 50, COSTS.decode_s(9) + 50 * COSTS.token_s)
+        meter.add(StepSize(9, 50), COSTS.decode_s(9) + 50 * COSTS.token_s)
     assert (meter.news() or after).token_s < 1.5 * before.token_s
 
 
@@ -150,7 +203,7 @@ class Timed(FakeExecutor):
         self.now += seconds
         self.largest = max(self.largest, others)
         if self.meter is not None:
-            self.meter.add(decodes, others, seconds)
+            self.meter.add(StepSize(decodes, others), seconds)
         return super().run(batch)
 
 

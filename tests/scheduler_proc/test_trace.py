@@ -9,10 +9,11 @@ import pytest
 from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.step_target import StepCosts
 from scheduler_proc.trace import replay
 from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams
-from tests.scheduler_proc.byte_language import retokeniser
+from tests.scheduler_proc.byte_language import grammar_of, retokeniser
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
@@ -22,14 +23,18 @@ def make(trace: Path, **config: object) -> Driver:
     return Driver(trace=trace, **{**defaults, **config})  # type: ignore[arg-type]
 
 
-def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
-    """Random policy, aborts, a lost client, penalties: the replay makes the same plans and ends in
-    the same state."""
+@pytest.mark.parametrize("speculative", ["off", "own", "auto"])
+def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> None:
+    """Random policy, aborts, a lost client, penalties, guesses: the replay makes the same plans and
+    ends in the same state."""
     config = {"schedule_policy": "random", "max_total_tokens": 150, "random_seed": 3}
-    driver = make(tmp_path / "trace", lag=1, **config)
+    driver = make(tmp_path / "trace", lag=1, speculative=speculative, **config)
+    driver.core.measure(StepCosts(base_s=1.0, row_s=0.01, token_s=0.01, draft_s=0.01))
     rng = np.random.default_rng(0)
     for i in range(40):
-        client, sampling = b"c%d" % (i % 3), SamplingParams(frequency_penalty=i % 2)
+        client = b"c%d" % (i % 3)
+        bias = {token: 18.0 + token for token in range(3)}  # that outputs repeat
+        sampling = SamplingParams(frequency_penalty=i % 2, logit_bias=bias)
         prompt = rng.integers(0, 3, 20).tolist()
         driver.add(
             f"r{i}",
@@ -52,6 +57,7 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
     driver.generate([0, 1, 2], max_new=3)
     driver.close()
     assert driver.core.counters.retracted > 0
+    assert (driver.core.counters.verified_drafts > 0) == (speculative != "off")
     again = replay(tmp_path / "trace")
     assert again.counters == driver.core.counters
     assert again.cache.evicted_total == driver.core.cache.evicted_total
@@ -116,6 +122,35 @@ def test_a_trace_of_grammars_that_took_too_long_replays(
 
     def grammars(req: TokenizedReq) -> Grammar:
         return FakeGrammar(3 * int(req.grammar) + 3)  # not metered this time
+
+    again = replay(tmp_path / "trace", grammars, driver.retokeniser)
+    assert again.counters == driver.core.counters
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_trace_of_drafts_that_took_too_long_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int, jumps: bool
+) -> None:
+    """The requests go on without, as they do in the replay, where nothing takes long."""
+    config = {"speculative": "own", "retokeniser": retokeniser() if jumps else None}
+    driver = make(tmp_path / "trace", lag=lag, max_total_tokens=400, **config)
+    pattern = "(ab|ba|n: n){40}"
+    ticks = (0.0008 * number for number in count())
+    with monkeypatch.context() as slow:
+        slow.setattr(allowance, "thread_time", lambda: next(ticks))
+        for i in range(3):
+            grammar = MeteredGrammar(grammar_of(pattern).start(), left_s=9.0)
+            driver.add(f"r{i}", [i, *b"abbaab"], 40, grammar=grammar, grammar_key=pattern)
+        driver.run()
+    driver.close()
+    assert all(finish.error is None for finish in driver.finishes.values())
+    assert driver.core.counters.drafted_tokens["own"] > 0
+    trace = (tmp_path / "trace").read_bytes()
+    assert b"more than 20 ms" in trace and b"more than 100 ms" not in trace
+
+    def grammars(req: TokenizedReq) -> Grammar:
+        return grammar_of(req.grammar).start()
 
     again = replay(tmp_path / "trace", grammars, driver.retokeniser)
     assert again.counters == driver.core.counters

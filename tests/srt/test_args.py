@@ -17,6 +17,8 @@ from srt.wire.errors import ConfigError
         ("--grammar-compile-timeout", "nan"),
         ("--grammar-compile-memory", "15"),
         ("--max-connections", "0"),
+        ("--speculative-max-tokens", "0"),
+        ("--speculative-max-tokens", "33"),
         ("--stream-interval", "0"),
         ("--max-total-tokens", "-1"),
         ("--mem-fraction-static", "0"),
@@ -40,6 +42,12 @@ def test_defaults() -> None:
     args = parse_args(["--grammar-compile-timeout", "12", "--grammar-cache-dir", ""])
     assert (args.grammar_backend, args.grammar_compile_memory) == ("fsm", 1024)
     assert (args.grammar_compile_timeout, args.grammar_cache_dir) == (12.0, "")
+
+
+def test_guesses_from_a_tree_need_one() -> None:
+    assert parse_args(["--speculative", "auto", "--disable-radix-cache"]).speculative == "auto"
+    with pytest.raises(ConfigError, match=r"--speculative tree .* --disable-radix-cache"):
+        parse_args(["--speculative", "tree", "--disable-radix-cache"])
 
 
 def test_the_pool_is_sized_by_option_device_or_default() -> None:

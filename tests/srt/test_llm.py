@@ -12,7 +12,7 @@ from srt.client.media import Video
 from srt.llm import LLM, SamplingParams, StructuredOutputsParams, _parts_of
 from srt.offline.multi_modal import media_of
 from srt.wire.errors import RequestError
-from srt.wire.messages import ChatMessage
+from srt.wire.messages import ChatMessage, DraftCounts
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import fake_vocab
 
@@ -91,6 +91,13 @@ def test_prompts_that_show_something(fake: FakeClient) -> None:
         "<image> b": [(b"cat",)],
         (5, 6): [(b"dog",), (b"cat",)],
     }
+
+
+def test_an_output_says_what_guessing_did(fake: FakeClient) -> None:
+    fake.drafts = DraftCounts(verified=2, drafted=5, accepted=3)
+    (output,) = LLM().generate(["a"], SamplingParams(speculative="off"), use_tqdm=False)
+    assert output.outputs[0].drafts == fake.drafts
+    assert fake.requests[0].sampling.speculative == "off"
 
 
 def test_chats_that_show_something(fake: FakeClient) -> None:

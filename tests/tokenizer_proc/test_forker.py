@@ -67,10 +67,10 @@ async def test_an_end_of_the_forker_is_seen(forker: Forker) -> None:
     kill(forker.pid)
     with pytest.raises(RuntimeError, match="forks the tokenizer's children ended with status 9"):
         await watching
-    for each in (child, other):
+    for each, ways in ((child, ("crash", "none")), (other, ("none",))):
         with pytest.raises(ChildDied) as died:
             await _ask(each)
-        assert died.value.how == "none"
+        assert died.value.how in ways  # the first may not have ended yet when it is asked
 
 
 async def test_a_child_that_nobody_waits_for_any_more(forker: Forker) -> None:

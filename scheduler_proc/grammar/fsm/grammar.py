@@ -293,3 +293,6 @@ class FsmPosition:
 
     def fork(self) -> "FsmPosition":
         return FsmPosition(self._grammar, self._states.copy())
+
+    def for_drafts(self) -> "FsmPosition":
+        return self.fork()

@@ -233,6 +233,9 @@ class LlguidanceMatcher:
     def fork(self) -> "LlguidanceMatcher":
         return LlguidanceMatcher(self._matcher.deep_copy(), self._vocabulary, self._ended)
 
+    def for_drafts(self) -> "LlguidanceMatcher":
+        return self.fork()
+
     def _check(self) -> None:
         if self._matcher.is_error():
             raise GrammarError(first_line(self._matcher.get_error()))

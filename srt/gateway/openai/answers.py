@@ -16,6 +16,7 @@ from srt.client.generation import GenerateOutput
 from srt.gateway.batch import Batch
 from srt.gateway.http.turns import each_in_turn, in_turns
 from srt.gateway.wire.openai import (
+    CompletionTokensDetails,
     FinishWord,
     OpenAIRequest,
     OpenAIResponse,
@@ -135,6 +136,9 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
     for index, output in outputs.items():
         group = index // batch.samples
         cached[group] = min(cached.get(group, output.cached_tokens), output.cached_tokens)
+    drafted = sum(output.drafts.drafted for output in outputs.values())
+    # What was accepted behind a stop string is in no completion.
+    accepted = sum(min(o.drafts.accepted, o.completion_tokens) for o in outputs.values())
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -142,6 +146,9 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
         prompt_tokens_details=PromptTokensDetails(
             sum(cached.values()), batch.media_tokens or UNSET
         ),
+        completion_tokens_details=CompletionTokensDetails(accepted, drafted - accepted)
+        if drafted
+        else UNSET,
     )
 
 

@@ -154,6 +154,9 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     At the end there are also times, in seconds: from its arrival, with its prompt read and its
     constraint ready, the request waited `queued_s` for its admission and `ttft_s` for its first
     token, and then took `decode_s`. What did not happen has no time.
+
+    If tokens were guessed, `spec_verify_ct` steps verified `spec_draft_token_num` of them, of which
+    `spec_accept_token_num` were right; such a step gave `spec_accept_length` tokens on average.
     """
 
     id: str
@@ -178,6 +181,10 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     queued_s: float | UnsetType = UNSET
     ttft_s: float | UnsetType = UNSET
     decode_s: float | UnsetType = UNSET
+    spec_verify_ct: int | UnsetType = UNSET
+    spec_accept_length: float | UnsetType = UNSET
+    spec_draft_token_num: int | UnsetType = UNSET
+    spec_accept_token_num: int | UnsetType = UNSET
 
 
 class NativeResponse(Struct, frozen=True, kw_only=True):

@@ -235,13 +235,22 @@ class PromptTokensDetails(Struct, frozen=True):
     image_tokens: int | UnsetType = UNSET
 
 
+class CompletionTokensDetails(Struct, frozen=True):
+    """Guessed tokens that are in the completions, and those that are not."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(Struct, frozen=True, kw_only=True):
-    """Token counts over all choices; a prompt counts once for all its choices."""
+    """Token counts over all choices; a prompt counts once for all its choices.
+    `completion_tokens_details` is there if tokens were guessed."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class CompletionChoice(Struct, frozen=True, kw_only=True):

@@ -178,7 +178,8 @@ class CauseJson(Struct, frozen=True, kw_only=True):
 
 
 class OutputMetaJson(Struct, frozen=True, kw_only=True):
-    """How an output came about; `probabilities` are those of its choices."""
+    """How an output came about; `probabilities` are those of its choices, and the last four as in
+    /generate."""
 
     finish_reason: FinishReason | None
     prompt_tokens: int
@@ -189,6 +190,10 @@ class OutputMetaJson(Struct, frozen=True, kw_only=True):
     e2e_latency: float
     attempts: int
     probabilities: list[float] | UnsetType = UNSET
+    spec_verify_ct: int | UnsetType = UNSET
+    spec_accept_length: float | UnsetType = UNSET
+    spec_draft_token_num: int | UnsetType = UNSET
+    spec_accept_token_num: int | UnsetType = UNSET
 
 
 class VarJson(Struct, frozen=True, kw_only=True):

@@ -104,6 +104,56 @@ def test_what_was_handed_out_before_is_not_refused_after(clock: Clock) -> None:
         grammar.fill(row)
 
 
+def drafted(grammar: MeteredGrammar) -> int:
+    """How many tokens a draft can be followed for, 50 at most."""
+    drafts, row = grammar.for_drafts(), np.empty((VOCAB + 31) // 32, np.uint32)
+    for count in range(50):
+        try:
+            drafts.fill(row)
+        except GrammarError as error:
+            assert "more than 20 ms" in str(error)
+            return count
+        drafts.accept([first_of(row)])
+    return 50
+
+
+def test_drafts_have_an_allowance_of_their_own(clock: Clock) -> None:
+    """It never has more than 20 ms; a token of a draft takes two calls of 2 ms, and bringing the
+    copy along another, and the request's own tokens earn 1 ms. Nothing of the request's is used."""
+    grammar, row = MeteredGrammar(FakeGrammar(1000)), np.empty((VOCAB + 31) // 32, np.uint32)
+    for taken_back in (False, True, False):
+        for _ in range(40):
+            clock.step = 0.0
+            grammar.fill(row)
+            grammar.accept([first_of(row)])
+            if taken_back:
+                grammar.rollback(1)
+        clock.step = 0.002
+        if not taken_back:
+            assert drafted(grammar) == 5
+        with pytest.raises(GrammarError, match="more than 20 ms"):
+            grammar.for_drafts()
+    # The request has its 100 ms, and what 80 tokens have earned.
+    for clock.step in (0.0599, 0.0599, 0.0599, 0.0005):
+        grammar.fill(row)
+    with pytest.raises(GrammarError, match="more than 100 ms"):
+        grammar.fill(row)
+
+
+def test_a_copy_for_drafts_stands_where_the_request_does(clock: Clock) -> None:
+    """Also when the request has gone far since the last draft."""
+    held = FakeGrammar(1000)
+    grammar, mask = MeteredGrammar(held), np.empty((2, (VOCAB + 31) // 32), np.uint32)
+    for num_tokens in (0, 1, 3, 500, 0, 2):
+        for _ in range(num_tokens):
+            grammar.accept([min(held.allowed())])
+        drafts = grammar.for_drafts()
+        drafts.fill(mask[0])
+        grammar.fill(mask[1])
+        assert mask[0].tolist() == mask[1].tolist()
+        drafts.accept([first_of(mask[0])])
+
+
 def test_a_metered_grammar_is_otherwise_the_one_it_holds() -> None:
     held = FakeGrammar(3)
     metered = MeteredGrammar(held)
@@ -182,3 +232,20 @@ def test_whatever_a_library_raises_is_the_requests_error(
     }
     with pytest.raises(GrammarError, match="cannot be followed: RuntimeError"):
         getattr(MeteredGrammar(FakeGrammar(3)), call)(*arguments[call])
+
+
+def test_a_copy_for_drafts_that_went_back_further_is_made_anew() -> None:
+    """As where a jump is looked for: it puts other tokens into the place of the request's."""
+    constraint = Constraint("regex", r"a(x|y)[0-9]|b(x|z)[a-z]")
+    compiled = compile_llguidance(constraint, VOCABULARY)
+    grammar, other = MeteredGrammar(compiled.start()), compiled.start()
+    grammar.accept([ord("a")])
+    copy = grammar.for_drafts()
+    copy.rollback(1)
+    copy.accept([ord("b")])
+    grammar.accept([ord("x")])
+    other.accept([*b"ax"])
+    expected, found = np.zeros((2, 9), np.uint32)
+    other.fill(expected)
+    grammar.for_drafts().fill(found)
+    assert (expected == found).all() and expected.any()

@@ -16,6 +16,7 @@ from scheduler_proc.blame import Blame
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.media.facts import MediaFacts
 from scheduler_proc.step_clock import StepClock
+from scheduler_proc.step_cost import StepSize
 from scheduler_proc.step_target import MAX_SLICE_S, StepCosts
 from srt.ring.blame_file import Record, left_by
 from srt.wire.errors import INTERNAL, UNAVAILABLE, ErrorInfo
@@ -29,7 +30,7 @@ from tests.scheduler_proc.test_actor_steps import LoopOnly
 from tests.waiting import SOON_S
 from tokenizer_proc.verdict import Verdict, verdict_on
 
-COSTS = StepCosts(1.0, 0.0, 1e-9)  # of STEP, whatever is in it
+COSTS = StepCosts(1.0, 0.0, 1e-9, 1e-9)  # of STEP, whatever is in it
 FACTS = MediaFacts(1, sees_both_ways=False, has_grid_positions=False, in_slices=True)
 TEXT = [500, 501, 502]
 STEP, PART, SLICE = 1.0, 0.7, 0.2  # simulated times
@@ -422,18 +423,18 @@ async def test_a_step_is_told_of_before_the_part_behind_it_ends() -> None:
 
 
 def test_the_clock_counts_encodes_by_themselves() -> None:
-    clock = StepClock()
+    clock, size = StepClock(), StepSize(decodes=4)
     clock.begin(10.0)
-    clock.end(11.0, 4, 4)
+    clock.end(11.0, size)
     clock.encoded(5.0, is_between=True)  # from 11.0 on
     clock.begin(16.5)
-    clock.end(17.5, 4, 4)
+    clock.end(17.5, size)
     clock.rest()
     clock.encoded(1.0, is_between=True)
     clock.begin(30.0)
-    clock.end(31.0, 4, 4)
+    clock.end(31.0, size)
     assert (clock.step_s, clock.exposed_s, clock.encode_s) == (3.0, 0.5, 6.0)
-    assert [seconds for *_, seconds in clock.steps] == [1.0, 1.5, 1.0]
+    assert [seconds for _, seconds in clock.steps] == [1.0, 1.5, 1.0]
 
 
 A, B = (b"c", "a"), (b"c", "b")

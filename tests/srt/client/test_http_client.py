@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from srt.client.generation import Client, Request, TokenizeRequest
 from srt.client.http_client import HttpClient
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, RingError
-from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolCall, ToolSpec
+from srt.wire.messages import ChatMessage, ChatOptions, DraftCounts, Finish, ToolCall, ToolSpec
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served
@@ -25,6 +25,7 @@ async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     fake = FakeClient()
     fake.jump_forward_tokens = 1
     fake.times = {"queued_s": 0.0, "ttft_s": 0.25}
+    fake.drafts = DraftCounts(verified=2, drafted=5, accepted=1)
     sampling = SamplingParams(
         max_new_tokens=3, temperature=0.5, top_p=0.9, top_k=3, seed=4, stop=["x"], ignore_eos=True
     )
@@ -46,6 +47,7 @@ async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     assert (snapshots[-1].jump_forward_tokens, snapshots[-1].forward_passes) == (1, 2)
     times = [(each.queued_s, each.ttft_s, each.decode_s) for each in snapshots]
     assert times == [(None,) * 3, (None,) * 3, (0.0, 0.25, None)]
+    assert [each.drafts for each in snapshots] == [fake.drafts] * 3
     assert again == snapshots[-1]
     assert client.ring is None
 
@@ -116,6 +118,7 @@ async def test_all_sampling_fields_go_through_both_routes() -> None:
         no_stop_trim=True,
         token_healing=True,
         jump_forward="off",
+        speculative="off",
     )
     async with served(fake) as server, HttpClient(server.url) as client:
         await client.submit(Request(text="a", sampling=sampling))

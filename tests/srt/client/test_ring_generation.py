@@ -12,7 +12,9 @@ from srt.client.ring_generation import RingGeneration, RingSamples
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import INTERNAL, ErrorInfo, RequestError, RingError
 from srt.wire.messages import (
+    NO_DRAFTS,
     Admitted,
+    DraftCounts,
     Finish,
     LogprobDetail,
     Output,
@@ -115,15 +117,17 @@ async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
     assert failed.asked == []
 
 
-async def test_times_come_with_the_last_snapshot() -> None:
+async def test_times_and_drafts_come_with_the_last_snapshot() -> None:
     (generation,) = Reader().generations
     iterator = aiter(generation)
     generation.take(output("a", (1,)))
     first = await anext(iterator)
-    generation.take(output("b", (2,), finish=LENGTH, times=Times(0.5, 1.5, 0.0)))
+    drafts = DraftCounts(1, 3, 2)
+    generation.take(output("b", (2,), finish=LENGTH, times=Times(0.5, 1.5, 0.0), drafts=drafts))
     last = await anext(iterator)
     assert (first.queued_s, first.ttft_s, first.decode_s) == (None, None, None)
     assert (last.queued_s, last.ttft_s, last.decode_s) == (0.5, 1.5, 0.0)
+    assert (first.drafts, last.drafts) == (NO_DRAFTS, drafts)
 
 
 async def test_details_follow_the_ids() -> None:

@@ -38,6 +38,15 @@ def test_replicas_have_families_of_their_own() -> None:
     assert "# TYPE srt_replica_generation_tokens_total counter" in lines
 
 
+def test_guessed_tokens_have_their_source() -> None:
+    counts = {"drafted_tokens_own_total": 6, "accepted_draft_tokens_tree_total": 4}
+    stats = counts | {"replicas": [{"replica": 1} | counts]}
+    lines = GatewayMetrics().render(stats, None).decode().splitlines()
+    assert 'srt_drafted_tokens_total{source="own"} 6.0' in lines
+    assert 'srt_accepted_draft_tokens_total{source="tree"} 4.0' in lines
+    assert 'srt_replica_drafted_tokens_total{replica="1",source="own"} 6.0' in lines
+
+
 def test_what_the_front_counts_is_no_replicas() -> None:
     front = {"num_tokenizing_reqs": 3, "num_grammar_compiled_total": 2}
     replicas = [{"replica": 0, "num_queue_reqs": 1} | front, {"replica": 1, "num_queue_reqs": 2}]

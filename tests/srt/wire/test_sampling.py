@@ -60,6 +60,7 @@ OTHER: dict[str, Any] = {
     "skip_special_tokens": False,
     "jump_forward": "off",
     "token_healing": True,
+    "speculative": "off",
 }
 
 

@@ -10,7 +10,7 @@ from srt.client.generation import GenerateOutput, Request
 from srt.gateway.batch import MAX_REFUSAL_S
 from srt.gateway.native.answers import NativeAnswers
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
-from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish
+from srt.wire.messages import JUMP_WINDOW_TOKENS, DraftCounts, Finish
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway.setup import error_of, in_process, sse_payloads
@@ -51,6 +51,15 @@ async def test_times_that_are_known_come_at_the_end() -> None:
     for meta in (whole, last):
         assert (meta["queued_s"], meta["ttft_s"]) == (0.0, 0.25) and "decode_s" not in meta
     assert before and not any("queued_s" in meta or "ttft_s" in meta for meta in before)
+
+
+async def test_what_guessing_did_has_sglangs_names() -> None:
+    client = FakeClient()
+    client.drafts = DraftCounts(verified=4, drafted=9, accepted=6)
+    async with in_process(client) as http:
+        meta = (await http.post("/generate", json={"text": "a"})).json()["meta_info"]
+    assert (meta["spec_verify_ct"], meta["spec_accept_length"]) == (4, 2.5)
+    assert (meta["spec_draft_token_num"], meta["spec_accept_token_num"]) == (9, 6)
 
 
 async def test_put_is_post() -> None:
@@ -529,6 +538,7 @@ async def test_ring_down_is_503() -> None:
             {"text": "a", "sampling_params": {"stream_interval": 0}},
             "sampling_params.stream_interval",
         ),
+        ({"text": "a", "sampling_params": {"speculative": "own"}}, "sampling_params.speculative"),
         ({"text": "a", "sampling_params": {"beam_width": 4}}, "sampling_params.beam_width"),
         ({"text": ["a"], "sampling_params": [{"regex": 5}]}, "sampling_params[0].regex"),
     ],

@@ -19,7 +19,7 @@ from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest
 from srt.gateway.wire.responses import ResponsesRequest
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, RequestError
-from srt.wire.messages import ChatMessage, ChatOptions, Finish
+from srt.wire.messages import ChatMessage, ChatOptions, DraftCounts, Finish
 from srt.wire.sampling import Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, served, sse_payloads
@@ -224,6 +224,17 @@ async def test_samples_are_choices_grouped_by_prompt() -> None:
     }
 
 
+async def test_guessed_tokens_are_predictions_in_the_usage() -> None:
+    """Those of both samples; of one that a stop string has cut, no more than it has tokens."""
+    client = FakeClient()
+    client.drafts = DraftCounts(verified=2, drafted=9, accepted=5)
+    client.sample_pieces = {"r0/0": "abcdef", "r0/1": ("b", "1")}
+    async with in_process(client) as http:
+        answer = (await http.post("/v1/chat/completions", json=CHAT_BODY | {"n": 2})).json()
+    details = {"accepted_prediction_tokens": 7, "rejected_prediction_tokens": 11}
+    assert answer["usage"]["completion_tokens_details"] == details
+
+
 async def test_samples_stream_with_their_index() -> None:
     client = FakeClient()
     client.sample_pieces = {"r0/1": ("b", "1")}
@@ -322,6 +333,7 @@ COMPLETION_ERRORS = [
     ({"prompt": "a", "logprobs": 1, "token_healing": True}, "token_healing"),
     ({"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs"),
+    ({"prompt": "a", "speculative": "tree"}, "speculative"),
     ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
     ({"prompt": "a", "logit_bias": {"5": "1"}}, "logit_bias"),
     ({"prompt": "a", "logit_bias": {"1000": 1}}, "logit_bias"),

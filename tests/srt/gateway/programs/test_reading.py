@@ -13,7 +13,7 @@ from srt.gateway.programs.answers import got_json, var_json
 from srt.gateway.programs.reading import program_of
 from srt.gateway.wire.programs import SubmitFrame
 from srt.wire.errors import CONFLICT, ErrorInfo
-from srt.wire.messages import Finish
+from srt.wire.messages import DraftCounts, Finish
 from srt.wire.programs import Cause, OutputMeta, Perf, VarInfo
 from tests.e2e import random_programs
 from tests.srt.programs.test_random_programs import random_program
@@ -30,7 +30,8 @@ async def test_the_same_program(seed: int) -> None:
 
 def test_the_same_variables() -> None:
     error = ErrorInfo(CONFLICT, "it was cancelled")
-    meta = OutputMeta(Finish("stop", "x"), 3, 2, 1, 1, 1, 0.5, 2, [0.25, 0.75])
+    drafts = DraftCounts(2, 5, 1)
+    meta = OutputMeta(Finish("stop", "x"), 3, 2, 1, 1, 1, 0.5, 2, [0.25, 0.75], drafts)
     full = VarInfo(
         id="var-1",
         session="s",

@@ -1,0 +1,1 @@
+"""Speculative decoding: guesses how requests go on, which the model then verifies."""

@@ -1,0 +1,87 @@
+"""With guessed tokens a request yields, bit for bit, what it yields without them."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from srt import AsyncClient
+from tests.e2e.server import Server, running_server
+
+LINES = "".join(f'{{"item": {i}, "name": "box {i % 4}", "full": true}}\n' for i in range(12))
+REPEAT = f"The records:\n{LINES}\nThe same records again:\n"
+TALE = "The fox said to the bear: come with me. The bear said to the fox: come with me. The fox"
+RECORD = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "full": {"type": "boolean"}},
+    "required": ["name", "full"],
+    "additionalProperties": False,
+}
+RECORDS = {"type": "array", "items": RECORD, "minItems": 2, "maxItems": 4}
+TAGS = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<record>", "schema": RECORD, "end": "</record>"}],
+    "triggers": ["<record>"],
+}
+# Which of them repeat themselves depends on the model only.
+WISHES: dict[str, tuple[str, dict[str, Any]]] = {
+    "greedy": (REPEAT, {}),
+    "drawn": (REPEAT, {"temperature": 0.7, "seed": 5, "top_p": 0.95}),
+    "hot": (TALE, {"temperature": 1.3, "seed": 6, "top_k": 40}),
+    "penalties": (TALE, {"frequency_penalty": 0.4, "repetition_penalty": 1.1}),
+    "presence": (REPEAT, {"presence_penalty": 0.5, "temperature": 0.5, "seed": 1}),
+    "bad words": (TALE, {"bad_words": ["bear said", " me"]}),
+    "stop": (REPEAT, {"stop": ['"item": 3']}),
+    "least": (TALE, {"min_new_tokens": 20, "stop": ["bear"]}),
+    "regex": (REPEAT, {"regex": r'(\{"item": [0-9], "name": "[a-z]{1,8} [0-9]"\}\n){3}'}),
+    "schema": (REPEAT, {"json_schema": RECORDS}),
+    "drawn schema": (REPEAT, {"json_schema": RECORDS, "temperature": 1.0, "seed": 3}),
+    "without jumps": (REPEAT, {"json_schema": RECORDS, "jump_forward": "off"}),
+    "tags": (f"{REPEAT}<record>", {"structural_tag": TAGS}),
+    "choices": (TALE, {"choices": [" said to the bear: come", " said to the bear: go"]}),
+    "healing": (f'{REPEAT}{{"ite', {"token_healing": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """In a pool that does not hold all of the requests at once."""
+    args = ("--speculative", "own", "--speculative-max-tokens", "6", "--max-total-tokens", "3000")
+    directory = tmp_path_factory.mktemp("speculation")
+    with running_server(directory, *args, "--check-invariants") as server:
+        yield server
+        server.wait_idle()
+
+
+async def answered(client: AsyncClient, name: str, speculative: str) -> dict[str, Any]:
+    """All that a request yields but for times and what was cached."""
+    prompt, sampling = WISHES[name]
+    if isinstance(schema := sampling.get("json_schema"), dict):
+        sampling = {**sampling, "json_schema": msgspec.json.encode(schema).decode()}
+    if "structural_tag" in sampling:
+        sampling = {**sampling, "structural_tag": msgspec.json.encode(TAGS).decode()}
+    sampling = {"temperature": 0, "max_new_tokens": 60, **sampling, "speculative": speculative}
+    result = await client.generate(prompt, sampling=sampling, return_logprob=True, top_logprobs=2)
+    return {
+        "text": result.text,
+        "ids": result.output_ids,
+        "logprobs": result.output_logprobs,
+        "top": result.output_top_logprobs,
+        "usage": (result.prompt_tokens, result.completion_tokens),
+        "finish": result.finish,
+    }
+
+
+async def test_alone_and_in_a_crowd(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        expected = {name: await answered(client, name, "off") for name in WISHES}
+        for name in WISHES:
+            assert await answered(client, name, "auto") == expected[name], name
+        stats = await client.stats()
+        assert stats["accepted_draft_tokens_own_total"] > 100
+        tasks = [answered(client, name, "auto") for name in WISHES for _ in range(3)]
+        found = await asyncio.gather(*tasks)
+        for number, name in enumerate(name for name in WISHES for _ in range(3)):
+            assert found[number] == expected[name], name

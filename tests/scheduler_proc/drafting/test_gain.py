@@ -1,0 +1,204 @@
+"""How many tokens to guess, and how often guesses were right."""
+
+import random
+from itertools import product
+
+import pytest
+
+from scheduler_proc.drafting.gain import (
+    SHORTEST_WAIT,
+    TRIAL_SHARE,
+    Acceptance,
+    Candidate,
+    Pauses,
+    is_worth,
+    lengths,
+)
+from scheduler_proc.step_cost import StepSize
+from scheduler_proc.step_target import StepCosts
+
+MEMORY_BOUND = StepCosts(base_s=0.0077, row_s=0.0003, token_s=0.0003, draft_s=0.0003)
+COMPUTE_BOUND = StepCosts(base_s=0.001, row_s=0.003, token_s=0.003, draft_s=0.003)
+REQ = 7
+
+
+def rate_of(
+    costs: StepCosts, rows: int, others: int, candidates: list[Candidate], drafted: list[int]
+) -> float:
+    """The expected tokens per second of these lengths, from their definition."""
+    tokens = rows + sum(
+        sum(c.chance**i for i in range(1, k + 1)) for c, k in zip(candidates, drafted, strict=True)
+    )
+    seconds = costs.decode_s(rows) + others * costs.token_s + sum(drafted) * costs.draft_s
+    return tokens / (seconds + (costs.drafting_s if any(drafted) else 0.0))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_other_lengths_are_expected_to_give_more(seed: int) -> None:
+    rng = random.Random(seed)
+    costs = StepCosts(
+        rng.uniform(0, 10),
+        rng.uniform(0.1, 4),
+        1.0,
+        rng.choice([0.0, rng.uniform(0, 1), rng.uniform(0, 5)]),
+        rng.choice([0.0, rng.uniform(0, 3)]),
+    )
+    candidates = [
+        Candidate(rng.uniform(0.001, 0.999), rng.randint(1, 4), int(rng.random() < 0.2))
+        for _ in range(rng.randint(1, 4))
+    ]
+    rows, others = len(candidates) + rng.randint(0, 3), rng.choice([0, 0, 20])
+    choices = product(*(range(c.least, c.most + 1) for c in candidates))
+    best = max(rate_of(costs, rows, others, candidates, list(ks)) for ks in choices)
+    chosen = lengths(costs, rows, others, candidates)
+    assert all(c.least <= k <= c.most for c, k in zip(candidates, chosen, strict=True))
+    assert rate_of(costs, rows, others, candidates, chosen) == pytest.approx(best, rel=1e-9)
+
+
+def test_what_waits_for_memory_drafts_long_and_what_computes_only_what_is_nearly_sure() -> None:
+    candidates = [Candidate(p, 8) for p in (0.02, 0.5, 0.95)]
+    assert lengths(MEMORY_BOUND, 3, 0, candidates) == [0, 1, 8]
+    assert lengths(COMPUTE_BOUND, 3, 0, candidates) == [0, 0, 1]
+    # While a long prompt is computed anyway, a guess costs little in comparison.
+    assert lengths(COMPUTE_BOUND, 3, 100, candidates) == [0, 3, 8]
+    assert lengths(MEMORY_BOUND, 3, 0, []) == []
+
+
+@pytest.mark.parametrize("costs", [MEMORY_BOUND, COMPUTE_BOUND])
+@pytest.mark.parametrize("rows", [1, 4, 32])
+def test_a_req_that_is_worth_it_alone_drafts(costs: StepCosts, rows: int) -> None:
+    for p in (0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.99):
+        candidate = Candidate(p, 8)
+        drafts = lengths(costs, rows, 0, [candidate])[0] > 0
+        assert is_worth(costs, rows, candidate, drafting=0) == drafts
+
+
+def test_what_drafting_costs_at_all_is_paid_once() -> None:
+    costs = MEMORY_BOUND._replace(drafting_s=0.001)
+    candidate = Candidate(0.5, 8)
+    assert lengths(costs, 8, 0, [candidate]) == [0]
+    assert all(lengths(costs, 8, 0, [candidate] * 8))
+    assert not is_worth(costs, 8, candidate, drafting=0)
+    assert is_worth(costs, 8, candidate, drafting=1)
+
+
+def test_chances_are_learned_within_few_trials() -> None:
+    acceptance = Acceptance()
+    assert acceptance.chance(REQ, "own", 3) == 0.5
+    for step in range(4):
+        acceptance.verified(REQ, "own", 3, 2, 0, step)
+        acceptance.verified(REQ, "tree", 3, 2, 2, step)
+    assert acceptance.chance(REQ, "own", 3) < 0.2
+    assert acceptance.chance(REQ, "tree", 3) > 0.8
+    for step in range(1000):
+        acceptance.verified(REQ, "own", 3, 4, 4 * (step % 2), step)  # 5 tried, 4 of them accepted
+    assert acceptance.chance(REQ, "own", 3) == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_fresh_req_is_expected_to_do_as_others_did_with_matches_of_that_length() -> None:
+    acceptance = Acceptance()
+    for step in range(100):
+        acceptance.verified(REQ, "own", 2, 1, step % 10 == 0, step)
+        acceptance.verified(REQ, "own", 6, 1, step % 10 > 0, step)
+    fresh = REQ + 1
+    assert acceptance.chance(fresh, "own", 2) == pytest.approx(0.1, abs=0.05)
+    assert acceptance.chance(fresh, "own", 6) == pytest.approx(0.9, abs=0.05)
+    # What was never seen is as what is a little shorter, or unknown.
+    assert 0.5 < acceptance.chance(fresh, "own", 7) < acceptance.chance(fresh, "own", 6)
+    assert acceptance.chance(fresh, "own", 5) == pytest.approx(0.45, abs=0.05)
+    assert acceptance.chance(fresh, "own", 33) == acceptance.chance(fresh, "own", 1 << 20)
+
+
+def test_a_req_that_differs_from_the_others_is_known_by_it() -> None:
+    acceptance = Acceptance()
+    for step in range(200):
+        for handle in range(8):
+            acceptance.verified(handle, "own", 3, 1, handle < 4, step)
+            acceptance.verified(handle, "own", 5, 1, handle < 4 or step % 2, step)
+    good, bad, fresh = (acceptance.chance(handle, "own", 3) for handle in (0, 7, 8))
+    assert bad < 0.25 < 0.4 < fresh < 0.6 < 0.75 < good
+    acceptance.ended(0)
+    assert acceptance.chance(0, "own", 3) == fresh
+
+
+def test_a_req_alone_is_not_counted_twice() -> None:
+    acceptance = Acceptance()
+    for step in range(30):
+        acceptance.verified(REQ, "own", 3, 1, step % 5 > 0, step)
+    of_all = acceptance.chance(REQ + 1, "own", 3)
+    assert acceptance.chance(REQ, "own", 3) == pytest.approx(of_all, abs=0.03)
+
+
+def trials(costs: StepCosts, rows: int, reqs: int, steps: int) -> list[list[int]]:
+    """The handles that are tried at each step, of reqs whose guesses are never right."""
+    acceptance = Acceptance()
+    tried = []
+    for step in range(steps):
+        due = [
+            handle
+            for handle in range(reqs)
+            if acceptance.is_due(
+                costs, rows, handle, Candidate(acceptance.chance(handle, "own", 3), 8), step
+            )
+        ]
+        for handle in due:
+            acceptance.verified(handle, "own", 3, 1, 0, step)
+        tried.append(due)
+    return tried
+
+
+def test_trials_cost_a_bounded_share() -> None:
+    tried = sum(map(len, trials(COMPUTE_BOUND, 1, 1, 4000)))
+    cost = COMPUTE_BOUND.draft_s / COMPUTE_BOUND.decode_s(1)
+    assert 0.5 < tried * cost / 4000 / TRIAL_SHARE <= 1.5  # the first ones are hopeful
+    assert sum(map(len, trials(MEMORY_BOUND, 1, 1, 800))) == pytest.approx(
+        800 / SHORTEST_WAIT, abs=2
+    )
+
+
+def test_reqs_are_tried_in_the_same_steps_where_drafting_costs_at_all() -> None:
+    costs = MEMORY_BOUND._replace(drafting_s=0.004)
+    tried = [due for due in trials(costs, 16, 16, 2000) if due]
+    cost = costs.drafting_s / costs.decode_s(16)
+    assert 0.5 < len(tried) * cost / 2000 / TRIAL_SHARE <= 1.1
+    assert sum(map(len, tried)) > 15 * len(tried)
+
+
+def test_a_req_that_had_no_guess_when_it_was_to_draft_has_been_tried() -> None:
+    acceptance, candidate = Acceptance(), Candidate(0.01, 8)
+    assert acceptance.is_due(MEMORY_BOUND, 1, REQ, candidate, 100)
+    acceptance.has_none(REQ, 100)
+    for handle in (REQ, REQ + 1):  # one that comes now is not what tells more
+        assert not acceptance.is_due(MEMORY_BOUND, 1, handle, candidate, 101)
+        assert acceptance.is_due(MEMORY_BOUND, 1, handle, candidate, 120)
+
+
+def test_short_reqs_are_tried_though_their_prompts_steps_guess() -> None:
+    """Where one cold step has made guesses look dear: the wait is longer than a req."""
+    costs = MEMORY_BOUND._replace(draft_s=3 * MEMORY_BOUND.decode_s(1))
+    acceptance, step, tried = Acceptance(), 0, 0
+    for handle in range(40):
+        acceptance.verified(handle, "own", 3, 2, 2, None)
+        for _ in range(50):
+            step += 1
+            candidate = Candidate(acceptance.chance(handle, "own", 3), 8)
+            if acceptance.is_due(costs, 1, handle, candidate, step):
+                acceptance.verified(handle, "own", 3, 1, 1, step)
+                tried += 1
+        acceptance.ended(handle)
+    assert 2 <= tried <= 8
+
+
+def test_a_core_that_always_drafts_pauses_now_and_then() -> None:
+    pauses, paused = Pauses(), []
+    for step in range(1000):
+        if pauses.is_due:
+            paused.append(step)
+        pauses.ran(StepSize(1, 0, 0 if pauses.is_due else 8))
+        pauses.ran(StepSize(0, 100, 0))  # says nothing of decodes
+    assert paused[:4] == [0, 5, 22, 87]
+    assert 8 <= len(paused) <= 11
+    for _ in range(1000):  # where others happen anyway none is needed
+        pauses.ran(StepSize(1, 0, 0))
+        pauses.ran(StepSize(1, 0, 8))
+        assert not pauses.is_due

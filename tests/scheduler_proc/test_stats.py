@@ -1,0 +1,45 @@
+"""The scheduler's statistics: what guessing tokens did."""
+
+import logging
+
+import pytest
+
+from scheduler_proc.construction import core_config
+from scheduler_proc.stats import LOG_INTERVAL_S, StatsLog, stats_of
+from scheduler_proc.step_clock import StepClock
+from srt.args import ServerArgs
+from tests.scheduler_proc.driver import Driver
+
+
+def test_drafts_are_counted_by_source() -> None:
+    driver = Driver(max_total_tokens=100)
+    driver.core.counters.verified("own", 4, 3)
+    driver.core.counters.verified("own", 2, 0)
+    driver.core.counters.verified("tree", 8, 8)
+    driver.core.counters.verified("a test's", 1, 1)
+    stats = stats_of(driver.core, driver.executor, StepClock())
+    names = ("own", "tree", "seen")
+    assert [stats[f"drafted_tokens_{name}_total"] for name in names] == [6, 8, 0]
+    assert [stats[f"accepted_draft_tokens_{name}_total"] for name in names] == [3, 8, 0]
+    assert stats["verified_drafts_total"] == 4
+
+
+def test_the_log_has_the_accept_length_while_there_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    driver = Driver(max_total_tokens=100)
+    lines = StatsLog(driver.core)
+    with caplog.at_level(logging.INFO):
+        for i, accepted in enumerate((None, 3, None)):
+            lines.tick(1.0 + i * LOG_INTERVAL_S)
+            if accepted is not None:
+                driver.core.counters.verified("own", 4, accepted)
+                driver.core.counters.verified("seen", 4, 0)
+        lines.tick(1.0 + 3 * LOG_INTERVAL_S)
+    told = [record.getMessage().rpartition("used")[2] for record in caplog.records]
+    assert told == ["", ", accept length 2.50", ""]
+
+
+def test_the_core_has_the_options() -> None:
+    args = ServerArgs(speculative="tree", speculative_max_tokens=3)
+    config = core_config(args, Driver(max_total_tokens=100).executor)
+    assert (config.speculative, config.speculative_max_tokens) == ("tree", 3)
+    assert core_config(ServerArgs(), Driver(max_total_tokens=100).executor).speculative == "off"
