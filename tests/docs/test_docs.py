@@ -23,6 +23,7 @@ from bench.lang_graph.__main__ import parse_args as parse_lang_graph_args
 from bench.programs.__main__ import parse_args as parse_programs_args
 from bench.routing.__main__ import parse_args as parse_routing_args
 from bench.serving import parse_args as parse_bench_args
+from bench.speculation import parse_args as parse_speculation_args
 from bench.vision import parse_args as parse_vision_args
 from srt.chat import parse_args as parse_chat_args
 from srt.command_line import _LATER, _parser, parse_args
@@ -38,12 +39,14 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "bench.programs": parse_programs_args,
     "bench.routing": parse_routing_args,
     "bench.serving": parse_bench_args,
+    "bench.speculation": parse_speculation_args,
     "bench.vision": parse_vision_args,
     "srt.chat": parse_chat_args,
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
 TIMEOUT_S = 240
 _GPU_REPORT = "bench/gpu_report/__main__.py"
+_SPECULATION = "bench/speculation.py"
 
 BLOCKS = [block for document in documents() for block in blocks_of(document)]
 PYTHON = [block for block in BLOCKS if block.tag == "python"]
@@ -164,7 +167,13 @@ def known_options() -> set[str]:
     launcher = {option for action in _parser()._actions for option in action.option_strings}
     others = {
         option
-        for path in ("bench/serving.py", "bench/overload.py", "srt/chat.py", _GPU_REPORT)
+        for path in (
+            "bench/serving.py",
+            "bench/overload.py",
+            _SPECULATION,
+            "srt/chat.py",
+            _GPU_REPORT,
+        )
         for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())
     }
     return launcher | set(_LATER) | others | {"--no-deps"}
