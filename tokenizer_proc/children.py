@@ -28,6 +28,7 @@ MEMORY_BYTES = 2 * 2**30
 _HEAD, _LENGTH = struct.Struct("<Id"), struct.Struct("<Q")
 _MAX_READ = 2**20
 MAX_ANSWER_BYTES, _MAX_FRAMES = 2**30, 2**16
+MAX_END_S = 5.0  # how long the end of a killed child may take to be told
 
 Work = Callable[[list[memoryview]], Sequence[Blob]]  # frames to frames; called in the child
 
@@ -72,7 +73,7 @@ class Child:
             raise ChildDied("starved") from None
         except (OSError, EOFError) as error:
             self.close()
-            status = await life.ended
+            status = await _status_of(life)
             log.warning("a %s ended with status %d: %s", self._what, status, type(error).__name__)
             ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             raise ChildDied("time" if ended_by == signal.SIGPROF else "crash") from None
@@ -98,6 +99,15 @@ class Child:
                 log.warning("no %s could be started: %s", self._what, error)
                 raise ChildDied("none") from None
         return self._life
+
+
+async def _status_of(life: Life) -> int:
+    """How a child that is killed has ended; 0 if that is not told in time."""
+    try:
+        async with asyncio.timeout(MAX_END_S):
+            return await asyncio.shield(life.ended)
+    except TimeoutError:
+        return 0
 
 
 def _waits(life: Life) -> bool:
