@@ -156,33 +156,50 @@ async def test_stopping_the_whole_server_is_no_hang(server: Server, expected: li
 
 
 async def test_a_batch_of_one_that_is_killed_goes_on(server: Server) -> None:
-    """Also when it is killed in its trial, once; it has several steps."""
+    """Also when it is killed in its trial, once; it has several steps, which this process may sleep
+    through on a busy machine: then again."""
     text = TEXTS[0] * 300
-    async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
+    async with AsyncClient(server.ring) as client, asyncio.timeout(2 * SOON_S):
         expected = (await client.generate(text, sampling=LONG)).text
-        before = left_by(server.directory, server.incarnation()).record
-        call = asyncio.ensure_future(client.generate(text, sampling=LONG))
-        for is_trial in (False, True):
-            number = incarnation(client)
-            await asyncio.to_thread(kill_in_step, server, number, before, is_trial)
-            while incarnation(client) == number:
-                await asyncio.sleep(0.002)
-        assert (await call).text == expected
+        for _ in range(5):
+            before = left_by(server.directory, server.incarnation()).record
+            call = asyncio.ensure_future(client.generate(text, sampling=LONG))
+            was_killed = [await killed(server, client, call, before, it) for it in (False, True)]
+            assert (await call).text == expected
+            if all(was_killed):
+                break
+        assert all(was_killed)
     await asyncio.to_thread(server.wait_idle)
 
 
-def kill_in_step(server: Server, incarnation: int, before: Record, is_trial: bool) -> None:
+async def killed(
+    server: Server, client: AsyncClient, call: asyncio.Future[Any], before: Record, is_trial: bool
+) -> bool:
+    """Kill the scheduler in a step of the call, and wait for the next one; False if the call has
+    ended before."""
+    number = incarnation(client)
+    if not await asyncio.to_thread(kill_in_step, server, number, before, is_trial, call):
+        return False
+    while incarnation(client) == number:
+        await asyncio.sleep(0.002)
+    return True
+
+
+def kill_in_step(
+    server: Server, incarnation: int, before: Record, is_trial: bool, call: asyncio.Future[Any]
+) -> bool:
     """Kill the scheduler of this incarnation, of which the gateway may not yet have heard, at the
-    step of a request that came after `before`."""
+    step of a request that came after `before`; False if the call has ended."""
     deadline = time.monotonic() + SOON_S
     while (pid := server.pids().get("scheduler")) is None:
         assert time.monotonic() < deadline
-    while True:
+    while not call.done():
         assert time.monotonic() < deadline
         os.kill(pid, signal.SIGSTOP)
         record = left_by(server.directory, incarnation).record
         if len(record.running) == 1 and record != before and record.is_trial == is_trial:
             os.kill(pid, signal.SIGKILL)
-            return
+            return True
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.001)
+    return False
