@@ -29,11 +29,11 @@ kernels: setup
 serve: kernels
 	$(BIN)/python -m srt.launch $(ARGS)
 
-# Three groups at once (tests/conftest.py), for two cores: those with servers wait for part of their
-# time. In the files' order, which ends with short ones: by default groups of many short tests would
-# come before those of few long ones.
+# Two groups at once (tests/conftest.py), in the files' order, which ends with short ones. By
+# default groups of many short tests would come before those of few long ones. A third group on two
+# cores takes as long.
 test: kernels
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 test-slow: kernels
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)

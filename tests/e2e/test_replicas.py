@@ -145,20 +145,27 @@ async def until_both_are_ready(client: AsyncClient) -> None:
 
 
 async def test_a_lost_ones_requests_go_on_at_the_other_at_once(server: Server) -> None:
-    """Before there is another scheduler in its place."""
+    """Before there is another scheduler in its place. One that had ended when that was killed, as
+    on a machine on which this process slept, has lost nothing: then again."""
     async with AsyncClient(server.ring) as client:
         alone = [client.generate(f"Number {i}", sampling=LONG) for i in range(4)]
         expected = await asyncio.gather(*alone)
-        calls = [client.submit(text=f"Number {i}", sampling=LONG, stream=True) for i in range(4)]
-        streams = [aiter(call) for call in await asyncio.gather(*calls)]
-        first = await asyncio.gather(*map(anext, streams))
-        assert sorted(output.routed_replica for output in first) == [0, 0, 1, 1]
-        os.kill(server.pids()["scheduler.0"], signal.SIGKILL)
-        outputs = await asyncio.gather(*map(last_of, streams))
-        assert [output.text for output in outputs] == [output.text for output in expected]
+        for _ in range(5):
+            pid = server.pids()["scheduler.0"]
+            calls = [
+                client.submit(text=f"Number {i}", sampling=LONG, stream=True) for i in range(4)
+            ]
+            streams = [aiter(call) for call in await asyncio.gather(*calls)]
+            first = await asyncio.gather(*map(anext, streams))
+            assert sorted(output.routed_replica for output in first) == [0, 0, 1, 1]
+            os.kill(pid, signal.SIGKILL)
+            outputs = await asyncio.gather(*map(last_of, streams))
+            assert [output.text for output in outputs] == [output.text for output in expected]
+            assert client._transport.ring.ready
+            await until_both_are_ready(client)
+            if all(output.routed_replica == 1 for output in outputs):
+                break
         assert {output.routed_replica for output in outputs} == {1}
-        assert client._transport.ring.ready
-        await until_both_are_ready(client)
         again = [client.generate(f"Other {i}", sampling=SHORT) for i in range(8)]
         replicas = [output.routed_replica for output in await asyncio.gather(*again)]
         assert 0 in replicas and 1 in replicas
