@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.jump_quality import Laboratory
+from bench.laboratory import Laboratory
 from bench.patterns import CHARACTER
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar

@@ -9,6 +9,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -65,11 +66,16 @@ def _imported(node: ast.AST, when: When) -> Iterator[tuple[str, When]]:
                 yield from _imported(child, max(when, When.LATE) if is_function else when)
 
 
+@cache
+def _imports_of(tree: ast.Module) -> list[tuple[str, When]]:
+    return list(_imported(tree, When.AT_IMPORT))
+
+
 def graph(modules: Mapping[str, Module], latest: When) -> Graph:
     """Which of our modules each one imports, by imports executed at `latest` or before."""
     edges: Graph = {name: set() for name in modules}
     for name, module in modules.items():
-        for target, when in _imported(module.tree, When.AT_IMPORT):
+        for target, when in _imports_of(module.tree):
             known = target if target in modules else target.rpartition(".")[0]
             if when <= latest and known in modules:
                 edges[name].add(known)

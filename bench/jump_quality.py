@@ -11,132 +11,18 @@ follows: a jump that replaced tokens (seam), or one that did not (tail).
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
-from msgspec import Struct
 
 from bench.constrained import T95, classic_cases
+from bench.laboratory import Job, Laboratory, is_whole
 from bench.patterns import seeded_patterns
 from bench.report import machine, now
-from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
-from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from srt.files.model_files import resolve_model
-from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
-from srt.files.vocab import load_vocab
-from srt.wire.messages import pack_ids, unpack_floats, unpack_ids
-from srt.wire.ring_messages import TokenBatch, TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import SamplingParams
 
 POOL = 16384
-
-
-class Job(Struct):
-    """One generation. `jumps` are (byte position of the start, tokens replaced)."""
-
-    prompt: np.ndarray
-    grammar: FsmGrammar
-    sampling: SamplingParams
-    ids: list[int] = []
-    jumps: list[tuple[int, int]] = []
-    finished: str = ""
-
-
-class Laboratory:
-    """A model, its tokenizer, and cores that share one executor."""
-
-    def __init__(self, model: str) -> None:
-        files = resolve_model(model)
-        self.vocab = load_vocab(files)
-        self.tokenizer = load_tokenizer(files)
-        self.plain = load_plain_tokenizer(files)
-        self.vocabulary = TokenVocabulary.from_vocab(self.vocab)
-        self.executor = make_executor("native", files, ExecutorOptions(max_total_tokens=POOL))
-        self._retokeniser = Retokeniser(self.vocab, self.plain)
-
-    def text(self, ids: list[int]) -> bytes:
-        """The bytes of an output, without EOS."""
-        return b"".join([self.vocab.token_bytes[i] for i in ids if i not in self.vocab.special_ids])
-
-    def generate(self, jobs: list[Job]) -> None:
-        """Run them together; fills ids, jumps and finished."""
-        core = self._core()
-        for i, job in enumerate(jobs):
-            job.ids, job.jumps = [], []
-            wire = TokenizedReq(
-                client=b"c",
-                rid=str(i),
-                incarnation=0,
-                input_ids=pack_ids(job.prompt),
-                sampling=job.sampling,
-                eos_ids=list(self.vocab.eos_ids),
-            )
-            core.add(wire, 0.0, job.grammar.start(), self._retokeniser)
-        handles: dict[int, Job] = {}
-        for batch in self._batches(core):
-            handles.update((s.handle, jobs[int(s.rid)]) for s in batch.starts)
-            self._collect(batch, handles)
-
-    def _collect(self, batch: TokenBatch, jobs: dict[int, Job]) -> None:
-        ids, at = unpack_ids(batch.ids).tolist(), 0
-        drops = {column: drop for column, drop, _ in batch.jumps}
-        for column, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
-            job = jobs[handle]
-            if column in drops:
-                del job.ids[len(job.ids) - drops[column] :]
-                job.jumps.append((len(self.text(job.ids)), drops[column]))
-            job.ids += ids[at : at + count]
-            at += count
-        for end in batch.ends:
-            jobs[end.handle].finished = end.finish.type
-
-    def scores(self, pairs: list[tuple[np.ndarray, bytes]]) -> list[float]:
-        """Log-probability of each text's canonical tokens after its prompt, in nats per byte."""
-        core, sums = self._core(), [0.0] * len(pairs)
-        for i, (prompt, text) in enumerate(pairs):
-            ids = np.concatenate((prompt, self.plain.split(text.decode()).ids)).astype(np.int32)
-            wire = TokenizedReq(
-                client=b"c",
-                rid=str(i),
-                incarnation=0,
-                input_ids=pack_ids(ids),
-                sampling=SamplingParams(max_new_tokens=0),
-                scoring=Scoring(start=len(prompt)),
-            )
-            core.add(wire, 0.0)
-        owners: dict[int, int] = {}
-        for batch in self._batches(core):
-            owners.update((s.handle, int(s.rid)) for s in batch.starts)
-            for chunk in batch.prompt_logprobs:
-                sums[owners[chunk.handle]] += float(unpack_floats(chunk.logprobs).sum())
-        return [total / len(text) for total, (_, text) in zip(sums, pairs, strict=True)]
-
-    def _core(self) -> Scheduler:
-        return Scheduler(
-            SchedulerConfig(
-                max_total_tokens=POOL,
-                context_len=self.executor.context_len,
-                vocab_size=self.executor.vocab_size,
-                max_running_requests=16,
-            )
-        )
-
-    def _batches(self, core: Scheduler) -> Iterator[TokenBatch]:
-        """What the core reports, step by step, until it has no work."""
-        while core.has_work:
-            plan = core.prepare(0.0)
-            step = None if plan is None else core.seal(plan)
-            if step is not None:
-                step.finalize(None)
-                core.commit(step, self.executor.run(step.batch))
-            batch = core.take_output(0.0)
-            if batch is not None:
-                yield batch
 
 
 def jobs_of(lab: Laboratory, seeds: int, num_patterns: int, temperature: float) -> list[Job]:
@@ -161,7 +47,7 @@ def both(lab: Laboratory, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
         lab.generate(again)
         done.append(again)
     pairs = zip(*done, strict=True)
-    whole = [(a, b) for a, b in pairs if a.finished == b.finished == "stop"]
+    whole = [(a, b) for a, b in pairs if is_whole(a) and is_whole(b)]
     return [a for a, _ in whole], [b for _, b in whole]
 
 

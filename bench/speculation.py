@@ -1,10 +1,11 @@
 """`python -m bench.speculation`: what guessing tokens ahead does to the speed of a server.
 
 Servers of ours with `--speculative off`, with fixed lengths of guesses and `auto`, and, with
-`--peer`, another server with its own n-gram speculation, are up at once and answer the same
-requests in turns, one group of `--concurrency` requests each: those that wait take no time. Their
-order is turned round from group to group. Texts of ours have to be the same whoever made them; the
-exit status is 1 if some are not, or if a request failed.
+`--peers`, other servers with and without their own n-gram speculation, are up at once and answer
+the same requests in turns, one group of `--concurrency` requests each: those that wait take no
+time. Their order is turned round from group to group. Texts of ours have to be the same whoever
+made them; the exit status is 1 if some are not, or if a request failed. Other servers' kernels
+round differently, so their texts are their own.
 
 `--simulate` and `--draft-time` need no second server: see `bench.speculation_offline`.
 """
@@ -27,32 +28,24 @@ from msgspec import Struct
 from bench.compare import Contender, Launched
 from bench.copying import COPYING
 from bench.load import LoadGenerator, Record, Run
-from bench.peers.catalogue import DEFAULT_HOME, Srt, peers
+from bench.peers.catalogue import DEFAULT_HOME, Srt
 from bench.report import Figures, figures_of, machine, now
 from bench.roofline import markdown
 from bench.speculation_offline import draft_time, simulate
+from bench.speculation_peers import OFF, SETTINGS, Speed, launch_of, node_for, peer_table
 from bench.text import TextSource
 from bench.workloads import Node, Workload, batch, single
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 NAMES = (*COPYING, "retry", "single", "batch")
 FIXED = ("1", "2", "4", "8")
-OFF, AUTO, TREE = "off", "auto", "tree"
+AUTO, TREE = "auto", "tree"
 LEAST_REQUESTS = 4  # of a workload at a low concurrency
 WARM_UP = 2  # requests before the first that count
-# The n-gram speculation of other servers. Sources: vLLM's documentation, "N-Gram Speculation";
-# llama.cpp's docs/speculative.md, ngram-simple, whose n-grams are 12 tokens long by default.
-PEER_OPTIONS = {
-    "vllm": [
-        "--speculative-config",
-        '{"method":"ngram","num_speculative_tokens":8,"prompt_lookup_max":8,"prompt_lookup_min":2}',
-    ],
-    "llamacpp": ["--spec-type", "ngram-simple", "--draft-max", "8"],
-}
 
 
 class Guesses(Struct):
-    """What a server of ours counted: rows that verified, tokens guessed and accepted, forward
+    """What a server counted: rows that verified, tokens guessed and accepted, and of ours forward
     passes, and seconds in them and between them."""
 
     verified: float = 0.0
@@ -77,6 +70,7 @@ class Guesses(Struct):
         return Guesses(*(one + more for one, more in pairs))
 
 
+# By name; those of other servers have the server's in front.
 COUNTERS = {
     "srt_verified_drafts_total": "verified",
     "srt_drafted_tokens_total": "drafted",
@@ -84,6 +78,9 @@ COUNTERS = {
     "srt_forward_steps_total": "steps",
     "srt_forward_seconds_total": "forward_s",
     "srt_exposed_seconds_total": "exposed_s",
+    "spec_decode_num_drafts_total": "verified",
+    "spec_decode_num_draft_tokens_total": "drafted",
+    "spec_decode_num_accepted_tokens_total": "accepted",
 }
 
 
@@ -91,8 +88,9 @@ def guesses_of(metrics: str) -> Guesses:
     """Read from the text of /metrics; labels are added up, and what is not there is 0."""
     found = Guesses()
     for line in metrics.splitlines():
-        name, _, value = line.rpartition(" ")
-        if (field := COUNTERS.get(name.partition("{")[0])) is not None:
+        sample, _, value = line.rpartition(" ")
+        name = sample.partition("{")[0].rpartition(":")[2]
+        if line[:1] != "#" and (field := COUNTERS.get(name)) is not None:
             setattr(found, field, getattr(found, field) + float(value))
     return found
 
@@ -116,12 +114,13 @@ class Server:
         self._url = url
 
     async def guesses(self) -> Guesses:
-        """What it has counted so far; nothing if it is not ours."""
+        """What it has counted so far; nothing if it does not tell."""
         return guesses_of(await self.load.metrics())
 
     async def turn(self, name: str, group: Mapping[int, Node], concurrency: int) -> Turn:
         """Run the requests, `concurrency` at a time."""
         before = await self.guesses()
+        group = {i: node_for(self.name, node) for i, node in group.items()}
         run = await self.load.run(Workload(name, concurrency, list(group.values())))
         for error in sorted({record.error for record in run.records if record.error}):
             print(f"{name} on {self.name}: {error}", file=sys.stderr)
@@ -239,9 +238,10 @@ def _table(turns: Sequence[Turn]) -> str:
     # In the order of their requests, so that pairs are of the same ones.
     for taken in by_server.values():
         taken.sort(key=lambda turn: min(turn.texts, default=-1))
-    walls = {name: [turn.figures.wall_s for turn in taken] for name, taken in by_server.items()}
+    ours = {name: taken for name, taken in by_server.items() if name not in SETTINGS}
+    walls = {name: [turn.figures.wall_s for turn in taken] for name, taken in ours.items()}
     rows: list[list[str]] = []
-    for name, taken in by_server.items():
+    for name, taken in ours.items():
         wall = sum(walls[name])
         tokens = sum(turn.figures.out_tokens for turn in taken)
         counted = sum((turn.guesses for turn in taken), Guesses())
@@ -253,7 +253,17 @@ def _table(turns: Sequence[Turn]) -> str:
     head = ["server", "wall s", "out tok/s", "tokens per verification", "passes per token"]
     head += ["pass, ms", "between, ms", "off / it", "of the pairs"]
     title = f"{turns[0].workload}, {turns[0].concurrency} at once"
-    return "\n".join([f"{title}\n", markdown(head, rows), *_auto(walls)])
+    parts = [f"{title}\n", markdown(head, rows), *_auto(walls)]
+    if len(ours) < len(by_server):
+        parts += ["", peer_table([_speed(name, taken) for name, taken in by_server.items()], AUTO)]
+    return "\n".join(parts)
+
+
+def _speed(server: str, turns: Sequence[Turn]) -> Speed:
+    tokens, wall = (sum(getattr(t.figures, of) for t in turns) for of in ("out_tokens", "wall_s"))
+    counted = sum((turn.guesses for turn in turns), Guesses())
+    groups = [turn.figures.out_tok_s for turn in turns]
+    return Speed(server, tokens / wall, groups, counted.accept_length)
 
 
 def _ratio(off: Sequence[float] | None, walls: Sequence[float]) -> list[str]:
@@ -279,7 +289,7 @@ def _cell(value: float | None) -> str:
 
 
 def contenders_of(args: argparse.Namespace, logs: Path) -> list[Launched]:
-    """Ours by their names, and the peer."""
+    """Ours by their names, and the peers."""
     model = resolve_model(args.model_file).path
     found = []
     for name in args.contenders:
@@ -290,12 +300,7 @@ def contenders_of(args: argparse.Namespace, logs: Path) -> list[Launched]:
         launched = Launched(Srt(), model, logs / f"{name}.log", extra)
         launched.name = name
         found.append(launched)
-    if args.peer:
-        peer = peers(args.home.absolute())[args.peer]
-        other = Launched(peer, model, logs / f"{peer.name}.log", args.peer_args)
-        other.extra = [*PEER_OPTIONS[args.peer], *other.extra]
-        found.append(other)
-    return found
+    return [*found, *(launch_of(name, model, logs, args) for name in args.peers)]
 
 
 async def measure(contenders: Sequence[Contender], args: argparse.Namespace) -> list[Turn]:
@@ -321,11 +326,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--data", type=Path, help="directory of *.jsonl files to take texts from")
     add("--tokens-per-word", type=float, default=1.3, help="of the words of single and batch")
-    add("--peer", choices=[*PEER_OPTIONS])
+    peers_help = "other servers, behind a slash their n-grams' setting"
+    add("--peers", nargs="+", choices=[*SETTINGS], default=[], help=peers_help)
     add("--model-file", default=DEFAULT_MODEL, help="as --model of srt.launch")
     add("--home", type=Path, default=DEFAULT_HOME, help="where peers are installed")
     add("--server-args", default="", help="options for our servers, in one string")
-    add("--peer-args", default="", help="options for the peer, in one string")
     add("--logs", type=Path, help="directory for the servers' logs")
     add("--json", type=Path, help="write the report there")
     add("--simulate", action="store_true", help="replay guesses over recorded outputs instead")

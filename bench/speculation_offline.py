@@ -6,9 +6,10 @@ that tokens per step differ from a server's only where the server does something
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, count, cycle, islice, pairwise
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -35,6 +36,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8)
 COMPARED = 8  # with the server
 TOLERANCE = 0.05
 CONTEXT = 8192
+REPEATS = 7
 BAR_US = 50.0
 FIRST, ALL = "a request's first", "later ones"
 VOCAB = 1 << 17  # no less than any model's here
@@ -142,9 +144,14 @@ def simulate(nodes: Mapping[str, Sequence[Node]], model: str, file: Path | None)
 
 
 def draft_time(nodes: Mapping[str, Sequence[Node]], model: str, file: Path | None) -> int:
-    """Print what a guess costs with CONTEXT tokens before it; status 1 above the bar."""
+    """Print what a guess costs with CONTEXT tokens before it: the median of each over REPEATS equal
+    replays, as a busy machine interrupts some. Status 1 above the bar."""
     recorded = record(nodes, model, file)
-    times = guess_times(recorded, CONTEXT)
+    replays = [guess_times(recorded, CONTEXT) for _ in range(REPEATS)]
+    times = {
+        name: [median(us) for us in zip(*(times[name] for times in replays), strict=True)]
+        for name in replays[0]
+    }
     rows = [
         [name, str(len(us)), *(f"{percentile(us, p) or 0.0:.1f}" for p in (50, 99, 100))]
         for name, us in times.items()
@@ -154,27 +161,31 @@ def draft_time(nodes: Mapping[str, Sequence[Node]], model: str, file: Path | Non
 
 
 class _Timed:
-    """Guesses from all sources; notes the CPU time of each part, in us."""
+    """Guesses from all sources; notes the CPU time of each guess by its parts, in us: of the
+    sources that were asked, the limits, and ALL."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.times: dict[str, list[float]] = {}
+        self.times: list[dict[str, float]] = []
         self._sources = sources
 
     def match(self, req: Req, most: int) -> Match | None:
-        """The longest match; its limits are looked for, too."""
-        marks = [time.thread_time_ns()]
-        matches = []
-        for source in self._sources:
-            matches.append((source.name, source.match(req, most)))
-            marks.append(time.thread_time_ns())
-        if (found := best(matches)) is not None:
+        """The best match; its limits are looked for, too."""
+        marks = [("", time.thread_time_ns())]
+        found = best(self._matches(req, most, marks))
+        if found is not None:
             limits_along(req, found[1].tokens.tolist())
-        marks.append(time.thread_time_ns())
-        names = [*(source.name for source in self._sources), "limits"]
-        parts = {name: b - a for name, (a, b) in zip(names, pairwise(marks), strict=True)}
-        for name, ns in (parts | {ALL: marks[-1] - marks[0]}).items():
-            self.times.setdefault(name, []).append(ns / 1000)
+        marks.append(("limits", time.thread_time_ns()))
+        parts = {name: (at - before) / 1000 for (_, before), (name, at) in pairwise(marks)}
+        self.times.append({**parts, ALL: (marks[-1][1] - marks[0][1]) / 1000})
         return None if found is None else found[1]
+
+    def _matches(
+        self, req: Req, most: int, marks: list[tuple[str, int]]
+    ) -> Iterator[tuple[str, Match | None]]:
+        for source in self._sources:
+            match = source.match(req, most)
+            marks.append((source.name, time.thread_time_ns()))
+            yield source.name, match
 
 
 def guess_times(recorded: Sequence[Recorded], context: int) -> dict[str, list[float]]:
@@ -192,11 +203,12 @@ def guess_times(recorded: Sequence[Recorded], context: int) -> dict[str, list[fl
         before = list(islice(others, max(0, context - own_length)))
         if number % 2:  # what half of them find in the tree
             _insert(tree, pool, [*before, *one.prompt, *one.outputs])
-        timed = _Timed([OwnTokens(), TreeTokens(tree), seen])
+        timed = _Timed([TreeTokens(tree), OwnTokens(), seen])
         replay(one, COMPARED, timed.match, before)
-        for name, us in timed.times.items():
-            times.setdefault(name, []).extend(us[1:])
-        times[FIRST].append(timed.times[ALL][0])
+        first, *later = timed.times
+        times[FIRST].append(first[ALL])
+        for name, us in chain.from_iterable(parts.items() for parts in later):
+            times.setdefault(name, []).append(us)
         ended = req_of(one.prompt, one.limit)
         for token in one.outputs:
             ended.tokens.append(token)

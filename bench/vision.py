@@ -105,7 +105,8 @@ def _on_server(
         await client.generate("warm up", sampling={"max_new_tokens": 8, "ignore_eos": True})
         return await work(client)
 
-    with Engine(args.model, threads=args.threads, **options) as engine:
+    # A question may wait for seven pictures, which takes more than 30 s of a slow tower.
+    with Engine(args.model, threads=args.threads, max_queue_wait=0, **options) as engine:
         return engine.call(warmed(engine.client))
 
 

@@ -24,14 +24,13 @@ from lang.asking.gens import Gen, SeparateReasoning
 from lang.asking.selects import Score, Select
 from lang.backends.base import Image
 from lang.ir import Expr, Media
-from lang.sampling import Sampling
+from lang.sampling import CONSTRAINTS, Sampling
 from lang.values.grammar import Grammar
 from lang.values.structured import is_plain, named_groups_of, schema_of, text_schema_of
 from srt.patterns.stop_search import PatternSearch
 
 _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
 _TAGGED_REASONING = {"deepseek-v3": False, "glm45": False, "qwen3": False, "think": False}
-_CONSTRAINTS = ("regex", "json_schema", "ebnf")
 _COMBINED = ({"where", "type"}, {"where", "regex"})
 _SAMPLING = frozenset(Sampling.__struct_fields__)
 REASONING = _OPENED_REASONING | _TAGGED_REASONING
@@ -108,7 +107,7 @@ def gen(
         return of_type(name, given, type, where)
     if where is not None:
         return of_predicate(name, given, where)
-    if name == RETURN and not own and given.keys().isdisjoint(_CONSTRAINTS):
+    if name == RETURN and not own and given.keys().isdisjoint(CONSTRAINTS):
         return ReturnGen(name, given)
     return _gen(name, given, dtype, schema)
 
@@ -119,7 +118,7 @@ def _given(**arguments: Any) -> dict[str, Any]:
 
 def _check_own(own: dict[str, Any], given: dict[str, Any]) -> None:
     """Refuse constraints that cannot be combined, by their names."""
-    constraints = [*own, *(key for key in _CONSTRAINTS if key in given)]
+    constraints = [*own, *(key for key in CONSTRAINTS if key in given)]
     for name in ("type", "grammar", "where"):
         others = [each for each in constraints if {name, each} not in _COMBINED and each != name]
         if name in own and others:
@@ -140,7 +139,7 @@ def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Ge
         if "json_schema" in given:
             raise ValueError("schema and json_schema exclude each other")
         given["json_schema"], convert = schema_of(schema)
-    constraints = [key for key in _CONSTRAINTS if key in given]
+    constraints = [key for key in CONSTRAINTS if key in given]
     if len(constraints) > 1:
         raise ValueError(f"{' and '.join(constraints)} exclude each other")
     groups = named_groups_of(given["regex"]) if "regex" in given else None

@@ -14,6 +14,8 @@ from msgspec import field
 from lang.errors import UnsupportedError
 from srt.wire.sampling import CommonSampling
 
+CONSTRAINTS = ("regex", "json_schema", "ebnf")  # fields of which one may be given
+
 
 class Sampling(CommonSampling, frozen=True, kw_only=True):
     """Everything a back end may be asked for in one completion.

@@ -61,6 +61,7 @@ class Commits:
         for number, guessed in enumerate([*row.draft, None]):
             token, sample = next_ids[row.sample + number], row.sample + number
             is_right = token == guessed
+            req.num_steered += bool(row.limits) and row.limits[number].is_steered
             num_right += is_right
             detail = None
             if req.wish.wants_details:
@@ -88,6 +89,10 @@ class Commits:
         had_grammar = req.grammar is not None
         if req.grammar is not None:
             try:
+                rest = req.grammar.instead_of(token) if req.closes else None
+                if rest is not None and req.may_be_closed(len(rest)):
+                    self._jumps.close(req, rest)
+                    return False
                 req.grammar.accept([token])
             except GrammarError as error:
                 fail_grammar(self._state, req, error)
@@ -113,7 +118,7 @@ class Commits:
             is_text = req.grammar.is_accepting()
             self._state.finish(req, Finish("stop", matched=None if is_text else token))
         elif req.tokens.known_len == req.tokens.max_len:
-            self._state.finish(req, Finish("length"))
+            self._state.finish(req, req.finish_at_limit)
         return req.finish is not None
 
     def _commit_prefill(self, row: Row) -> None:

@@ -38,6 +38,7 @@ def load_executor(args: ServerArgs, threads: int | None) -> Executor:
         disable_cuda_graph=args.disable_cuda_graph,
         mem_fraction_static=args.mem_fraction_static,
         max_running_requests=args.max_running_requests,
+        speculative_max_tokens=args.speculative_max_tokens if speculative(args) != "off" else 0,
         chunked_prefill_size=args.chunked_prefill_size,
         sees=args.limit_media > 0,
     )
@@ -83,6 +84,12 @@ def facts_of(executor: Executor) -> dict[str, Any]:
     }
 
 
+def speculative(args: ServerArgs) -> str:
+    """What is guessed. How many tokens a row has depends on times then, and so does its sums' order
+    on some devices: unless guesses are asked for, results that are to be the same do without."""
+    return "off" if args.deterministic and args.speculative == "auto" else args.speculative
+
+
 def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
     """The core's limits for these arguments and this model."""
     seed = args.random_seed
@@ -96,7 +103,7 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         schedule_policy=args.schedule_policy,
         max_wait_s=args.schedule_max_wait,
         disable_radix_cache=args.disable_radix_cache,
-        speculative=args.speculative,
+        speculative=speculative(args),
         speculative_max_tokens=args.speculative_max_tokens,
         media=None if (sees := seeing(executor)) is None else sees.media_facts,
         media_cache_bytes=args.media_cache_mb * 1_000_000,

@@ -53,7 +53,9 @@ class DecodePlanner:
         sampled, the req is deferred."""
         decoding = [req for req in reqs if req.wants_decode]
         decoding.sort(key=retraction_key, reverse=True)
-        guessed = self._speculation.wanted(self._guessable(decoding))
+        are_alone = len(decoding) == len(self._running)  # the others have prompts to compute
+        guessable = self._guessable(decoding)
+        guessed = self._speculation.wanted(guessable, len(decoding), are_alone)
         self._reserve(decoding, guessed)
         victims = _Victims(decoding, self._running.values())
         now = [req for req in decoding if req.handle in guessed and not req.tokens.are_late]

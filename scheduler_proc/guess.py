@@ -90,6 +90,8 @@ class Guess:
                 return
             if req.rules.is_any or req.pending is not None:
                 return
+            if req.closes and req.grammar.near(req.remaining):
+                return
             expected.append(
                 Expected(
                     req=req,
@@ -163,7 +165,7 @@ def _place(row: Row) -> tuple[int, ...]:
 
 def _fill_in(batch: ForwardBatch, row: Row) -> None:
     """Fill in the row's token and its limits."""
-    mask, suppressed = row.limit
+    mask, suppressed, _ = row.limit
     batch.input_ids[batch.sample_tokens[row.sample]] = row.req.tokens.known[-1]
     if suppressed is not None:
         batch.suppressed.append(SuppressedIds(row.sample, suppressed))

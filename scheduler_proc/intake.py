@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from scheduler_proc.closing.grammar import ClosingGrammar
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
@@ -25,7 +26,7 @@ from scheduler_proc.notes import NotedGrammar
 from scheduler_proc.resume import reading, reported_ids
 from srt.ring.blame_file import Notes, packed
 from srt.tasks import TaskSet
-from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
+from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import unpack_ids
 from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
 
@@ -72,9 +73,12 @@ class GrammarIntake:
             self._enter_to_end(req)
             return
         compiled = self._store.get(req.grammar)
-        if compiled is not None and not reported_ids(req):
+        if compiled is not None and self._is_ready(req, compiled) and not reported_ids(req):
             try:
-                self._enter(req, self._started(req, compiled), self._store.retokeniser)
+                if (refusal := _refusal(req, compiled)) is not None:
+                    self._fail(req, refusal)
+                else:
+                    self._enter(req, self._started(req, compiled), self._store.retokeniser)
             except GrammarError as error:
                 self._fail(req, ErrorInfo(INTERNAL, str(error)))
             return
@@ -114,8 +118,12 @@ class GrammarIntake:
         try:
             async with asyncio.timeout(left_s):
                 loaded = await self._loaded(waiting.req.grammar)
+                if not (isinstance(loaded, ErrorInfo) or self._is_ready(waiting.req, loaded)):
+                    await self._store.look_ahead(loaded)
                 if isinstance(loaded, ErrorInfo):
                     grammar = loaded
+                elif (refusal := _refusal(waiting.req, loaded)) is not None:
+                    grammar = refusal
                 else:
                     grammar = self._started(waiting.req, loaded)
                     await self._read(grammar, ids)
@@ -168,15 +176,42 @@ class GrammarIntake:
             self._recall(key)
         return await asyncio.shield(recalled)
 
+    def _is_ready(self, req: TokenizedReq, compiled: CompiledGrammar) -> bool:
+        """Whether the request can start with this grammar."""
+        return not req.sampling.close or self._store.can_close(compiled)
+
     def _started(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
         """The request's own grammar, before its output."""
-        grammar = compiled.start()
-        notes = self._notes()
+        grammar: Grammar = MeteredGrammar(self._unmetered(req, compiled))
+        if req.sampling.close and not compiled.narrows:
+            # Its own, since what closing costs has a limit of its own.
+            limit = req.sampling.max_new_tokens
+            assert limit is not None
+            closing = self._store.closing(compiled, self._unmetered(req, compiled), limit)
+            grammar = ClosingGrammar(grammar, closing)
+        return grammar
+
+    def _unmetered(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
+        grammar, notes = compiled.start(), self._notes()
         if notes is not None:
             grammar = NotedGrammar(grammar, notes, packed((req.client, req.rid)))
         if req.healed_ids:
             grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
-        return MeteredGrammar(grammar)
+        return grammar
+
+
+def _refusal(req: TokenizedReq, compiled: CompiledGrammar) -> ErrorInfo | None:
+    """Why no output of the request can be whole: its limit is below what any takes."""
+    limit = req.sampling.max_new_tokens
+    if not req.sampling.close or not limit or req.reported is not None:
+        return None  # nothing is generated, or it has been looked at before
+    fewest = compiled.fewest_tokens
+    if limit >= fewest:
+        return None
+    reason = (
+        f" ({limit}) is less than the {fewest} tokens that every text within the constraint takes"
+    )
+    return ErrorInfo(BAD_REQUEST, reason, "max_new_tokens", follows_param=True)
 
 
 def _is_meant(req: TokenizedReq, message: Abort) -> bool:

@@ -30,7 +30,7 @@ class Jumps:
         try:
             tail = req.tokens.outputs[-WINDOW_TOKENS:].tolist()
             is_whole = len(tail) == req.tokens.num_outputs
-            jump = retokeniser.jump(tail, is_whole, req.grammar, req.remaining)
+            jump = retokeniser.jump(tail, is_whole, req.grammar, req.remaining, req.closes)
             if jump is not None:
                 self._append(req, jump)
                 req.drop_free_grammar()
@@ -40,7 +40,22 @@ class Jumps:
             fail_grammar(self._state, req, error)
         return jump is not None or req.finish is not None
 
-    def _append(self, req: Req, jump: Jump) -> None:
+    def close(self, req: Req, rest: list[int]) -> None:
+        """Append the `rest` of an output in the place of a sampled token, and end the req. Raises
+        GrammarError if the grammar does not take it."""
+        assert req.grammar is not None
+        req.grammar.accept(rest)
+        if not req.grammar.is_accepting():
+            raise GrammarError("what was to complete it does not")
+        req.num_steered += max(1, len(rest))
+        if not rest:
+            self._state.finish(req, Finish("stop"))
+            return
+        self._append(req, Jump(drop=0, tokens=rest, skip=0, num_old=0), Finish("stop"))
+
+    def _append(self, req: Req, jump: Jump, ending: Finish | None = None) -> None:
+        """Put a jump at the end of the outputs, along which the grammar has gone; `ending` ends the
+        req if nothing else does."""
         first = req.tokens.known_len - jump.drop
         tokens, finish = jump.tokens, None
         for i, token in enumerate(jump.tokens):
@@ -54,7 +69,8 @@ class Jumps:
         if finish is None and req.grammar.is_terminated():
             finish = Finish("stop")
         if finish is None and req.remaining == 0:
-            finish = Finish("length")
+            finish = req.finish_at_limit
+        finish = finish or ending
         pending = req.pending
         if pending is not None:  # sent when their log-probabilities are known
             pending.jump = (jump.drop, jump.skip)

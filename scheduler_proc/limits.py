@@ -5,6 +5,7 @@ Masks are uint32 [ceil(vocab/32)], lowest bit first, as a grammar's.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +22,12 @@ class NoTokenLeft(ValueError):
 
 
 class Limits(NamedTuple):
-    """The next token is one of `mask`, or none of `suppressed` (int32 [n]); never both are set."""
+    """The next token is one of `mask`, or none of `suppressed` (int32 [n]); never both are set.
+    `is_steered`: the mask lacks tokens after which the output could not end within its limit."""
 
     mask: np.ndarray | None = None
     suppressed: np.ndarray | None = None
+    is_steered: bool = False
 
 
 NO_LIMITS = Limits()
@@ -46,9 +49,16 @@ class TokenRules:
         self.is_any = self.forbid_something or self._min_new_tokens > 0
         self.need_output = self._bad is not None and self._bad.reach > 0
 
-    def limits(self, output: np.ndarray, num_outputs: int, grammar: Grammar | None) -> Limits:
+    def limits(
+        self,
+        output: np.ndarray,
+        num_outputs: int,
+        grammar: Grammar | None,
+        left: int | None = None,
+    ) -> Limits:
         """What may follow `num_outputs` tokens, the known ones being `output` (int32 [n]), within a
-        grammar: no stop id until min_new_tokens.
+        grammar: no stop id until min_new_tokens. If the output is to be whole after `left` more
+        tokens, only what still leads there.
 
         A stop is let through where a grammar lets nothing else follow. Raises GrammarError if the
         grammar cannot go on, NoTokenLeft if nothing is left.
@@ -57,14 +67,14 @@ class TokenRules:
         stops = self._stop_ids if num_outputs < self._min_new_tokens else _NO_IDS
         if grammar is None and self._allowed is None:
             return self._suppressed(stops, bad)
-        mask = self._mask(output, grammar, bad)
+        mask, is_steered = self._mask(output, grammar, bad, left)
         if len(stops) > 0:
             going_on = _without(mask, stops)
             if going_on.any():
-                return Limits(mask=going_on)
+                return Limits(mask=going_on, is_steered=is_steered)
             if grammar is None:
                 raise NoTokenLeft("min_new_tokens blocks all that allowed_token_ids leave")
-        return Limits(mask=mask)
+        return Limits(mask=mask, is_steered=is_steered)
 
     def kind(self, grammar: Grammar | None) -> Limits:
         """Limits of the form that `limits` will give: with a mask (empty here), or without."""
@@ -80,14 +90,25 @@ class TokenRules:
             raise NoTokenLeft("bad_words and min_new_tokens leave no token at all")
         return Limits(suppressed=suppressed)
 
-    def _mask(self, output: np.ndarray, grammar: Grammar | None, bad: np.ndarray) -> np.ndarray:
-        """What the grammar and allowed_token_ids both allow and `bad` does not. What the prompt
-        had is never ruled out where token healing writes it again."""
-        mask = self._allowed
-        if grammar is not None:
-            mask = np.empty((self._vocab_size + 31) // 32, np.uint32)
-            grammar.fill(mask)
-        assert mask is not None
+    def _mask(
+        self, output: np.ndarray, grammar: Grammar | None, bad: np.ndarray, length: int | None
+    ) -> tuple[np.ndarray, bool]:
+        """What the grammar, within `length` more tokens, and allowed_token_ids both allow and `bad`
+        does not, and whether the length rules something out. What the prompt had is never ruled out
+        by others where token healing writes it again."""
+        if grammar is None:
+            assert self._allowed is not None
+            return self._left(self._allowed, output, bad), False
+        mask = np.empty((self._vocab_size + 31) // 32, np.uint32)
+        grammar.fill(mask)
+        if length is not None and grammar.near(length):
+            with suppress(NoTokenLeft):  # what else is ruled out keeps the end out of reach
+                if grammar.narrow(narrowed := mask.copy(), length):
+                    return self._left(narrowed, output, bad), True
+        return self._left(mask, output, bad), False
+
+    def _left(self, mask: np.ndarray, output: np.ndarray, bad: np.ndarray) -> np.ndarray:
+        """What is left of a mask. Raises NoTokenLeft if that is nothing."""
         left = mask if self._allowed is None else mask & self._allowed
         left = _without(left, bad) if len(bad) > 0 else left
         if self.forbid_something and len(output) < len(self._healed_ids):

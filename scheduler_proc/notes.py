@@ -2,60 +2,30 @@
 crash outside of any step. Taken only after a loss, since each costs a little.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar, TypeVarTuple
+from collections.abc import Callable
 
-import numpy as np
-
-from scheduler_proc.grammar.base import Grammar, SeenMasks
+from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.wrapped import Arguments, Result, WrappedGrammar
 from srt.ring.blame_file import Notes
 
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
 
-
-class NotedGrammar:
+class NotedGrammar(WrappedGrammar):
     """A `Grammar` that passes every call on to another, with a note of the request `name`."""
 
-    __slots__ = ("_grammar", "_note", "_notes")
+    __slots__ = ("_note", "_notes")
 
     def __init__(self, grammar: Grammar, notes: Notes, note: bytes) -> None:
-        self._grammar, self._notes, self._note = grammar, notes, note
+        super().__init__(grammar)
+        self._notes, self._note = notes, note
 
-    def _noted(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         with self._notes.of(self._note):
             return call(*arguments)
 
-    def fill(self, row: np.ndarray) -> None:
-        self._noted(self._grammar.fill, row)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self._noted(self._grammar.accept, tokens)
-
-    def rollback(self, num_tokens: int) -> None:
-        self._noted(self._grammar.rollback, num_tokens)
-
-    def forced_bytes(self) -> bytes:
-        return self._noted(self._grammar.forced_bytes)
-
-    def is_accepting(self) -> bool:
-        return self._noted(self._grammar.is_accepting)
-
-    def is_terminated(self) -> bool:
-        return self._noted(self._grammar.is_terminated)
-
-    def is_free(self) -> bool:
-        return self._noted(self._grammar.is_free)
-
-    def mask_after(self, token: int) -> np.ndarray | None:
-        return self._noted(self._grammar.mask_after, token)
-
-    def seen_after(self) -> SeenMasks:
-        return self._noted(self._grammar.seen_after)
+    _ask = _call
 
     def fork(self) -> "NotedGrammar":
-        forked = self._noted(self._grammar.fork)
-        return NotedGrammar(forked, self._notes, self._note)
+        return NotedGrammar(super().fork(), self._notes, self._note)
 
     def for_drafts(self) -> "NotedGrammar":
         return self.fork()

@@ -99,6 +99,7 @@ class Req:
     num_verified: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
+    num_steered: int = 0  # outputs that were chosen so that it ends within its limit
 
     @classmethod
     def of(
@@ -234,7 +235,40 @@ class Req:
         """
         if not self.is_limited:
             return NO_LIMITS
-        return self.rules.limits(self.tokens.outputs, self.tokens.num_outputs, self.grammar)
+        return self.limits_after(self.tokens.outputs, self.tokens.num_outputs, self.grammar)
+
+    def limits_after(
+        self, outputs: np.ndarray, num_outputs: int, grammar: Grammar | None
+    ) -> Limits:
+        """What may be sampled after `num_outputs` tokens, the known ones being `outputs` (int32
+        [n]), where `grammar` stands behind them. Raises what `limits` does."""
+        most = self.tokens.max_len - self.tokens.prompt_len
+        left = most - num_outputs if self.closes else None
+        return self.rules.limits(outputs, num_outputs, grammar, left)
+
+    @property
+    def closes(self) -> bool:
+        """Whether its output is steered to an end, which its grammar allows, within its limit."""
+        return self.grammar is not None and self.wish.sampling.close is True
+
+    def may_be_closed(self, num_tokens: int) -> bool:
+        """Whether so many tokens that nobody has sampled may end it: not where they could be ruled
+        out, or be too few; nor where their log-probabilities would need a picture at the end of the
+        prompt again."""
+        if self.rules.forbid_something or (self.retokeniser is not None and self.jumping is None):
+            return False
+        return self.tokens.num_outputs + num_tokens >= self.wish.sampling.min_new_tokens
+
+    @property
+    def finish_at_limit(self) -> Finish:
+        """How it ends with its last token, of which its grammar knows."""
+        return Finish("stop" if self.closes and self.is_whole else "length")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its grammar allows its output as a whole."""
+        grammar = self.grammar
+        return grammar is not None and (grammar.is_accepting() or grammar.is_terminated())
 
     def is_stop(self, token: int, known_len: int) -> bool:
         """Whether `token`, as the last of `known_len`, is a stop id that counts."""

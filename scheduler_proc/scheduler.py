@@ -152,10 +152,12 @@ class Scheduler:
         self.incarnation = incarnation
 
     def flush_cache(self) -> bool:
-        """Empty the tree if nothing is running or waiting; whether it did."""
+        """Forget what is kept of ended reqs' texts, the tree above all, if nothing is running or
+        waiting; whether it did."""
         if self.has_work:
             return False
         self.cache.evict(self.cache.evictable_size)
+        self.speculation.flush()
         self._state.media.clear()
         return True
 

@@ -7,6 +7,8 @@ the methods here. Invariant: a req that has not ended is in `waiting` or in `run
 import random
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from scheduler_proc.admission import NewTokenRatio
 from scheduler_proc.block_hashes import BlockHashes
 from scheduler_proc.drafting.speculation import Speculation
@@ -70,6 +72,7 @@ class Counters:
     generation_tokens: int = 0
     jump_forward_tokens: int = 0  # of those, forced by a grammar
     forward_steps: int = 0
+    closed: int = 0  # constrained outputs that were steered to their end
     resumed: int = 0  # requests that an earlier scheduler had
     recomputed_tokens: int = 0  # of these, when they were admitted: all that was not cached
     verified_drafts: int = 0  # rows with guessed tokens; these by their source, and the right ones
@@ -153,6 +156,8 @@ class SchedulerState:
 
     def finish(self, req: Req, finish: Finish) -> None:
         """End a req, wherever it is, and report it."""
+        if req.num_steered and (finish.type != "stop" or req.is_whole):
+            finish = replace(finish, steered=req.num_steered)
         req.finish = finish
         if req.residency is not None:
             self._release(req)
@@ -164,6 +169,7 @@ class SchedulerState:
         self.speculation.ended(req)
         self.media.release(req.handle)
         self.counters.aborted += finish.type == "abort"
+        self.counters.closed += finish.closed
         if req.cached_tokens is not None:
             self.counters.ended += 1
             self.counters.ended_outputs += req.tokens.known_len - req.tokens.prompt_len

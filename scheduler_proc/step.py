@@ -11,6 +11,8 @@ from scheduler_proc.penalties import LateChange
 from scheduler_proc.req import Req, Residency
 from scheduler_proc.step_cost import StepSize
 
+MOST_GUESSED = 512  # tokens of a step: each has a sample, whose logits take memory
+
 
 class Origin(NamedTuple):
     """Where a guess comes from: the name of its source, and the length of the match there."""

@@ -10,6 +10,8 @@ MEMORY_S = 20.0  # of busy time, after which a step counts 1/e of what it did
 MAX_SURPRISE = 8.0  # a step counts as at most this many times what it was expected to take
 FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
 DRAFTING_STEPS = 64  # after which one that drafts counts 1/e of what it did
+PRIOR_STEPS = 8.0  # that draft, as many count what is expected before there are any
+PRIOR_SUMS = 1.0, 3.75, 21.25  # of 1, drafted, drafted², by step: they draft 1, 2, 4 and 8 tokens
 SIMPLER = 0.02  # what drafting costs at all has to explain more than chance would
 
 
@@ -79,27 +81,41 @@ class DraftCost:
 
     The first guess of a step costs more than the next ones: the step is laid out when the one
     before has ended, and no longer has the kernels, or the graph, of one token per row.
+
+    At first a guess is expected to cost what a prompt's token does, which fades with what is
+    measured. Else a machine that was busy elsewhere in the first of these steps would make guesses
+    look so dear that hardly any were made, which would tell otherwise.
     """
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5  # of 1, drafted, seconds, drafted², drafted·seconds
+        self._weight = 0.0  # of the latest step
+        self._prior = PRIOR_STEPS
 
     def add(self, drafted: int, extra_s: float, without_s: float, keep: float) -> None:
         """Add a step that took `extra_s` longer than the `without_s` that it would have taken
         without drafts; the earlier ones now count `keep` times what they did, or less. Steps count
         by how much longer drafts make them: else those of large batches would be all."""
         keep *= 1 - 1 / DRAFTING_STEPS
-        weight = (1.0 if any(self._sums) else FIRST_STEP) / without_s**2
+        self._weight = 1 / without_s**2
+        weight = self._weight * (1.0 if any(self._sums) else FIRST_STEP)
+        self._prior *= keep
         new = (1.0, drafted, extra_s, drafted * drafted, drafted * extra_s)
         sums = zip(self._sums, new, strict=True)
         self._sums = [keep * old + weight * value for old, value in sums]
 
     def line(self, token_s: float) -> tuple[float, float]:
         """Seconds of drafting at all, and of each drafted token; before the first step that drafts
-        these are 0 and `token_s`. Where all steps draft equally many, all time is the tokens'."""
-        count, drafted, seconds, squares, products = self._sums
-        if count == 0.0:
+        these are 0 and `token_s`, that of a prompt's token. Where all steps draft equally many, all
+        time is the tokens'."""
+        if not any(self._sums):
             return 0.0, token_s
+        one, tokens, squared = PRIOR_SUMS
+        prior = one, tokens, tokens * token_s, squared, squared * token_s
+        count, drafted, seconds, squares, products = (
+            value + self._prior * self._weight * expected
+            for value, expected in zip(self._sums, prior, strict=True)
+        )
         spread = (1 + SIMPLER) * count * squares - drafted * drafted
         fixed_s = (seconds * squares - products * drafted) / spread
         fixed_s = max(0.0, min(fixed_s, seconds / count))

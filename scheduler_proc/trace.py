@@ -25,7 +25,7 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
-from scheduler_proc.traced_grammar import RecordedGrammar, ReplayedGrammar
+from scheduler_proc.traced_grammar import Calls, RecordedGrammar, ReplayedGrammar
 from srt.ring.blame_file import Name
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.media import MediaItem
@@ -35,12 +35,12 @@ _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "grammar", "costs", "prepare", "ahead", "seal", "deferred",
-    "commit", "fail", "split", "cancel", "cancel-ahead", "suspects", "flush", "reset", "end", or of
-    media "media-came", "media-next", "media-encoded" or "media-failed". A
+    """One event: "config", "message", "failure", "answer", "costs", "prepare", "ahead", "seal",
+    "deferred", "commit", "fail", "split", "cancel", "cancel-ahead", "suspects", "flush", "reset",
+    "end", or of media "media-came", "media-next", "media-encoded" or "media-failed". A
     commit, fail or split is of the oldest step or part of one that has these rows and has had none
-    yet, a cancel and "deferred" of the oldest; a split puts the parts in its place. A "grammar"
-    says which call of which request's grammar has failed, and why."""
+    yet, a cancel and "deferred" of the oldest; a split puts the parts in its place. A "failure"
+    says which call of which request's grammar has failed, and why, an "answer" what it gave."""
 
     kind: str
     now: float = 0.0
@@ -75,7 +75,7 @@ class RecordedScheduler(Scheduler):
         number, self._num_added = self._num_added, self._num_added + 1
         if grammar is not None:
             grammar = RecordedGrammar(
-                grammar, lambda *call: self._record("grammar", [number, *call])
+                grammar, lambda kind, *call: self._record(kind, [number, *call])
             )
         super().add(wire, now, grammar, retokeniser)
 
@@ -205,17 +205,18 @@ class _Replay:
         self._core = Scheduler(config)
         self._grammars, self._retokeniser = grammars, retokeniser
         self._decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
-        self._failures: dict[int, dict[int, str]] = defaultdict(dict)
+        self._calls: dict[int, Calls] = defaultdict(lambda: Calls({}, {}))
         self._num_added = 0
         self._plan: Plan | None = None
         self._planned: list[Step] = []
 
     def run(self, records: list[Record]) -> Scheduler:
-        """Run all records. They are all read first, to know which calls of grammars will fail."""
+        """Run all records. They are all read first, to know what calls of grammars will do."""
         for record in records:
-            if record.kind == "grammar":
-                number, call, reason = record.data
-                self._failures[number][call] = reason
+            if record.kind in ("failure", "answer"):
+                number, call, outcome = record.data
+                calls = self._calls[number]
+                (calls.failures if record.kind == "failure" else calls.answers)[call] = outcome
         for index, record in enumerate(records):
             try:
                 self._apply(record)
@@ -272,7 +273,7 @@ class _Replay:
                 core.reset(data)
             case "end":
                 assert data == msgspec.to_builtins(core.counters), "another end than recorded"
-            case "grammar":
+            case "failure" | "answer":
                 pass  # known from the beginning
             case unknown:
                 raise ValueError(f"the trace has a record of an unknown kind: {unknown!r}")
@@ -304,7 +305,7 @@ class _Replay:
         grammar = self._grammars(req)
         for _ in reading(grammar, reported_ids(req)):
             pass
-        return ReplayedGrammar(grammar, self._failures[self._num_added])
+        return ReplayedGrammar(grammar, self._calls[self._num_added])
 
 
 def _handles(step: Step) -> list[int]:

@@ -1,105 +1,97 @@
-"""Grammars of a trace: what fails while it is recorded fails again when it is replayed."""
+"""Grammars of a trace: what fails while it is recorded fails again when it is replayed.
 
-from collections.abc import Callable, Iterator, Sequence
+So it is with how outputs are closed, which a grammar that is made for the replay may not know.
+"""
+
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TypeVar, TypeVarTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from scheduler_proc.grammar.base import Grammar, GrammarError, SeenMasks
-
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
+from scheduler_proc.grammar.base import Grammar, GrammarError
+from scheduler_proc.grammar.wrapped import Arguments, Result, WrappedGrammar
 
 
-class _WrappedGrammar:
-    """A `Grammar` that makes each call that may fail through `_call`. `numbers` counts these, with
-    those of what it gives for drafts."""
+class Calls(NamedTuple):
+    """Of one grammar, by their numbers: why calls failed, and what others gave."""
+
+    failures: dict[int, str]
+    answers: dict[int, Any]
+
+
+class _CountedGrammar(WrappedGrammar):
+    """Counts the calls that may fail in `numbers`, with those of what it gives for drafts."""
 
     def __init__(self, grammar: Grammar, numbers: Iterator[int] | None = None) -> None:
-        self._grammar = grammar
+        super().__init__(grammar)
         self._numbers = count(1) if numbers is None else numbers
 
-    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        raise NotImplementedError
-
-    def fill(self, row: np.ndarray) -> None:
-        self._call(self._grammar.fill, row)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self._call(self._grammar.accept, tokens)
-
-    def rollback(self, num_tokens: int) -> None:
-        self._call(self._grammar.rollback, num_tokens)
-
-    def forced_bytes(self) -> bytes:
-        return self._call(self._grammar.forced_bytes)
-
-    def is_accepting(self) -> bool:
-        return self._grammar.is_accepting()
-
-    def is_terminated(self) -> bool:
-        return self._grammar.is_terminated()
-
-    def is_free(self) -> bool:
-        return self._grammar.is_free()
-
-    def mask_after(self, token: int) -> np.ndarray | None:
-        return self._grammar.mask_after(token)
-
-    def seen_after(self) -> SeenMasks:
-        return self._grammar.seen_after()
-
     def fork(self) -> Grammar:
-        """A copy, whose calls are not wrapped."""
+        """A copy, whose calls are not counted."""
         return self._grammar.fork()
 
     def for_drafts(self) -> Grammar:
-        """A copy whose calls are wrapped too: drafts may use up an allowance."""
-        return self._wrapped(self._call(self._grammar.for_drafts))
+        """A copy whose calls are counted too: drafts may use up an allowance."""
+        return self._wrapped(super().for_drafts())
 
     def _wrapped(self, grammar: Grammar) -> Grammar:
         raise NotImplementedError
 
 
-class RecordedGrammar(_WrappedGrammar):
-    """Calls `has_failed(number, reason)` for each call that raises GrammarError."""
+class RecordedGrammar(_CountedGrammar):
+    """Calls `tell("failure", number, reason)` for each call that raises GrammarError, and
+    `tell("answer", number, answer)` for each that closes the output or refuses a jump for it."""
 
     def __init__(
         self,
         grammar: Grammar,
-        has_failed: Callable[[int, str], None],
+        tell: Callable[[str, int, Any], None],
         numbers: Iterator[int] | None = None,
     ) -> None:
         super().__init__(grammar, numbers)
-        self._has_failed = has_failed
+        self._tell = tell
+        self._number = 0  # of the last call
 
     def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        number = next(self._numbers)
+        self._number = next(self._numbers)
         try:
             return call(*arguments)
         except GrammarError as error:
-            self._has_failed(number, str(error))
+            self._tell("failure", self._number, str(error))
             raise
 
+    def ends_within(self, left: int) -> bool:
+        ends = super().ends_within(left)
+        if not ends:
+            self._tell("answer", self._number, ends)
+        return ends
+
+    def instead_of(self, token: int) -> list[int] | None:
+        rest = super().instead_of(token)
+        if rest is not None:
+            self._tell("answer", self._number, rest)
+        return rest
+
     def _wrapped(self, grammar: Grammar) -> "RecordedGrammar":
-        return RecordedGrammar(grammar, self._has_failed, self._numbers)
+        return RecordedGrammar(grammar, self._tell, self._numbers)
 
 
-class ReplayedGrammar(_WrappedGrammar):
-    """Raises GrammarError instead of the calls that failed; `reasons` are by their numbers."""
+class ReplayedGrammar(_CountedGrammar):
+    """Does instead of the recorded calls what they did."""
 
     def __init__(
-        self, grammar: Grammar, reasons: dict[int, str], numbers: Iterator[int] | None = None
+        self, grammar: Grammar, calls: Calls, numbers: Iterator[int] | None = None
     ) -> None:
         super().__init__(grammar, numbers)
-        self._reasons = reasons
+        self._calls = calls
 
     def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         number = next(self._numbers)
-        if number in self._reasons:
-            raise GrammarError(self._reasons[number])
+        if number in self._calls.failures:
+            raise GrammarError(self._calls.failures[number])
+        if number in self._calls.answers:
+            answer: Result = self._calls.answers[number]
+            return answer
         return call(*arguments)
 
     def _wrapped(self, grammar: Grammar) -> "ReplayedGrammar":
-        return ReplayedGrammar(grammar, self._reasons, self._numbers)
+        return ReplayedGrammar(grammar, self._calls, self._numbers)

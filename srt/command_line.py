@@ -143,6 +143,8 @@ def _add_grammars(group: Any) -> None:
     _option(group, "--grammar-compile-timeout", "CPU seconds that one compilation may take")
     _option(group, "--grammar-compile-memory", "MiB that one compilation may take")
     _option(group, "--disable-jump-forward", "sample forced text token by token")
+    text = "end all constrained outputs within their limit, not only JSON and required calls"
+    _option(group, "--close-constrained", text)
     _option(
         group, "--grammar-cache-dir", "compiled grammars; auto: ~/.cache/srt/grammars; none: off"
     )

@@ -3,7 +3,8 @@
 torch computes with one thread, here and in the processes that tests start: several threads, when
 other work such as the tests' servers interrupts them, take up to 30 times the CPU time.
 
-A random case never fails because it is slow: a busy machine takes ten times as long.
+A random case never fails because it is slow: a busy machine takes ten times as long. Hypothesis
+draws 50 of them, others in each run.
 
 Where there is no GPU, Triton interprets its kernels on the CPU. It decides so when it is imported.
 
@@ -26,13 +27,16 @@ from srt.offline.engine import Engine
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
+gc.disable()  # until all tests are collected: nothing that they import is garbage
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # it has no certificates
 
-settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "ours", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("ours")
 
 
@@ -56,6 +60,7 @@ def pytest_collection_finish() -> None:
     to look at all modules and tests again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -63,20 +63,28 @@ def test_good():
 """
 
 
-@pytest.mark.parametrize("code", BAD.values(), ids=BAD)
-def test_it_fails_its_test_and_the_run_goes_on(code: str, tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(code + GOOD)
-    settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What one run says of all of them, each in a file of its own with a good test after it."""
+    folder = tmp_path_factory.mktemp("gate")
+    for number, code in enumerate(BAD.values()):
+        (folder / f"test_{number}.py").write_text(code + GOOD)
+    settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *settings, "-rA", "-p", "no:cacheprovider", "test_it.py"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", *settings, "-rA", "-p", "no:cacheprovider", "."],
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = done.stdout.splitlines()
-    assert any(line.startswith("FAILED test_it.py::test_bad") for line in lines), done.stdout
-    assert "PASSED test_it.py::test_good" in lines, done.stdout
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_it_fails_its_test_and_the_run_goes_on(name: str, outcomes: list[str]) -> None:
+    file = f"test_{[*BAD].index(name)}.py"
+    assert any(line.startswith(f"FAILED {file}::test_bad") for line in outcomes), outcomes
+    assert f"PASSED {file}::test_good" in outcomes, outcomes
 
 
 def test_every_test_has_a_bound(pytestconfig: pytest.Config) -> None:

@@ -133,6 +133,7 @@ class TokenizerActor(Actor):
             special_in_content=self.args.allow_special_tokens_in_content,
             processor=processor,
             limit_media=self.args.limit_media,
+            close_constrained=self.args.close_constrained,
             media_bytes=self.args.media_queue_mb * 2**20,
         )
 

@@ -28,9 +28,12 @@ Built = tuple[Admission, Constraint | None]
 class Builder:
     """For the model of `vocab`, whose requests hold at most `limit` tokens."""
 
-    def __init__(self, vocab: Vocab, limit: int) -> None:
+    def __init__(self, vocab: Vocab, limit: int, close_constrained: bool = False) -> None:
+        """With `close_constrained` every constrained output is closed unless it says otherwise,
+        without it that of a JSON Schema."""
         self._vocab = vocab
         self._limit = limit
+        self._close_constrained = close_constrained
         self._end_of_reasoning = reasoning_tags(vocab.chat_template).end
         self._healer = PromptHealer(vocab)
 
@@ -65,6 +68,10 @@ class Builder:
         tokenized = self._tokenized(client, replace(req, sampling=sampling), reading, healing)
         if constraint is not None:
             constraint = replace(constraint, before=healing.text)
+            closes = sampling.close
+            if closes is None:
+                closes = self._close_constrained or constraint.kind == "json_schema"
+            tokenized = replace(tokenized, sampling=replace(tokenized.sampling, close=closes))
         elif healing.text:
             tokenized = replace(tokenized, grammar=free_key(healing.text))
         return Admission(admitted, samples_of(tokenized), req.routed_replica), constraint

@@ -102,6 +102,7 @@ class Front:
         processor: MediaProcessor | None = None,
         limit_media: int = 0,
         media_bytes: int = 0,
+        close_constrained: bool = False,
     ) -> None:
         self.dispatch = dispatch
         self._places, self._waits = dispatch.places, dispatch.waits
@@ -117,7 +118,7 @@ class Front:
             self._reader, self._limit, places.max_tokens, places.max_requests
         )
         self._text = TextReader(tokenizer, self._reader, self._scores)
-        self._builder = Builder(vocab, self._limit)
+        self._builder = Builder(vocab, self._limit, close_constrained)
         self._epoch = dispatch.epoch
         self._turns = Turns()
         self.media = MediaDesk(processor.kinds if processor else (), limit_media, media_bytes)

@@ -13,7 +13,7 @@ from lang.backends.base import Completion
 from lang.errors import AnswerError, UnsupportedError
 from lang.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of, num_steps_of
 from lang.run.stream import Slot, Stream
-from lang.sampling import Sampling
+from lang.sampling import CONSTRAINTS, Sampling
 from lang.values.predicates import Predicate, missed
 from lang.values.structured import Text, converted, typed
 from srt.answers.reasoning import ReasoningSplitter
@@ -22,7 +22,6 @@ from srt.patterns.stop_search import PatternSearch
 from srt.wire.constraint import Constraint
 from srt.wire.sampling import sub_seed
 
-_CONSTRAINTS = ("regex", "json_schema", "ebnf")
 _OF_LOGPROBS = ("logprob_start_len", "return_text_in_logprobs", "top_logprobs_num")
 
 
@@ -70,7 +69,7 @@ class Gen(Writer):
                     lambda n: (_whole(stream, each) for each in _samples(_scored(sampling, n))),
                 )
             except UnsupportedError as error:
-                if self.asked in (None, "dtype") or error.param not in _CONSTRAINTS:
+                if self.asked in (None, "dtype") or error.param not in CONSTRAINTS:
                     raise
                 raise UnsupportedError(str(self.asked), str(error)) from error  # what is written
             note(call, completions)

@@ -19,7 +19,7 @@ from lang.backends.scores import Scored, Scores
 from lang.backends.served_model import ServedModel
 from lang.backends.shown import with_placeholders
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
-from lang.sampling import Sampling
+from lang.sampling import CONSTRAINTS, Sampling
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.client.many import patiently
@@ -276,11 +276,16 @@ def _request(sampling: Sampling) -> dict[str, Any]:
 
 
 def params_of(sampling: Sampling) -> dict[str, Any]:
-    """SamplingParams' fields, those that are set; other parameters are refused."""
+    """SamplingParams' fields, those that are set; other parameters are refused. Constrained texts
+    are closed unless that is turned off, and no others."""
     given = sampling.set_fields()
     if not given.isdisjoint(_REFUSED):
         sampling.refuse(_REFUSED, "the runtime")
     values = {_RENAMED.get(name, name): getattr(sampling, name) for name in given - _NOT_SENT}
+    if not values.keys().isdisjoint(CONSTRAINTS):
+        values.setdefault("close", True)
+    elif values.get("close"):
+        del values["close"]
     if "logit_bias" in values:
         values["logit_bias"] = _token_biases(sampling.logit_bias)
     return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}

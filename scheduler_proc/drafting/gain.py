@@ -1,23 +1,28 @@
 """How many tokens to guess: as many as make the whole batch faster.
 
-A row with `k` guesses, each right with probability `p` if those before it are, is expected to give
-`(1 - p^(k+1)) / (1 - p)` tokens. What a step costs is measured (`StepCosts`), and so is `p`. The
-lengths maximise the expected tokens of a step per expected second of it. A req whose guesses do not
-pay drafts none, but is tried with one now and then. No clock and no randomness: a trace replays.
+A row gives one token, and one more for each guess that is right like all before it. How likely that
+is is measured by the length of the match, which grows with each of them, and what a step costs too
+(`StepCosts`). The lengths maximise the expected tokens of a step per expected second of it. A req
+whose guesses do not pay drafts none, but is tried with one now and then. No clock and no
+randomness: a trace replays.
 """
 
-import math
 from collections.abc import Sequence
+from itertools import accumulate, groupby
+from operator import mul
 from typing import NamedTuple
 
 from scheduler_proc.step_cost import StepSize
 from scheduler_proc.step_target import StepCosts
 
-NEUTRAL, NEUTRAL_TOKENS = 0.5, 2.0  # what is expected at first, and of how many tokens it weighs
+# What is expected at first, and of how many tokens it weighs. A match that has grown beyond what is
+# searched for, or is of a whole req, goes on as it did.
+NEUTRAL, GROWN, NEUTRAL_TOKENS = 0.5, 0.9, 2.0
 CORE_TOKENS = 128  # tried ones, after which one counts 1/e of what it did
+OTHER_TOKENS = 512  # the same, of other sources
 REQ_TOKENS = 48  # the same of a single req
 TRUST_TOKENS = 8.0  # tried ones of a req, before they count for as much as what all reqs have shown
-LONGEST_BUCKET = 11
+LONGEST_SEARCHED, LONGEST_BUCKET = 8, 11
 NEVER = -(10**9)  # a step long ago
 LIMITS = 0.001, 0.999  # of what may be expected
 
@@ -28,12 +33,11 @@ MAX_ROUNDS = 8  # towards the best lengths; three or four are enough
 
 
 class Candidate(NamedTuple):
-    """A row that may draft up to `most` tokens, of which each is expected to be accepted with
-    probability `chance` if those before it are; `least` is 1 if it shall draft whether that pays or
+    """A row that may draft as many tokens as there are in `reach`: the probabilities that the
+    first, the first two, ... are accepted. `least` is 1 if it shall draft whether that pays or
     not."""
 
-    chance: float
-    most: int
+    reach: Sequence[float]
     least: int = 0
 
 
@@ -68,19 +72,14 @@ def is_worth(costs: StepCosts, rows: int, candidate: Candidate, drafting: int) -
     return k > 0 and _accepted(candidate, k) > rate * seconds
 
 
-def _length(price: float, chance: float, most: int, least: int) -> int:
+def _length(price: float, reach: Sequence[float], least: int) -> int:
     """The tokens of a row that maximise those expected of it less their price, in tokens."""
-    if chance <= price:
-        return least
-    if chance**most > price:  # which is what the last of them gives
-        return most
-    return max(1, math.ceil(math.log(price, chance)) - 1)
+    return max(least, sum(chance > price for chance in reach))
 
 
 def _accepted(candidate: Candidate, drafted: int) -> float:
     """How many of a row's guesses are expected to be accepted."""
-    chance = candidate.chance
-    return chance * (1.0 - chance**drafted) / (1.0 - chance)
+    return sum(candidate.reach[:drafted])
 
 
 class Acceptance:
@@ -94,14 +93,20 @@ class Acceptance:
         self._tried = NEVER  # the last one with a trial
 
     def chance(self, handle: int, source: str, length: int) -> float:
-        """The probability that a token of the req's next draft, after a match of this length, is
-        accepted if those before it are."""
+        """The probability that a token of the req's next draft is accepted, if it comes after a
+        match of this length, those before it in the draft included."""
         chance = self._of(source).chances[_bucket(length)]
         if (own := self._reqs.get(handle)) is not None:
             odds = own.odds * chance / (1.0 - chance)
             chance = odds / (1.0 + odds)
         low, high = LIMITS
         return min(max(low, chance), high)
+
+    def reach(self, handle: int, source: str, length: int, most: int) -> list[float]:
+        """The probabilities that at least 1, 2, ... `most` tokens of the req's next draft are
+        accepted, which come after a match of this length."""
+        chances = (self.chance(handle, source, length + place) for place in range(most))
+        return list(accumulate(chances, mul))
 
     def verified(
         self, handle: int, source: str, length: int, drafted: int, accepted: int, step: int | None
@@ -110,10 +115,17 @@ class Acceptance:
         one that computed its prompt, which tells nothing of what drafting costs a decode. That is
         no trial, else reqs that end before the next one is due would never have any."""
         tried = min(drafted, accepted + 1)
-        bucket, chances = _bucket(length), self._of(source)
-        chances.add(bucket, accepted, tried)
-        own = self._own(handle)
-        own.add(chances, bucket, accepted, tried)
+        chances, own = self._of(source), self._own(handle)
+        for bucket, group in groupby(range(tried), lambda place: _bucket(length + place)):
+            places = list(group)
+            right = min(accepted, places[-1] + 1) - places[0]
+            chances.add(bucket, right, len(places))
+            own.add(chances, bucket, right, len(places))
+        chances.update(_bucket(length))
+        for other in self._sources.values():
+            if other is not chances:
+                other.fade(tried)
+        own.update()
         if step is not None:
             own.last = self._latest = step
 
@@ -155,44 +167,62 @@ class Acceptance:
 
 
 class Pauses:
-    """When the whole core drafts nothing for a step although it would pay: what guesses cost is
-    measured against such steps. Seldom, once there were some; mostly there are others anyway."""
+    """When the whole core drafts nothing for a step although it would pay: what guesses cost, and
+    prompts beside decodes may take, is measured against steps of decodes alone, which have to be
+    known for batches of each size. Seldom, once there were some; mostly there are others anyway."""
 
     def __init__(self) -> None:
-        self._most = 0
-        self._drafting = 0  # steps in a row that did
+        # By the size of the batch, in powers of two: steps in a row that drafted, and how many may.
+        self._drafting: dict[int, int] = {}
+        self._most: dict[int, int] = {}
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the next step should not draft."""
-        return self._drafting >= self._most
+    def is_due(self, rows: int) -> bool:
+        """Whether the next step should not draft if it has nothing but this many decodes."""
+        size = rows.bit_length()
+        return self._drafting.get(size, 0) >= self._most.get(size, 0)
 
     def ran(self, size: StepSize) -> None:
         """A step has been computed."""
+        if size.others > 0 or size.decodes == 0:
+            return
+        rows = size.decodes.bit_length()
         if size.drafted > 0:
-            self._drafting += 1
-        elif size.decodes > 0:
-            if self.is_due:
-                self._most = min(max(4, 4 * self._most), MAX_DRAFTING)
-            self._drafting = 0
+            self._drafting[rows] = self._drafting.get(rows, 0) + 1
+            return
+        if self.is_due(size.decodes):
+            self._most[rows] = min(max(4, 4 * self._most.get(rows, 0)), MAX_DRAFTING)
+        self._drafting[rows] = 0
 
 
 class _Chances:
     """Of one source, by the bucket of the match's length. What was never tried is expected to be as
-    what is a little shorter, or neutral: halfway."""
+    what is a little shorter, or as it is in general: halfway."""
 
     def __init__(self) -> None:
         self._accepted = [0.0] * (LONGEST_BUCKET + 1)
         self._tried = [0.0] * (LONGEST_BUCKET + 1)
         self.chances = [NEUTRAL] * (LONGEST_BUCKET + 1)
+        self.update(LONGEST_SEARCHED + 1)
 
     def add(self, bucket: int, accepted: int, tried: int) -> None:
-        """So many of the tried tokens were accepted."""
+        """So many of the tried tokens were accepted; counts after an `update`."""
         keep = (1 - 1 / CORE_TOKENS) ** tried
         self._accepted[bucket] = keep * self._accepted[bucket] + accepted
         self._tried[bucket] = keep * self._tried[bucket] + tried
+
+    def fade(self, tried: int) -> None:
+        """So many tokens of other sources were tried: what this one has shown counts less, else one
+        that was wrong once would never be tried again."""
+        keep = (1 - 1 / OTHER_TOKENS) ** tried
+        self._accepted = [keep * count for count in self._accepted]
+        self._tried = [keep * count for count in self._tried]
+        self.update(0)
+
+    def update(self, bucket: int) -> None:
+        """Estimate the chances again, from a bucket on."""
         for at in range(bucket, LONGEST_BUCKET + 1):
-            prior = (self.chances[at - 1] + NEUTRAL) / 2 if at > 0 else NEUTRAL
+            general = NEUTRAL if at <= LONGEST_SEARCHED else GROWN
+            prior = (self.chances[at - 1] + general) / 2 if at > 0 else general
             known = self._accepted[at] + NEUTRAL_TOKENS * prior
             self.chances[at] = known / (self._tried[at] + NEUTRAL_TOKENS)
 
@@ -207,14 +237,17 @@ class _Own:
         self._tried: dict[tuple[_Chances, int], float] = {}
 
     def add(self, chances: _Chances, bucket: int, accepted: int, tried: int) -> None:
-        """So many of the tried tokens were accepted. The req's own figure is compared with what is
-        expected now of the same tokens, so that one that is alone differs from nobody."""
+        """So many of the tried tokens were accepted; counts after an `update`."""
         keep = (1 - 1 / REQ_TOKENS) ** tried
         self._accepted = keep * self._accepted + accepted
         for key in self._tried:
             self._tried[key] *= keep
         key = chances, bucket
         self._tried[key] = self._tried.get(key, 0.0) + tried
+
+    def update(self) -> None:
+        """Compare the req's own figure with what is expected now of the same tokens, so that one
+        that is alone differs from nobody."""
         total = sum(self._tried.values())
         expected = sum(n * c.chances[at] for (c, at), n in self._tried.items()) / total
         shown = (self._accepted + TRUST_TOKENS * expected) / (total + TRUST_TOKENS)
@@ -223,4 +256,4 @@ class _Own:
 
 def _bucket(length: int) -> int:
     """Matches of up to eight tokens are told apart, longer ones by powers of two."""
-    return length if length <= 8 else min(LONGEST_BUCKET, length.bit_length() + 5)
+    return length if length <= LONGEST_SEARCHED else min(LONGEST_BUCKET, length.bit_length() + 5)

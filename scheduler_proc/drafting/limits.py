@@ -53,7 +53,7 @@ def _until_stop(req: Req, draft: list[int]) -> list[int]:
 
 def _allows(limits: Limits, token: int) -> bool:
     """Whether `token` may be sampled."""
-    mask, suppressed = limits
+    mask, suppressed, _ = limits
     if mask is not None:
         return bool(mask[token >> 5] >> (token & 31) & 1)
     return suppressed is None or token not in suppressed
@@ -84,7 +84,7 @@ class _Walk:
             grammar.accept([token])
             if grammar.is_terminated() or grammar.is_free() or self._jumps(grammar, num_outputs):
                 return None
-        limits = req.rules.limits(self._outputs[:num_outputs], num_outputs, grammar)
+        limits = req.limits_after(self._outputs[:num_outputs], num_outputs, grammar)
         return None if grammar is not None and self._must_end(grammar, limits) else limits
 
     def _jumps(self, grammar: Grammar, num_outputs: int) -> bool:
@@ -96,7 +96,8 @@ class _Walk:
         stop = self._num_before + place
         tail = self._tail[max(0, stop - WINDOW_TOKENS) : stop]
         is_whole = len(tail) == num_outputs
-        return retokeniser.jump(tail, is_whole, grammar, req.remaining - place) is not None
+        most = req.remaining - place
+        return retokeniser.jump(tail, is_whole, grammar, most, req.closes) is not None
 
     def _must_end(self, grammar: Grammar, limits: Limits) -> bool:
         """Whether only EOS may follow, which ends the req at once."""

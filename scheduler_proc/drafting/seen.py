@@ -46,8 +46,7 @@ class SeenOutputs:
     Of all salts together the last `most_tokens` tokens are kept, up to 16 bytes for each, of at
     most `most_salts` salts: what is too much goes with the salt that was used least recently; if
     there is but one, with the older half of its outputs. Of a longer output than half of that the
-    end is kept. Only outputs of reqs that were not aborted
-    are kept."""
+    end is kept. Only outputs of reqs that were not aborted are kept."""
 
     name = "seen"
 
@@ -74,9 +73,10 @@ class SeenOutputs:
         trail.kept(req.tokens)
         if not trail.follow(text.index, text.tokens, req.tokens.known):
             return None
-        tokens = text.tokens[trail.at : trail.at + most].copy()
-        gaps = np.flatnonzero(tokens == GAP)
-        return Match(trail.length, tokens[: gaps[0]] if len(gaps) else tokens)
+        tokens = text.tokens[trail.at : trail.at + most]
+        listed = tokens.tolist()
+        count = listed.index(GAP) if GAP in listed else most
+        return Match(trail.length, tokens[:count].copy())
 
     def ended(self, req: Req) -> None:
         self._trails.pop(req.handle, None)
@@ -91,6 +91,11 @@ class SeenOutputs:
         self.num_tokens += len(output) + 1
         while self.num_tokens > self._most_tokens or len(self._texts) > self._most_salts:
             self._forget_some()
+
+    def clear(self) -> None:
+        """Forget all outputs."""
+        self._texts.clear()
+        self.num_tokens = 0
 
     def _text(self, tokens: np.ndarray) -> _Text:
         self._eras += 1

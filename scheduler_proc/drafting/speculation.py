@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from scheduler_proc.drafting.base import Match, Source
@@ -12,7 +13,7 @@ from scheduler_proc.drafting.seen import SeenOutputs
 from scheduler_proc.drafting.tree import TreeTokens
 from scheduler_proc.prefix_cache import PrefixCache
 from scheduler_proc.req import Req
-from scheduler_proc.step import Origin, Row, Step
+from scheduler_proc.step import MOST_GUESSED, Origin, Row, Step
 from scheduler_proc.step_target import StepCosts
 
 log = logging.getLogger(__name__)
@@ -35,14 +36,14 @@ class Speculation:
         self.most = most
         self.costs: StepCosts | None = None
         self._is_measured = mode == "auto"
-        sources: dict[str, Source] = {}
+        self._seen = SeenOutputs()
+        self.sources: list[Source] = []
+        if mode in ("auto", "tree"):  # the first: what it finds is longer than all others
+            self.sources.append(TreeTokens(cache))
         if mode in ("auto", "own"):
-            sources["own"] = OwnTokens()
-        if mode in ("auto", "tree"):
-            sources["tree"] = TreeTokens(cache)
+            self.sources.append(OwnTokens())
         if mode == "auto":
-            sources["seen"] = SeenOutputs()
-        self.sources = list(sources.values())
+            self.sources.append(self._seen)
         self._acceptance = Acceptance()
         self._pauses = Pauses()
         self._due: set[int] = set()  # handles of those whose next guess is a trial
@@ -54,16 +55,17 @@ class Speculation:
             return False
         return not req.wants_logprobs and req.remaining > 1
 
-    def wanted(self, reqs: Sequence[Req]) -> set[int]:
+    def wanted(self, reqs: Sequence[Req], rows: int, are_alone: bool) -> set[int]:
         """The handles of those of these reqs, which decode, whose next row is to wait for the
-        newest token: probably something can be guessed after it."""
+        newest token: probably something can be guessed after it. They are among so many `rows` that
+        decode; `are_alone`: the step has nothing else, as far as is known."""
         if not self.sources:
             return set()
         if not self._is_measured:
             return {req.handle for req in reqs if self.may_guess(req)}
         wanted = {req.handle for req in reqs if req.held.num_drafted > 0 and self.may_guess(req)}
         costs = self.costs
-        if costs is None or self._pauses.is_due:
+        if costs is None or (are_alone and self._pauses.is_due(rows)):
             return wanted
         found: list[tuple[Req, Candidate]] = []
         for req in reqs:
@@ -74,7 +76,7 @@ class Speculation:
         # What a step with guesses costs at all is shared by all that have some.
         others = len(wanted) + len(found) - 1
         for req, candidate in found:
-            if self._is_wanted(costs, len(reqs), req, candidate, others):
+            if self._is_wanted(costs, rows, req, candidate, others):
                 wanted.add(req.handle)
         return wanted
 
@@ -93,7 +95,7 @@ class Speculation:
             elif self._is_measured and req.held.prefill_left == 0:
                 self._due.discard(req.handle)
                 self._acceptance.has_none(req.handle, self._step)
-        counts = self._lengths(found, rows, others)
+        counts, room = self._lengths(found, rows, others), min(room, MOST_GUESSED)
         proposals = {}
         for (req, proposal), count in zip(found, counts, strict=True):
             count = min(count, room)
@@ -132,6 +134,10 @@ class Speculation:
             except Exception:
                 self._drop(source)
 
+    def flush(self) -> None:
+        """Guess nothing of what ended before. The tree is the caller's to empty."""
+        self._seen.clear()
+
     def _is_wanted(
         self, costs: StepCosts, rows: int, req: Req, candidate: Candidate, others: int
     ) -> bool:
@@ -143,8 +149,8 @@ class Speculation:
         return req.handle in self._due
 
     def _candidate(self, req: Req, proposal: Proposal) -> Candidate:
-        chance = self._acceptance.chance(req.handle, *proposal.origin)
-        return Candidate(chance, len(proposal.tokens), int(req.handle in self._due))
+        reach = self._acceptance.reach(req.handle, *proposal.origin, len(proposal.tokens))
+        return Candidate(reach, int(req.handle in self._due))
 
     def _lengths(
         self, found: Sequence[tuple[Req, Proposal]], rows: int, others: int
@@ -153,15 +159,18 @@ class Speculation:
         if not self._is_measured:
             return [self.most] * len(found)
         costs = self.costs
-        if costs is None or self._pauses.is_due or not found:
+        if costs is None or not found or (others == 0 and self._pauses.is_due(rows)):
             return [0] * len(found)
         candidates = [self._candidate(req, proposal) for req, proposal in found]
         self._due.difference_update(req.handle for req, _ in found)
         return lengths(costs, rows, others, candidates)
 
     def _best(self, req: Req, most: int) -> Proposal | None:
-        """The longest match of all sources."""
-        found = best([(source.name, self._match(source, req, most)) for source in self.sources])
+        """The best match of all sources: where it is measured, how often they are right, the most
+        likely, else the longest."""
+        chance = partial(self._acceptance.chance, req.handle) if self._is_measured else None
+        matches = ((source.name, self._match(source, req, most)) for source in self.sources)
+        found = best(matches, chance)
         if found is None:
             return None
         name, match = found

@@ -42,6 +42,7 @@ class ExecutorOptions:
     disable_cuda_graph: bool = False
     mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
+    speculative_max_tokens: int = 0  # 0: nothing is guessed
     chunked_prefill_size: int = 512
     sees: bool = True
 
@@ -157,5 +158,6 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
             options.mem_fraction_static,
             options.max_running_requests,
             options.chunked_prefill_size,
+            options.speculative_max_tokens,
         ),
     )

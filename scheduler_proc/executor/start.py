@@ -11,17 +11,20 @@ from scheduler_proc.executor.cuda_graphs import DecodeGraphs
 from scheduler_proc.executor.device_memory import Budget, DeviceMemory, pool_tokens
 from scheduler_proc.executor.failures import is_unrecordable
 from scheduler_proc.ragged import indptr_of
+from scheduler_proc.step import MOST_GUESSED
 from srt.args import DEFAULT_MEM_FRACTION
 
 log = logging.getLogger(__name__)
 
 
 class Bounds(NamedTuple):
-    """What the steps of a server are bounded by; the command line's options of these names."""
+    """What the steps of a server are bounded by; the command line's options of these names.
+    `speculative_max_tokens` is 0 if nothing is guessed."""
 
     mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
     chunked_prefill_size: int = 512
+    speculative_max_tokens: int = 0
 
 
 NO_OPTIONS = Bounds()
@@ -87,9 +90,10 @@ def measured_tokens(
         spare=spare,
     )
     log.info(
-        "memory: weights %.0f MiB, a step of %d tokens and %d rows %.0f MiB, graphs %.0f MiB; "
-        "%d tokens of %d bytes",
-        *(weights / 2**20, step.num_tokens, rows, transient / 2**20, graphs / 2**20),
+        "memory: weights %.0f MiB, a step of %d tokens, %d rows and %d samples %.0f MiB, graphs "
+        "%.0f MiB; %d tokens of %d bytes",
+        *(weights / 2**20, step.num_tokens, rows, step.num_samples),
+        *(transient / 2**20, graphs / 2**20),
         *(tokens, per_token),
     )
     return tokens
@@ -97,7 +101,7 @@ def measured_tokens(
 
 def largest_step(executor: Measured, bounds: Bounds) -> ForwardBatch:
     """A step of as many rows, tokens, samples and prompt log-probabilities as there can be: the
-    last row is a chunk, the others are decodes."""
+    last row is a chunk, and has the samples of guessed tokens too; the others are decodes."""
     rows = bounds.max_running_requests
     chunk = min(bounds.chunked_prefill_size, executor.context_len)
     lens = np.ones(rows, np.int32)
@@ -106,7 +110,9 @@ def largest_step(executor: Measured, bounds: Bounds) -> ForwardBatch:
     positions = np.concatenate((np.zeros(rows - 1, np.int32), np.arange(chunk, dtype=np.int32)))
     values = {"temperature": 1.0, "top_p": 0.9, "min_p": 0.01, "top_n_sigma": 0.0}
     values |= {"top_k": -1, "uniform": 0.5, "want_logprob": True}
-    samples = {name: np.full(rows, values[name], dtype) for name, dtype in SAMPLE_DTYPES.items()}
+    guessed = min(rows * bounds.speculative_max_tokens, chunk - 1, MOST_GUESSED)
+    count = rows + guessed
+    samples = {name: np.full(count, values[name], dtype) for name, dtype in SAMPLE_DTYPES.items()}
     return ForwardBatch(
         input_ids=np.zeros(len(slots), np.int32),
         positions=positions,
@@ -114,7 +120,7 @@ def largest_step(executor: Measured, bounds: Bounds) -> ForwardBatch:
         qo_indptr=indptr,
         kv_indptr=indptr,
         kv_indices=slots,
-        sample_tokens=indptr[1:] - 1,
+        sample_tokens=np.concatenate((slots[: rows - 1], slots[len(slots) - 1 - guessed :])),
         samples=Samples(**samples),
         logprob_tokens=slots[rows - 1 :],
         logprob_targets=np.zeros(chunk, np.int32),

@@ -8,16 +8,13 @@ counts is the calling thread's CPU time, so that a busy machine takes nothing of
 import logging
 from collections.abc import Callable, Sequence
 from time import thread_time
-from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 
 from scheduler_proc.grammar.base import NONE_SEEN, Grammar, GrammarError, SeenMasks
+from scheduler_proc.grammar.wrapped import Arguments, Result, WrappedGrammar
 
 log = logging.getLogger(__name__)
-
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
 
 # JSON Schemas of real programs take 8 ms at most for 80 tokens, the first masks included.
 START_S = 0.1
@@ -26,7 +23,7 @@ DRAFTS_S = 0.02  # of a request's drafts; never more, since one draft could take
 _MOST_BEHIND = 128  # tokens that a copy is brought along by, before it is made anew
 
 
-class MeteredGrammar:
+class MeteredGrammar(WrappedGrammar):
     """A `Grammar` that passes every call on to another, and raises GrammarError in the place of
     one if those before it took more than `START_S`, and `TOKEN_S` for each accepted token, and in
     the place of any other error.
@@ -37,12 +34,12 @@ class MeteredGrammar:
     """
 
     __slots__ = (
-        *("_grammar", "_has_handed_out", "_is_unchecked", "_left_s", "_start_s"),
+        *("_has_handed_out", "_is_unchecked", "_left_s", "_start_s"),
         *("_length", "_drafts", "_common", "_behind"),
     )
 
     def __init__(self, grammar: Grammar, left_s: float = START_S) -> None:
-        self._grammar = grammar
+        super().__init__(grammar)
         self._left_s, self._start_s = left_s, START_S
         # A step may run with a mask of the next token's by the time that token is accepted, so
         # nothing that is asked then is refused.
@@ -54,10 +51,10 @@ class MeteredGrammar:
 
     def fill(self, row: np.ndarray) -> None:
         self._check()
-        self._metered(self._grammar.fill, row)
+        super().fill(row)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        self._metered(self._grammar.accept, tokens)
+        super().accept(tokens)
         self._earn(len(tokens))
         self._is_unchecked, self._has_handed_out = self._has_handed_out, False
         if self._drafts is not None:
@@ -65,7 +62,7 @@ class MeteredGrammar:
             self._drafts.allow(TOKEN_S * len(tokens))
 
     def rollback(self, num_tokens: int) -> None:
-        self._metered(self._grammar.rollback, num_tokens)
+        super().rollback(num_tokens)
         self._earn(-num_tokens)
         if self._drafts is not None:
             del self._behind[max(0, len(self._behind) - num_tokens) :]
@@ -78,10 +75,16 @@ class MeteredGrammar:
 
     def forced_bytes(self) -> bytes:
         self._check()
-        return self._metered(self._grammar.forced_bytes)
+        return super().forced_bytes()
 
-    def _metered(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         started = thread_time()
+        try:
+            return self._checked(call, *arguments)
+        finally:
+            self._left_s -= thread_time() - started
+
+    def _checked(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         try:
             return call(*arguments)
         except GrammarError:
@@ -89,17 +92,6 @@ class MeteredGrammar:
         except Exception as error:  # a library's defect, which may end its own request only
             log.exception("a grammar failed")
             raise GrammarError(f"it cannot be followed: {error!r}") from error
-        finally:
-            self._left_s -= thread_time() - started
-
-    def is_accepting(self) -> bool:
-        return self._grammar.is_accepting()
-
-    def is_terminated(self) -> bool:
-        return self._grammar.is_terminated()
-
-    def is_free(self) -> bool:
-        return self._grammar.is_free()
 
     def mask_after(self, token: int) -> np.ndarray | None:
         mask = self._grammar.mask_after(token) if self._left_s >= 0 else None
@@ -110,6 +102,24 @@ class MeteredGrammar:
         seen = self._grammar.seen_after() if self._left_s >= 0 else NONE_SEEN
         self._has_handed_out |= len(seen) > 0
         return seen
+
+    # What closing costs is bounded in itself, and must not depend on the time that is left.
+
+    def narrow(self, row: np.ndarray, left: int) -> bool:
+        return self._checked(self._grammar.narrow, row, left)
+
+    def near(self, left: int) -> bool:
+        try:
+            return self._grammar.near(left)
+        except Exception:
+            log.exception("a grammar failed")
+            return True
+
+    def ends_within(self, left: int) -> bool:
+        return self._checked(self._grammar.ends_within, left)
+
+    def instead_of(self, token: int) -> list[int] | None:
+        return self._checked(self._grammar.instead_of, token)
 
     def fork(self) -> "MeteredGrammar":
         return MeteredGrammar(self._grammar.fork(), self._left_s)
@@ -145,7 +155,7 @@ class _DraftGrammar(MeteredGrammar):
         """Go to where `grammar` stands, after `length` tokens: the first `common` of what this has
         accepted, then `behind`. Raises GrammarError if the drafts have cost too much."""
         self._check()
-        self._metered(self._go, grammar, common, behind)
+        self._call(self._go, grammar, common, behind)
         self._length = length
 
     def _go(self, grammar: Grammar, common: int, behind: list[int]) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from scheduler_proc.grammar.base import GrammarError
 
-FORMAT_VERSION = 1  # of the file and of what the back ends put into it
+FORMAT_VERSION = 3  # of the file and of what the back ends put into it
 MAX_BYTES = 256 * 2**20  # of one artefact
 _MAGIC = b"srtgramr"
 _HEAD = struct.Struct("<8sIIQI4x")  # magic, version, header bytes, file bytes, checksum of the rest
@@ -41,14 +41,17 @@ class _Header(Struct, frozen=True, array_like=True):
     backend: str
     facts: dict[str, Any]
     arrays: list[_Array]
+    completion: list[int] | None
 
 
 class Artefact(NamedTuple):
-    """What a back end stored. The arrays are read-only; if read from a file, they are mapped."""
+    """What a back end stored. The arrays are read-only; if read from a file, they are mapped. The
+    `completion` is a whole output as tokens, if one has been found; automata find their own."""
 
     backend: str
     facts: dict[str, Any]
     arrays: dict[str, np.ndarray]
+    completion: list[int] | None = None
 
 
 def write_artefact(path: Path, artefact: Artefact) -> int:
@@ -58,7 +61,9 @@ def write_artefact(path: Path, artefact: Artefact) -> int:
     """
     arrays = {name: np.ascontiguousarray(array) for name, array in artefact.arrays.items()}
     table, num_bytes = _table(arrays)
-    header = msgspec.msgpack.encode(_Header(artefact.backend, artefact.facts, table))
+    header = msgspec.msgpack.encode(
+        _Header(artefact.backend, artefact.facts, table, artefact.completion)
+    )
     start = _aligned(_HEAD.size + len(header))
     size = start + num_bytes
     if size > MAX_BYTES:
@@ -87,7 +92,7 @@ def read_artefact(path: Path) -> Artefact:
         arrays = {array.name: _mapped(content[start:], array) for array in header.arrays}
     except ValueError as error:
         raise _damaged(path.name, str(error)) from None
-    return Artefact(header.backend, header.facts, arrays)
+    return Artefact(header.backend, header.facts, arrays, header.completion)
 
 
 def _table(arrays: dict[str, np.ndarray]) -> tuple[list[_Array], int]:

@@ -63,6 +63,26 @@ class Grammar(Protocol):
         is not at hand any more. Holds until the grammar goes on."""
         ...
 
+    def narrow(self, row: np.ndarray, left: int) -> bool:
+        """Take out of `row`, which `fill` has written, all tokens but EOS after which the output
+        could not end any more, the output having `left` more tokens at most; returns whether there
+        were any. Nothing changes where no token would be left, or in a grammar that cannot tell."""
+        ...
+
+    def near(self, left: int) -> bool:
+        """Whether `narrow` could change anything with `left` more tokens, or one fewer."""
+        ...
+
+    def ends_within(self, left: int) -> bool:
+        """Whether the output is known to be able to end after at most `left` more tokens, EOS
+        apart, or nothing is known of that."""
+        ...
+
+    def instead_of(self, token: int) -> list[int] | None:
+        """The tokens, perhaps none, that are to follow in the place of `token`, which was sampled,
+        and with which the output is complete. None: `token` is to be accepted."""
+        ...
+
     def fork(self) -> "Grammar":
         """An independent copy."""
         ...
@@ -71,6 +91,31 @@ class Grammar(Protocol):
         """A copy to try drafted tokens on, whatever becomes of it. Holds until the grammar goes on
         or this is called again. Raises GrammarError if its drafts have cost too much."""
         ...
+
+
+class WithoutDistances:
+    """The part of a `Grammar` that cannot tell how far an end is."""
+
+    __slots__ = ()
+
+    def narrow(self, row: np.ndarray, left: int) -> bool:
+        return False
+
+    def near(self, left: int) -> bool:
+        return False
+
+    def ends_within(self, left: int) -> bool:
+        return True
+
+    def instead_of(self, token: int) -> list[int] | None:
+        return None
+
+
+def fewest_forced(grammar: Grammar, longest_token: int) -> int:
+    """A bound from below on the tokens of any output from here on: what is forced must come."""
+    if grammar.is_accepting():
+        return 0
+    return max(1, -(-len(grammar.forced_bytes()) // longest_token))
 
 
 class CompiledGrammar(Protocol):
@@ -84,6 +129,16 @@ class CompiledGrammar(Protocol):
     @property
     def num_bytes(self) -> int:
         """Memory that it holds now, caches included, about."""
+        ...
+
+    @property
+    def narrows(self) -> bool:
+        """Whether its grammars can tell how far an end is (`narrow`)."""
+        ...
+
+    @property
+    def fewest_tokens(self) -> int:
+        """A bound from below on the tokens of an output, EOS apart."""
         ...
 
     def start(self) -> Grammar:

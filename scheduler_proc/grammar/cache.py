@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+import scheduler_proc.closing
 import scheduler_proc.kernels
 import srt.answers.captures
 import srt.patterns
@@ -36,14 +37,15 @@ _TEMPORARY = ".tmp-"
 
 def compiler_version() -> str:
     """Names the code that compiles: what other code made is not taken from the cache. A hash of
-    this package's modules, those that read patterns, the kernels, which compute the masks, and
-    the libraries under them; and of Python's Unicode tables, from which classes and cases of
-    letters are made."""
+    this package's modules, those that read patterns and look for completions, the kernels,
+    which compute the masks, and the libraries under them; and of Python's Unicode tables, from
+    which classes and cases of letters are made."""
     digest = hashlib.sha256(unicodedata.unidata_version.encode())
     ours = (
         __file__,
         srt.patterns.__file__,
         srt.answers.captures.__file__,
+        scheduler_proc.closing.__file__,
         scheduler_proc.kernels.__file__,
     )
     for module in ours:

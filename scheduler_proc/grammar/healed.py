@@ -13,14 +13,15 @@ import numpy as np
 
 from scheduler_proc.grammar.base import NONE_SEEN, Grammar, SeenMasks
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.grammar.wrapped import WrappedGrammar
 
 
-class HealedGrammar:
+class HealedGrammar(WrappedGrammar):
     """A `Grammar` that begins with the bytes of `given`, the tokens that the prompt had."""
 
     def __init__(self, inner: Grammar, given: Sequence[int], vocabulary: TokenVocabulary) -> None:
         """`inner` must be at its beginning, and force these bytes first."""
-        self._inner = inner
+        super().__init__(inner)
         self._given = given
         self._vocabulary = vocabulary
         pieces = [vocabulary.token_bytes[token] for token in given]
@@ -30,7 +31,7 @@ class HealedGrammar:
         self._lengths = [0]  # bytes written after each accepted token, the start first
 
     def fill(self, row: np.ndarray) -> None:
-        self._inner.fill(row)
+        super().fill(row)
         written = self._lengths[-1]
         if written < len(self._text):
             narrowed = row & self._fitting(written)
@@ -47,37 +48,37 @@ class HealedGrammar:
         token = self._given_at.get(written)
         return [] if token is None else [token]
 
+    def narrow(self, row: np.ndarray, left: int) -> bool:
+        written = self._lengths[-1]
+        if written >= len(self._text):
+            return super().narrow(row, left)
+        whole = np.empty_like(row)
+        self._grammar.fill(whole)
+        self._grammar.narrow(whole, left)
+        narrowed = whole & self._fitting(written)
+        before = row.copy()
+        row[:] = narrowed if narrowed.any() else whole
+        return not np.array_equal(row, before)
+
     def accept(self, tokens: Sequence[int]) -> None:
-        self._inner.accept(tokens)
+        super().accept(tokens)
         for token in tokens:
             self._lengths.append(self._lengths[-1] + len(self._vocabulary.token_bytes[token]))
 
     def rollback(self, num_tokens: int) -> None:
-        self._inner.rollback(num_tokens)
+        super().rollback(num_tokens)
         del self._lengths[len(self._lengths) - num_tokens :]
-
-    def forced_bytes(self) -> bytes:
-        return self._inner.forced_bytes()
-
-    def is_accepting(self) -> bool:
-        return self._inner.is_accepting()
-
-    def is_terminated(self) -> bool:
-        return self._inner.is_terminated()
-
-    def is_free(self) -> bool:
-        return self._inner.is_free()
 
     def mask_after(self, token: int) -> np.ndarray | None:
         written = self._lengths[-1] + len(self._vocabulary.token_bytes[token])
-        return self._inner.mask_after(token) if written >= len(self._text) else None
+        return self._grammar.mask_after(token) if written >= len(self._text) else None
 
     def seen_after(self) -> SeenMasks:
         is_written = self._lengths[-1] >= len(self._text)
-        return self._inner.seen_after() if is_written else NONE_SEEN
+        return self._grammar.seen_after() if is_written else NONE_SEEN
 
     def fork(self) -> "HealedGrammar":
-        copy = HealedGrammar(self._inner.fork(), self._given, self._vocabulary)
+        copy = HealedGrammar(super().fork(), self._given, self._vocabulary)
         copy._lengths = self._lengths.copy()
         return copy
 

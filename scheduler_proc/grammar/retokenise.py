@@ -59,11 +59,20 @@ class Retokeniser:
         for eos in vocab.eos_ids:
             self._not_eos[eos // 32] &= ~np.uint32(1 << eos % 32)
 
-    def jump(self, tail: list[int], is_whole: bool, grammar: Grammar, limit: int) -> Jump | None:
+    def jump(
+        self,
+        tail: list[int],
+        is_whole: bool,
+        grammar: Grammar,
+        limit: int,
+        must_end: bool = False,
+    ) -> Jump | None:
         """The jump that the forced bytes after an output make, if any.
 
         `tail` are its last tokens, all of them if `is_whole`; the output may grow by `limit`
-        tokens at most. With a jump, `grammar` has gone along; without one it is where it was.
+        tokens at most, and if it `must_end`, an end within these must be known after the jump: the
+        tokenizer may make more tokens of a text than are needed. With a jump, `grammar` has gone
+        along; without one it is where it was.
         """
         forced = grammar.forced_bytes()
         if not forced or self._has_mark(tail, forced):
@@ -76,7 +85,7 @@ class Retokeniser:
             return None
         old, new = tail[sync.num_tokens :], pieces.ids[sync.num_pieces :]
         same = _common_length(old, new)
-        return self._take(old[same:], new[same:], grammar, limit)
+        return self._take(old[same:], new[same:], grammar, limit, must_end)
 
     def _has_mark(self, tail: list[int], forced: bytes) -> bool:
         """Whether there are control tokens, which the encoder would spell out."""
@@ -122,7 +131,9 @@ class Retokeniser:
             at, previous = at + len(self._bytes[piece]), word
         return best
 
-    def _take(self, old: list[int], new: list[int], grammar: Grammar, limit: int) -> Jump | None:
+    def _take(
+        self, old: list[int], new: list[int], grammar: Grammar, limit: int, must_end: bool
+    ) -> Jump | None:
         """The jump without the tokens at its end that must be held back, with the grammar moved
         along it; None, and the grammar where it was, if nothing new is left."""
         grammar.rollback(len(old))
@@ -135,8 +146,10 @@ class Retokeniser:
         skip = self._length(old)
         if self._length(new[:taken]) > skip:
             grammar.rollback(len(new) - taken)
-            ends = accumulate(len(self._bytes[i]) for i in new)
-            return Jump(len(old), new[:taken], skip, sum(end <= skip for end in ends))
+            if not must_end or grammar.ends_within(len(old) + limit - taken):
+                ends = accumulate(len(self._bytes[i]) for i in new)
+                return Jump(len(old), new[:taken], skip, sum(end <= skip for end in ends))
+            new = new[:taken]
         grammar.rollback(len(new))
         grammar.accept(old)
         return None

@@ -7,15 +7,19 @@ loop nor the steps wait for it.
 
 import asyncio
 import contextlib
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
+from scheduler_proc.closing.chain import Closing
+from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.artefact import Artefact, read_artefact
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.healed import HealedGrammar
@@ -23,6 +27,8 @@ from scheduler_proc.grammar.regex import compile_free
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import free_key_text
+
+log = logging.getLogger(__name__)
 
 Loader = Callable[[Artefact, TokenVocabulary], CompiledGrammar]
 
@@ -53,12 +59,16 @@ class GrammarStore:
         if given, lasts as long as one is loaded."""
         self._make_shared = make_shared
         self._shared: Shared | None = None
+        self._finder: WitnessFinder | None = None  # made with it
         self._directory = directory
         self._max_bytes = max_bytes
         self._loader = load_compiled if loader is None else loader
         self._noted = noted or nullcontext
         self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()  # oldest use first
         self._loading: dict[str, asyncio.Future[CompiledGrammar]] = {}
+        # Of those that show no states.
+        self._completions: WeakKeyDictionary[CompiledGrammar, list[int]] = WeakKeyDictionary()
+        self._can_close: WeakSet[CompiledGrammar] = WeakSet()  # of the others
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     def __len__(self) -> int:
@@ -101,6 +111,22 @@ class GrammarStore:
         assert self._shared is not None  # `grammar` was made with it
         return HealedGrammar(grammar, given, self._shared.vocabulary)
 
+    def can_close(self, compiled: CompiledGrammar) -> bool:
+        """Whether all is known that closing its outputs needs; else `look_ahead` finds it."""
+        return not compiled.narrows or compiled in self._can_close
+
+    async def look_ahead(self, compiled: CompiledGrammar) -> None:
+        """Find what `can_close` asks for, which may take long."""
+        if not self.can_close(compiled):
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._thread, self._look_ahead, compiled)
+
+    def closing(self, compiled: CompiledGrammar, grammar: Grammar, limit: int) -> Closing:
+        """What ends an output of at most `limit` tokens; `grammar`, made of `compiled`, is at its
+        beginning, and belongs to that."""
+        assert self._finder is not None  # the store has loaded `compiled`
+        return Closing(grammar, self._finder, limit, self._completions.get(compiled))
+
     @property
     def retokeniser(self) -> Retokeniser | None:
         """What makes tokens of the bytes that the store's grammars force; None: nothing does."""
@@ -126,8 +152,13 @@ class GrammarStore:
         if self._shared is None:
             shared = self._make_shared()
             _ = shared.vocabulary.sorted_tokens  # not in the loop, which would wait for it
+            self._finder = WitnessFinder(shared.vocabulary)
             self._shared = shared
         return self._shared.vocabulary
+
+    def _look_ahead(self, compiled: CompiledGrammar) -> None:
+        compiled.start().near(1)  # makes its tables
+        self._can_close.add(compiled)
 
     def _read(self, key: str) -> CompiledGrammar:
         before = free_key_text(key)
@@ -137,11 +168,15 @@ class GrammarStore:
         try:
             artefact, vocabulary = read_artefact(path), self._prepared()
             with self._noted(key):
-                return self._loader(artefact, vocabulary)
+                compiled = self._loader(artefact, vocabulary)
+                _ = compiled.fewest_tokens  # not in the loop
         except GrammarError:
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
+        if artefact.completion is not None:
+            self._completions[compiled] = artefact.completion
+        return compiled
 
 
 def free_grammar(before: bytes, vocabulary: TokenVocabulary) -> CompiledGrammar:

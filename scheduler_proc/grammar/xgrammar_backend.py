@@ -8,12 +8,19 @@ given the schema as we have rewritten it, which avoids most of that.
 import json
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from scheduler_proc.grammar.base import NONE_SEEN, GrammarError, SeenMasks
+from scheduler_proc.grammar.base import (
+    NONE_SEEN,
+    GrammarError,
+    SeenMasks,
+    WithoutDistances,
+    fewest_forced,
+)
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint
@@ -41,6 +48,7 @@ class XgrammarGrammar:
     """A compiled grammar of xgrammar."""
 
     backend = "xgrammar"
+    narrows = False
 
     def __init__(self, compiled: Any, vocabulary: TokenVocabulary) -> None:
         self._compiled = compiled
@@ -49,6 +57,10 @@ class XgrammarGrammar:
     @property
     def num_bytes(self) -> int:
         return int(self._compiled.memory_size_bytes)
+
+    @cached_property
+    def fewest_tokens(self) -> int:
+        return fewest_forced(self.start(), max(1, self.vocabulary.trie.max_depth))
 
     def start(self) -> "XgrammarMatcher":
         import xgrammar
@@ -77,7 +89,7 @@ class XgrammarGrammar:
         return cls(compiled, vocabulary)
 
 
-class XgrammarMatcher:
+class XgrammarMatcher(WithoutDistances):
     """One request's place in a grammar; see `Grammar`."""
 
     def __init__(self, matcher: Any, vocabulary: TokenVocabulary, ended: bool = False) -> None:

@@ -25,7 +25,7 @@ from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.kernels.build import LIBRARY
 from srt.wire.errors import SrtError
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 NUM_PHASES = 12
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
@@ -87,8 +87,7 @@ class Source(IntEnum):
         return k // weights * size
 
 
-# Weights and bytes of a block.
-_BLOCKS = {
+_BLOCKS = {  # weights and bytes of a block
     Source.F32: (1, 4),
     Source.F16: (1, 2),
     Source.BF16: (1, 2),
@@ -183,8 +182,9 @@ class Dfa(ctypes.Structure):
 
 
 _i32, _size, _text, _void = c_int32, ctypes.c_size_t, ctypes.c_char_p, c_void_p
-_f32s, _i32s = POINTER(c_float), POINTER(c_int32)
+_f32s, _i32s, _u8s, _i64 = POINTER(c_float), POINTER(c_int32), POINTER(c_uint8), ctypes.c_int64
 _matrix, _layer, _model, _batch = map(POINTER, (Matrix, Layer, Model, Batch))
+_trie, _dfa = POINTER(Trie), POINTER(Dfa)
 
 # name: (result, *arguments); engines and pools are opaque.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -201,8 +201,10 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "srt_engine_step": (_i32, _void, _batch),
     "srt_engine_profile": (None, _void, POINTER(c_double)),
     "srt_phase_name": (_text, _i32),
-    "srt_engine_growths": (ctypes.c_int64, _void),
-    "srt_token_mask": (_i32, POINTER(Trie), POINTER(Dfa), _i32, POINTER(c_uint32)),
+    "srt_engine_growths": (_i64, _void),
+    "srt_token_mask": (_i32, _trie, _dfa, _i32, _i32s, _i32, POINTER(c_uint32)),
+    "srt_closing_tables": (_i32, _trie, _dfa, _u8s, _i32s, _i32s),
+    "srt_closing_region": (_i32, _trie, _dfa, _u8s, _i32s, _i32, _i32, _i64, _i32s),
     "srt_pool_create": (_void, _i32, _text, _i32),
     "srt_pool_destroy": (None, _void),
     "srt_op_linear": (_i32, _void, _matrix, _f32s, _i32, _f32s),

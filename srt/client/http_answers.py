@@ -112,7 +112,7 @@ def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOu
             delta=delta,
             output_ids=ids,
             completion_tokens=len(ids),
-            finish=finish_of(word and {"type": word, "matched": choice.get("matched_stop")}),
+            finish=finish_of(word and _reason(word, choice)),
             captures=_captures(choice),
             **_chat_logprobs(choice.get("logprobs"), output),
         )
@@ -161,6 +161,12 @@ def parse_score(payload: Any) -> ScoreOutput:
     )
 
 
+def _reason(word: str, choice: dict[str, Any]) -> dict[str, Any]:
+    """The `finish_reason` that a choice of OpenAI's stands for."""
+    steered = choice.get("steered", 0)
+    return {"type": word, "matched": choice.get("matched_stop"), "steered": steered}
+
+
 def finish_of(reason: Any) -> Finish | None:
     """The `finish_reason` of an answer."""
     if reason is None:
@@ -168,7 +174,7 @@ def finish_of(reason: Any) -> Finish | None:
     error = None
     if reason["type"] == "abort":
         error = RequestError(reason.get("message") or "aborted", code=CONFLICT).info
-    return Finish(reason["type"], reason.get("matched"), error)
+    return Finish(reason["type"], reason.get("matched"), error, reason.get("steered", 0))
 
 
 def error_of(response: httpx.Response) -> RequestError:

@@ -28,6 +28,7 @@ class GatewayActor(Actor):
     """Serves HTTP. Its client fails requests by itself when the ring breaks."""
 
     name = "gateway"
+    _server: GatewayServer | None = None
 
     async def start(self) -> None:
         self._client = RingClient(f"ipc://{self.ring.directory}")
@@ -46,8 +47,15 @@ class GatewayActor(Actor):
         gc.freeze()  # later collections look only at objects made since, and hold the loop for less
 
     async def stop(self) -> None:
-        await self._server.stop()
+        if self._server is not None:
+            await self._server.stop()
         await self._client.close()
+
+    @property
+    def in_flight(self) -> int:
+        """In a drain, answers that have not left: one that is complete may still wait for a slow
+        reader."""
+        return self._server.num_answering if self._server and self.is_draining else 0
 
     def new_epoch(self) -> None:
         pass  # the client has received it too

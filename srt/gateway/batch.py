@@ -30,11 +30,18 @@ MAX_REFUSALS = 1024  # callers whose refusals are remembered
 
 class Batch:
     """Admitted requests, in the order of their prompts: `samples` for each prompt. What is `held`
-    for them is given back when they are closed."""
+    for them is given back when they are closed. `fields` maps the ring's fields to the caller's, in
+    errors after admission."""
 
     def __init__(
-        self, gateway: Gateway, generations: list[Generation], started: float, samples: int = 1
+        self,
+        gateway: Gateway,
+        generations: list[Generation],
+        started: float,
+        samples: int,
+        fields: Callable[[int], Names],
     ) -> None:
+        self._fields = fields
         self.generations = generations
         self.started = started
         self.samples = samples
@@ -72,7 +79,10 @@ class Batch:
         return await all_of(self._result(i) for i in range(len(self.generations)))
 
     async def _result(self, index: int) -> GenerateOutput:
-        output = await self.generations[index].result()
+        try:
+            output = await self.generations[index].result()
+        except RequestError as error:
+            raise error.renamed(self._fields(index // self.samples)) from error
         self._timers[index].on_result()
         return output
 
@@ -88,10 +98,15 @@ class Batch:
         given = intervals or [None] * len(self.generations)
         pairs = zip(self.generations, given, strict=True)
         iterators = [_spaced(g, interval or default) for g, interval in pairs]
-        async with aclosing(_merged(iterators)) as merged:
-            async for index, output in merged:
-                self._timers[index].on_snapshot(output)
-                yield index, output
+        try:
+            async with aclosing(_merged(iterators)) as merged:
+                async for index, output in merged:
+                    self._timers[index].on_snapshot(output)
+                    yield index, output
+        except RequestError as error:
+            if len(self.generations) > self.samples:  # of one of several prompts
+                raise
+            raise error.renamed(self._fields(0)) from error
 
     async def aclose(self) -> None:
         """Abort what has not finished. Idempotent."""
@@ -201,7 +216,7 @@ async def submit_all(
             prompts = await _with_media(gateway, requests, names, media, room)
         gateway.was_ready = True
         generations = [sample for samples in prompts for sample in samples]
-        batch = Batch(gateway, generations, started, len(prompts[0]))
+        batch = Batch(gateway, generations, started, len(prompts[0]), names)
         if any(each.keeps for each in media):
             batch.held = held.pop_all()
     for request, samples in zip(requests, prompts, strict=True):

@@ -35,6 +35,7 @@ COUNTERS = {
     "prompt_tokens_total": "Prompt tokens of all requests.",
     "generation_tokens_total": "Generated tokens.",
     "jump_forward_tokens_total": "Of those, forced by a constraint and not sampled.",
+    "closed_outputs_total": "Constrained outputs that were steered to their end.",
     "num_requests_total": "Requests that reached the scheduler.",
     "num_aborted_requests_total": "Requests that were aborted.",
     "num_retracted_reqs_total": "Times a running request was put back into the queue.",

@@ -64,6 +64,7 @@ class Actor:
         self.info: dict[str, Any] = {}
         self.dropped = Dropped()
         self._last_beat: Heartbeat | None = None
+        self.is_draining = False
         # A supervisor that replaces silent parts hears of each four times before.
         often_s = self.args.step_timeout / 4 or _REPEAT_S
         self._beats_to_a_repeat = max(1, int(min(_REPEAT_S, often_s) / HEARTBEAT_INTERVAL_S))
@@ -193,7 +194,9 @@ class Actor:
             for incarnation in lost:
                 self.scheduler_lost(incarnation)
         if event.draining:
+            self.is_draining = True
             self.drain()
+            self._send_beat(ctl)
         self.hear(event)
 
     async def _beat(self, ctl: RingSocket) -> None:
@@ -213,6 +216,7 @@ class Actor:
             self.info,
             self.dropped.count,
             self.has_progressed,
+            self.is_draining,
         )
         if beat != self._last_beat and send_now(ctl, beat):
             self._last_beat = beat

@@ -344,12 +344,13 @@ class Supervisor:
             return
         self._draining = True
         self._changed.set()
-        deadline = time.monotonic() + self._args.drain_timeout
         log.info("stopping: up to %.0f s for requests in flight", self._args.drain_timeout)
-        # Two beat intervals, so that counts from before the refusal do not mislead.
-        settled = time.monotonic() + 2 * HEARTBEAT_INTERVAL_S
+        deadline = (began := time.monotonic()) + self._args.drain_timeout
+        settled = began + 2 * HEARTBEAT_INTERVAL_S  # counts from before the refusal would mislead
         while time.monotonic() < deadline and not self._forced.is_set():
-            if time.monotonic() > settled and self._in_flight() == 0:
+            fronts = [c for c in self._children.values() if c.part in ("tokenizer", "gateway")]
+            have_heard = all(child.beat and child.beat.is_draining for child in fronts)
+            if (have_heard or time.monotonic() > settled) and self._in_flight() == 0:
                 return
             await asyncio.sleep(0.02)
 
@@ -360,10 +361,9 @@ class Supervisor:
         """End all children, the gateway first; nothing is left running."""
         self._stop.set()
         self._closing = True
-        gateway = [child for child in self._children.values() if child.part == "gateway"]
-        ring = [child for child in self._children.values() if child.part != "gateway"]
-        await self._terminate(gateway)
-        await self._terminate(ring)
+        children = self._children.values()
+        await self._terminate([child for child in children if child.part == "gateway"])
+        await self._terminate([child for child in children if child.part != "gateway"])
         await self._tasks.close()
         self._context.destroy()
         if self._listener is not None:

@@ -210,11 +210,18 @@ FrontReply = Admitted | Refused | Tokenized | Captured
 
 class Finish(Struct, frozen=True, array_like=True, omit_defaults=True):
     """Why a request ended: "stop" (matched: token id or stop string), "length", "timeout" or
-    "abort"."""
+    "abort". At `steered` positions of a constrained output, tokens were ruled out, or appended, so
+    that it came to its end within the limit."""
 
     type: str
     matched: int | str | None = None
     error: ErrorInfo | None = None
+    steered: int = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the output is whole because it was steered to its end."""
+        return self.type == "stop" and self.steered > 0
 
 
 class LogprobDetail(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -34,7 +34,8 @@ class TokenizedReq(RingMessage, frozen=True):
     """An admitted request. `eos_ids` are the ids that end it (none with ignore_eos).
 
     `sampling.max_new_tokens` is never None here, and `sampling.seed` may be. A constraint is no
-    longer in `sampling`: `grammar` is the key of its artefact, empty without one.
+    longer in `sampling`: `grammar` is the key of its artefact, empty without one; with one,
+    `sampling.close` is never None.
 
     The output may contain none of the sequences `bad_ids` (they are `sampling.bad_words`).
 

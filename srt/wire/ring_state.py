@@ -92,7 +92,8 @@ class Heartbeat(RingMessage, frozen=True):
 
     `in_flight` counts the requests the part still holds (the front's count decides a drain).
     `info` holds facts for the start-up log. `dropped` messages could not be understood.
-    `has_progressed`: it has done work that it was started for.
+    `has_progressed`: it has done work that it was started for. `is_draining`: it has heard that the
+    server stops, and counts no requests that came after.
     """
 
     part: str
@@ -102,3 +103,4 @@ class Heartbeat(RingMessage, frozen=True):
     info: dict[str, Any] = {}
     dropped: int = 0
     has_progressed: bool = False
+    is_draining: bool = False

@@ -92,6 +92,8 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt's last tokens back if a longer token begins with their text, and lets the model write
     that text again, in these or other tokens; it is not returned. `speculative` says whether tokens
     may be guessed and verified several at a time, as the server is set to; the output is the same.
+    `close` says whether constrained output is steered to an end within the limit of tokens; None is
+    what the server does by itself.
 
     Logits are changed in this order, before the temperature: `repetition_penalty` divides the
     positive ones, and multiplies the negative ones, of every token that the prompt or the output
@@ -187,6 +189,14 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Speculative,
         Meta(description='"off" guesses no tokens ahead; the output is the same.'),
     ] = "auto"
+    close: Annotated[
+        bool | None,
+        Meta(
+            description="Bring constrained output to an end that its constraint allows before the "
+            "limit of tokens; null: JSON Schemas, calls that must be made, all as the server is "
+            "set."
+        ),
+    ] = None
 
     def shared(self) -> dict[str, Any]:
         """These parameters, for a body of another API."""
@@ -296,6 +306,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         if not given:
             _check(self.constraint_after == "", "constraint_after", "needs a constraint")
             _check(self.json_whitespace == "compact", "json_whitespace", "needs a constraint")
+            _check(not self.close, "close", "needs a constraint")
             return
         kind, value = given[-1]
         _check(len(given) == 1, kind, f"cannot be combined with {given[0][0]}")

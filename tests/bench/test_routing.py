@@ -11,17 +11,19 @@ from bench.routing.shapes import SHAPES, Words, source_of
 POOL = 131_072
 
 
-# The bars are not met with fewer requests, and `tree` has the most of them.
-LONG = pytest.param("tree", marks=pytest.mark.slow)
+# The bars are not met with fewer requests, and these have the most of them.
+LONG = ("tree", "multiturn")
 
 
-@pytest.mark.parametrize("name", [LONG if name == "tree" else name for name in SHARING])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SHARING]
+)
 def test_the_default_policy_meets_its_bars(name: str) -> None:
     (row,) = (r for r in rows([name], [4], [0.0], POOL, 4.0, seed=0) if r.policy == POLICY)
     assert row.missed == []
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 1.0])
+@pytest.mark.parametrize("delay_s", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("scale", [2.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_it_is_not_much_slower_than_the_best_other_with_eight(scale: float, delay_s: float) -> None:
     found = list(rows(["fewshot", "zipf"], [8], [delay_s], POOL, scale, seed=1))

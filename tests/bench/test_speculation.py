@@ -15,6 +15,8 @@ from bench.load import Record, Run
 from bench.report import figures_of
 from bench.speculation import Guesses, Turn, differences, guesses_of, summary, take_turns
 from bench.speculation_offline import ALL, FIRST, Recorded, guess_times, record, tokens_per_step
+from bench.speculation_peers import node_for
+from bench.workloads import Node
 from srt.wire.messages import Finish
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served
@@ -109,11 +111,19 @@ srt_forward_steps_total 5
     assert found.accept_length == 3.0
     assert found.since(Guesses(drafted=2)).drafted == 10
     assert guesses_of("").accept_length is None
+    text = """
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0"} 4.0
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 20.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 10.0
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 3
+"""
+    assert guesses_of(text) == Guesses(verified=4, drafted=20, accepted=10)
 
 
 def turn(server: str, number: int, wall_s: float) -> Turn:
     run = Run([Record(0.0, wall_s, [], "x", 10, None, 100)], wall_s, 0.1)
-    counted = Guesses() if server == "off" else Guesses(20, 80, 60, 40, 1.0, 0.1)
+    counted = Guesses() if server in ("off", "vllm") else Guesses(20, 80, 60, 40, 1.0, 0.1)
     return Turn(server, "quote", 1, figures_of(run), counted, {number: "x"})
 
 
@@ -140,26 +150,58 @@ def test_the_table() -> None:
     assert text.endswith("auto over the best fixed, 4: 1.10 (median of pairs 1.10)")
 
 
-@pytest.mark.parametrize(
-    ("peer", "options"),
-    [
-        ("vllm", ["--speculative-config", '"method":"ngram"', '"num_speculative_tokens":8']),
-        ("llamacpp", ["--spec-type ngram-simple", "--draft-max 8", "--extra 1"]),
-    ],
-)
-def test_command_lines(peer: str, options: list[str], tmp_path: Path) -> None:
+def test_the_table_with_peers() -> None:
+    walls = {"off": 2.0, "auto": 1.0, "vllm": 8.0, "vllm/ngram": 4.0}
+    turns = [turn(name, 0, wall_s) for name, wall_s in walls.items()]
+    turns += [turn(name, 1, wall_s) for name, wall_s in (walls | {"vllm/ngram": 2.0}).items()]
+    (text,) = summary(turns)
+    _, ours, _, theirs = text.split("\n\n")
+    assert "vllm" not in ours
+    rows = {
+        cells[0]: cells[1:]
+        for line in theirs.splitlines()
+        if (cells := [cell.strip() for cell in line.strip("|").split("|")])
+    }
+    assert rows["off"] == ["50.0", "-", "-", "2.00 (2.00 to 2.00)"]
+    assert rows["auto"] == ["100.0", "4.00", "2.00 (2.00 to 2.00)", "-"]
+    assert rows["vllm"][2:] == ["-", "8.00 (8.00 to 8.00)"]
+    assert rows["vllm/ngram"] == ["33.3", "4.00", "2.67 (2.00 to 4.00)", "3.00 (2.00 to 4.00)"]
+    turns[2].figures.out_tok_s = turns[2].figures.out_tokens = 0  # where a request has failed
+    assert "8.00" not in summary(turns)[0]
+
+
+def test_command_lines(tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.touch()
-    args = speculation.parse_args(
-        ["--peer", peer, "--peer-args", "--extra 1", "--model-file", str(model)]
-    )
-    found = speculation.contenders_of(args, tmp_path)
-    lines = {one.name: " ".join(one.extra) for one in found}
-    assert list(lines) == ["off", "1", "2", "4", "8", "tree", "auto", peer]
+    names = ["llamacpp", "llamacpp/k4v", "vllm", "vllm/ngram"]
+    args = speculation.parse_args(["--peers", *names, "--model-file", str(model)])
+    lines = {one.name: " ".join(one.extra) for one in speculation.contenders_of(args, tmp_path)}
+    assert list(lines) == ["off", "1", "2", "4", "8", "tree", "auto", *names]
     assert lines["off"] == "--speculative off"
     assert lines["4"] == "--speculative own --speculative-max-tokens 4"
     assert lines["tree"] == "--speculative tree --speculative-max-tokens 8"
-    assert all(option in lines[peer] for option in options)
+    assert lines["llamacpp"] == "--metrics --parallel 16 -c 32768"
+    assert lines["llamacpp/k4v"] == (
+        "--spec-type ngram-map-k4v --spec-ngram-map-k4v-size-n 8 --spec-ngram-map-k4v-size-m 8 "
+        f"--spec-ngram-map-k4v-min-hits 2 {lines['llamacpp']}"
+    )
+    assert lines["vllm"] == ""
+    option, _, config = lines["vllm/ngram"].partition(" ")
+    assert option == "--speculative-config"
+    assert json.loads(config) == {
+        "method": "ngram",
+        "num_speculative_tokens": 5,
+        "prompt_lookup_min": 4,
+        "prompt_lookup_max": 4,
+    }
+
+
+def test_schemas_as_servers_take_them() -> None:
+    node = next(COPYING["extract"](None, random.Random(0)))
+    assert node_for("off", node) == node
+    assert node_for("llamacpp/k4v", node).fields == {"json_schema": RECORDS}
+    assert node_for("vllm", node).fields == {"structured_outputs": {"json": RECORDS}}
+    assert node_for("vllm", Node("a", 1)) == Node("a", 1)
 
 
 def test_replayed_guesses(tmp_path: Path) -> None:
@@ -169,10 +211,12 @@ def test_replayed_guesses(tmp_path: Path) -> None:
     assert tokens_per_step([periodic], 8) == 9.0
     assert tokens_per_step([periodic], 2) == 3.0
     assert tokens_per_step([fresh], 8) == 1.0
-    times = guess_times([periodic, fresh, periodic], 300)
-    later = [len(times[name]) for name in ("own", "tree", "seen", "limits", ALL)]
-    assert len(times[FIRST]) == 3 and len(set(later)) == 1 and later[0] > 10
-    assert all(all_us >= own_us for own_us, all_us in zip(times["own"], times[ALL], strict=True))
+    times = guess_times([periodic, periodic, fresh], 300)
+    seen, own, tree, limits, later = (
+        len(times[name]) for name in ("seen", "own", "tree", "limits", ALL)
+    )
+    assert len(times[FIRST]) == 3 and 10 < seen < own < tree == limits == later
+    assert all(all_us >= us for us, all_us in zip(times["tree"], times[ALL], strict=True))
     file = tmp_path / "recorded.json"
     file.write_text('[{"workload": "a", "prompt": [1], "outputs": [2], "limit": 3}]')
     assert record({}, "", file) == [Recorded("a", [1], [2], 3)]

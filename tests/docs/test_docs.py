@@ -1,9 +1,10 @@
 """Runs what the documents show.
 
-`python` blocks run as programs of their own, and `sh` blocks of curl commands run in a shell, both
-against the shared server in place of the default address. An `output` block after a block lists
-lines that it must print. Other `sh` commands are checked without running them: make targets must
-exist, and options must parse. `json` blocks must be JSON; `text` blocks are pictures.
+`python` blocks run as programs of their own, in forks of a process that has imported `lang`, and
+`sh` blocks of curl commands run in a shell, both against the shared server in place of the default
+address. An `output` block after a block lists lines that it must print. Other `sh` commands are
+checked without running them: make targets must exist, and options must parse. `json` blocks must be
+JSON; `text` blocks are pictures.
 """
 
 import json
@@ -12,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from bench.vision import parse_args as parse_vision_args
 from srt.chat import parse_args as parse_chat_args
 from srt.command_line import _LATER, _parser, parse_args
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
+from tests.docs.preloaded import TIMEOUT_S
 from tests.docs.tables import ROOT, documents
 from tests.e2e.server import Server
 from tests.scheduler_proc.driver import Driver
@@ -44,7 +46,6 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "srt.chat": parse_chat_args,
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
-TIMEOUT_S = 240
 _GPU_REPORT = "bench/gpu_report/__main__.py"
 _SPECULATION = "bench/speculation.py"
 
@@ -82,12 +83,56 @@ def check_output(block: Block, done: subprocess.CompletedProcess[str]) -> None:
         assert not missing, f"{block.where} does not print {missing}, but:\n{done.stdout}"
 
 
+class Preloaded:
+    """Runs programs in forks of a process that has imported what most of them import."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.docs.preloaded"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, directory: Path) -> subprocess.CompletedProcess[str]:
+        """The end of `block.py` in this directory."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{directory}\n")
+        self.process.stdin.flush()
+        try:
+            status = int(self.process.stdout.readline())
+        except BaseException:  # the next one would read the end of this one
+            self.process.kill()
+            raise
+        out, err = ((directory / name).read_text() for name in ("out", "err"))
+        return subprocess.CompletedProcess("block.py", status, out, err)
+
+
+@pytest.fixture(scope="module")
+def preloaded() -> Iterator[Preloaded]:
+    preloaded = Preloaded()
+    with preloaded.process as process:
+        yield preloaded
+        process.kill()
+
+
 @pytest.mark.parametrize("block", PYTHON, ids=where)
-def test_python_blocks_run(block: Block, server: Server, tmp_path: Path) -> None:
+def test_python_blocks_run(
+    block: Block, server: Server, preloaded: Preloaded, tmp_path: Path
+) -> None:
     """In a directory that has `server.trace`, the record of a small run."""
     write_trace(tmp_path / "server.trace")
     (tmp_path / "block.py").write_text(at_server(block.code, server))
-    check_output(block, run([sys.executable, "block.py"], tmp_path, PYTHONPATH=str(ROOT)))
+    check_output(block, preloaded.run(tmp_path))
+
+
+def test_a_block_that_fails_is_noticed(preloaded: Preloaded, tmp_path: Path) -> None:
+    (tmp_path / "block.py").write_text("print('so far')\nundefined\n")
+    done = preloaded.run(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "so far\n")
+    assert "NameError: name 'undefined' is not defined" in done.stderr
 
 
 def write_trace(path: Path) -> None:

@@ -87,7 +87,7 @@ async def test_who_leaves_the_queue_costs_nothing(server: Server) -> None:
 
     async def ask(url: str, text: str, samples: int = 1) -> None:
         async with AsyncClient(url) as client:
-            sampling = LONG | {"max_new_tokens": 400, "n": samples}
+            sampling = LONG | {"max_new_tokens": 400, "n": samples, "speculative": "off"}
             await client.generate(PROMPT + text, sampling=sampling)
 
     holder = asyncio.create_task(ask(server.url, "", places))

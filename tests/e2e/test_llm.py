@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import srt
-from srt.llm import LLM, SamplingParams, StructuredOutputsParams
+from srt.llm import LLM, CompletionOutput, RequestOutput, SamplingParams, StructuredOutputsParams
+from srt.wire.messages import NO_DRAFTS
 
 PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
@@ -52,7 +54,7 @@ def test_prompts_of_every_kind(llm: LLM) -> None:
     outputs = llm.generate(kinds, GREEDY)
     assert len({output.outputs[0].text for output in outputs}) == 1
     assert [output.prompt for output in outputs] == [text, text, None, None]
-    assert llm.generate(ids, GREEDY)[0].outputs == outputs[0].outputs
+    assert generated(llm.generate(ids, GREEDY)[0]) == generated(outputs[0])
 
 
 def test_parameters_of_each(llm: LLM) -> None:
@@ -65,11 +67,16 @@ def test_parameters_of_each(llm: LLM) -> None:
         llm.generate(PROMPTS, srt.SamplingParams())  # type: ignore[arg-type]
 
 
+def generated(output: RequestOutput) -> list[CompletionOutput]:
+    """Without what guessing did for it, which may differ."""
+    return [msgspec.structs.replace(each, drafts=NO_DRAFTS) for each in output.outputs]
+
+
 def test_samples_with_a_seed(llm: LLM) -> None:
     params = SamplingParams(n=4, seed=7, max_tokens=8)
     first, again = (llm.generate(PROMPTS[2], params, use_tqdm=False)[0] for _ in range(2))
     assert [c.index for c in first.outputs] == [0, 1, 2, 3]
-    assert first.outputs == again.outputs
+    assert generated(first) == generated(again)
     assert len({c.text for c in first.outputs}) > 1
 
 
@@ -111,9 +118,8 @@ def test_stops_and_constraints(llm: LLM) -> None:
 def test_chats(llm: LLM) -> None:
     chats = [[{"role": "user", "content": text}] for text in ("Say hello.", "Count to three.")]
     outputs = llm.chat(chats, GREEDY, use_tqdm=False)
-    assert len(outputs) == 2 and llm.chat(chats[0], GREEDY, use_tqdm=False)[0].outputs == (
-        outputs[0].outputs
-    )
+    assert len(outputs) == 2
+    assert generated(llm.chat(chats[0], GREEDY, use_tqdm=False)[0]) == generated(outputs[0])
     begun = [*chats[0], {"role": "assistant", "content": "Good day, my"}]
     (output,) = llm.chat(begun, GREEDY, use_tqdm=False, continue_final_message=True)
     assert len(output.prompt_token_ids) > len(outputs[0].prompt_token_ids)
@@ -129,7 +135,7 @@ def test_a_refused_prompt_ends_the_batch(llm: LLM) -> None:
 def test_a_batch_of_more_than_the_server_takes_at_once() -> None:
     with LLM(max_total_tokens=4096, max_queued_requests=8) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=2, n=2)
-        prompts = [f"The number {i} and the number" for i in range(24)]
+        prompts = [f"The number {i} and the number" for i in range(12)]
         outputs = llm.generate(prompts, params, use_tqdm=False)
-    assert len(outputs) == 24
+    assert len(outputs) == 12
     assert all(len(output.outputs) == 2 for output in outputs)

@@ -87,7 +87,7 @@ async def test_each_kind(server: Server) -> None:
 
 
 async def test_a_length_leaves_a_beginning(server: Server) -> None:
-    answer = await generate(server, json_schema=SCHEMA, max_new_tokens=3)
+    answer = await generate(server, json_schema=SCHEMA, max_new_tokens=3, close=False)
     assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
     assert '{"name":"'.startswith(answer["text"][:9]) or answer["text"].startswith('{"name":"')
 

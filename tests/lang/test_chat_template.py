@@ -61,6 +61,13 @@ def test_sampling_becomes_the_runtimes_or_is_refused() -> None:
     assert biased["repetition_penalty"] == 1.5 and "n" not in biased
     with pytest.raises(RequestError, match="logit_bias"):
         params_of(Sampling(logit_bias={"the": 2.0}))
+    closes = [
+        params.get("close"),
+        biased.get("close"),
+        params_of(Sampling(close=True)).get("close"),
+    ]
+    assert closes == [True, None, None]
+    assert params_of(Sampling(regex="x", close=False))["close"] is False
     asked = _request(Sampling(return_logprob=True, top_logprobs_num=2))
     assert asked["top_logprobs"] == 2
 

@@ -22,7 +22,7 @@ from lang.sampling import Sampling
 from tests.lang.fakes import BOOM, FakeBackend
 from tests.lang.programs import World, program, programs
 
-FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def told(prompt: Prompt, sampling: Sampling) -> str:

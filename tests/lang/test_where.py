@@ -72,7 +72,7 @@ predicates = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(predicates, st.lists(texts, min_size=1, max_size=20))
 def test_the_constraint_means_what_the_predicate_means(
     predicate: Predicate, samples: list[str]

@@ -86,7 +86,7 @@ class FakeDevice(FakeExecutor):
         self.era = 0
         self.launched: list[tuple[Step, bool]] = []  # with whether one before it still ran
         self.num_dropped = 0
-        self.faults: list[AssertionError] = []  # what the model found wrong with a step
+        self.faults: list[Exception] = []  # what the model found wrong with a step
         threading.Thread(target=self._work, name="fake device", daemon=True).start()
 
     def release(self, count: int = 1) -> None:
@@ -156,15 +156,16 @@ class FakeDevice(FakeExecutor):
             result = self.run(batch)
             if pending.fails:
                 raise DeviceError("made to fail late")
+            # The plan of another step may have another number of samples.
+            for column, values in zip(pending.host.columns, result.columns, strict=True):
+                column[:] = values
         except Exception as error:
-            if isinstance(error, AssertionError):
+            if not isinstance(error, DeviceError):
                 self.faults.append(error)
             self._lost_era = max(self._lost_era, pending.era)
             pending.error = error
         else:
             pending.next_ids = result.next_ids
-            for column, values in zip(pending.host.columns, result.columns, strict=True):
-                column[:] = values
         pending.event.set()
 
 

@@ -34,6 +34,7 @@ PROMPT = [4, 5]
 class Compiled:
     backend = "fake"
     num_bytes = 10
+    narrows, fewest_tokens = True, 0
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -10,6 +10,7 @@ from scheduler_proc.invariants import check_invariants
 from scheduler_proc.step import Step
 from srt.wire.messages import Finish
 from srt.wire.sampling import SamplingParams, Scoring
+from tests.scheduler_proc.drafting.reqs import plain, req_of
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import detail_at, hash_of, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
@@ -263,6 +264,15 @@ def test_flush_needs_an_idle_scheduler() -> None:
     assert not driver.core.flush_cache()
     driver.run()
     assert driver.core.flush_cache() and driver.core.pool.free_size == 200
+
+
+def test_after_a_flush_nothing_of_ended_requests_is_guessed() -> None:
+    driver = Driver(max_total_tokens=200, speculative="auto")
+    output = driver.generate([4, 5], max_new=8)
+    req, seen = req_of([1, *output[:4]]), driver.core.speculation.sources[-1]
+    assert plain(seen.match(req, 2)) == (4, output[4:6])
+    assert driver.core.flush_cache()
+    assert seen.match(req, 2) is None
 
 
 def test_a_new_epoch_forgets_requests_and_keeps_the_cache() -> None:

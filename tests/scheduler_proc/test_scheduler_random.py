@@ -295,21 +295,21 @@ def drive(
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_random_traffic_keeps_the_books_and_the_outputs(lag: int, policy: str) -> None:
-    """400 steps each, 3,200 in all, in a pool so small that evictions and retractions occur."""
-    core = drive(seed=7 + lag, steps=400, lag=lag, policy=policy, pool=220).driver.core
+    """200 turns each, 1,600 in all, in a pool so small that evictions and retractions occur."""
+    core = drive(seed=7 + lag, steps=200, lag=lag, policy=policy, pool=220).driver.core
     assert core.counters.retracted > 0 and core.cache.evicted_total > 0
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_random_traffic_without_the_radix_cache(lag: int) -> None:
-    traffic = drive(seed=3, steps=300, lag=lag, policy="lpm", pool=400, disable_radix_cache=True)
+    traffic = drive(seed=3, steps=150, lag=lag, policy="lpm", pool=400, disable_radix_cache=True)
     assert traffic.driver.core.counters.cached_tokens == 0
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("constrained", [0.5, 1.0])
 def test_random_traffic_with_grammars(lag: int, constrained: float) -> None:
-    traffic = drive(11, 500, lag, "lpm", pool=150, constrained=constrained)
+    traffic = drive(11, 250, lag, "lpm", pool=150, constrained=constrained)
     assert traffic.driver.core.counters.retracted > 0
 
 
@@ -318,7 +318,7 @@ def test_random_traffic_with_grammars(lag: int, constrained: float) -> None:
 def test_random_traffic_with_penalties_and_rules(lag: int, constrained: float) -> None:
     """Each req is sampled as if it were alone, and each position has its details, beside reqs that
     ask for nothing and keep running at lag 1."""
-    traffic = drive(17, 300, lag, "lpm", pool=170, constrained=constrained, wishing=0.7)
+    traffic = drive(17, 150, lag, "lpm", pool=170, constrained=constrained, wishing=0.7)
     assert traffic.driver.core.counters.retracted > 0 and traffic.num_stuck > 0
 
 
@@ -327,7 +327,7 @@ def test_random_traffic_with_penalties_and_rules(lag: int, constrained: float) -
 def test_random_traffic_with_poisoned_rows(lag: int, constrained: float, wishing: float) -> None:
     """A token of `poison` fails every step: the reqs that reach it end, and no others."""
     poison = frozenset(range(500, 506))
-    traffic = drive(23, 400, lag, "lpm", 200, constrained, wishing, poison)
+    traffic = drive(23, 200, lag, "lpm", 200, constrained, wishing, poison)
     assert traffic.num_failed > 3
 
 
@@ -335,7 +335,7 @@ def test_random_traffic_with_poisoned_rows(lag: int, constrained: float, wishing
 @pytest.mark.parametrize("policy", POLICIES)
 def test_random_traffic_outlives_its_cores(lag: int, policy: str) -> None:
     """Each req goes on where a core was lost: the same outputs, details and ends."""
-    traffic = drive(31, 250, lag, policy, 220, constrained=0.3, wishing=0.4, losses=0.1)
+    traffic = drive(31, 125, lag, policy, 220, constrained=0.3, wishing=0.4, losses=0.1)
     assert traffic.driver.num_resumed > 20
 
 
@@ -345,7 +345,7 @@ def test_random_traffic_with_pictures(lag: int, facts: MediaFacts) -> None:
     """No picture is taken for another, in an encoder cache that has room for a few, in which some
     encodes fail, and with cores that are lost."""
     traffic = drive(
-        *(41, 300, lag, "lpm", 200, 0.2, 0.3),
+        *(41, 250, lag, "lpm", 200, 0.2, 0.3),
         losses=0.01,
         showing=0.4,
         media=facts,

@@ -156,7 +156,7 @@ class Raising(FakeExecutor):
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
 )
 def test_random_traffic(tmp_path: Path, lag: int, policy: str, seed: int) -> None:
     """Small pools, so that suspects wait for memory and are retracted; grammars, chunks, aborts,

@@ -80,10 +80,29 @@ def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
     admitted = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0))
     plain = front.generate(B, request(sampling={"temperature": 0.5}), now=0.0)
     assert isinstance(plain, Admission) and plain.parts[0].grammar == ""
-    assert admitted == {(A, "r"): replace(plain.parts[0], client=A, grammar="key")}
+    sampling = replace(plain.parts[0].sampling, close=False)
+    part = replace(plain.parts[0], client=A, grammar="key", sampling=sampling)
+    assert admitted == {(A, "r"): part}
     assert front.aborted(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
     front.dispatch.credit(Credit(A, "r", EPOCH))
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "closes"),
+    [
+        ({"regex": "a+"}, False),
+        ({"regex": "a+", "close": True}, True),
+        ({"json_schema": "{}"}, True),
+        ({"json_schema": "{}", "close": False}, False),
+        ({"ebnf": 'root ::= "a"'}, False),
+    ],
+)
+def test_only_schemas_are_closed_by_themselves(fields: dict[str, Any], closes: bool) -> None:
+    front = make_front()
+    question = asked(front, request("r", sampling=fields))
+    (part,) = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)).values()
+    assert part.sampling.close is closes
 
 
 def test_one_question_for_one_constraint() -> None:

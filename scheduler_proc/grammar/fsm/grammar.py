@@ -9,6 +9,7 @@ token, so taking tokens back is cheap. Masks come from the artefact, else from t
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from scheduler_proc.grammar.base import NONE_SEEN, GrammarError, SeenMasks
 from scheduler_proc.grammar.fsm.arrays import MaskRows, checked_masks, checked_tables
 from scheduler_proc.grammar.fsm.chains import Chains
+from scheduler_proc.grammar.fsm.closing import Closing
 from scheduler_proc.grammar.fsm.mask_order import mask_order
 from scheduler_proc.grammar.fsm.token_masks import TokenMasks
 from scheduler_proc.grammar.fsm.trim import TrimmedDFA, trim
@@ -36,10 +38,18 @@ class FsmGrammar:
 
     backend = "fsm"
 
+    narrows = True
+
     def __init__(
-        self, trimmed: TrimmedDFA, chains: Chains, masks: MaskRows, vocabulary: TokenVocabulary
+        self,
+        trimmed: TrimmedDFA,
+        chains: Chains,
+        masks: MaskRows,
+        vocabulary: TokenVocabulary,
+        fewest_tokens: int | None = None,
     ) -> None:
-        """Takes tables that are known to be sound; see `build` and `from_arrays`."""
+        """Takes tables that are known to be sound; see `build` and `from_arrays`. `fewest_tokens`
+        is found when it is needed if it is not given."""
         dfa = trimmed.dfa
         self.trimmed = trimmed
         self.chains = chains
@@ -61,6 +71,9 @@ class FsmGrammar:
         self._eos_ids = frozenset(vocabulary.eos_ids)
         self._free = _free_states(trimmed, vocabulary)
         self._not_eos = ~vocabulary.pack(vocabulary.eos_ids)
+        self._fewest_tokens = fewest_tokens
+        self._closing_owner = self._cache.new_owner()
+        weakref.finalize(self, self._cache.drop, self._closing_owner)
         self._kinds = bytearray(dfa.num_states)
         self._seen: defaultdict[int, dict[int, weakref.ref[np.ndarray]]] = defaultdict(dict)
         self._num_seen = 0
@@ -91,7 +104,20 @@ class FsmGrammar:
             + len(self._kinds)
             + self._num_seen * _BYTES_PER_SEEN
             + self._cache.owned_bytes(self._owner)
+            + self._cache.owned_bytes(self._closing_owner)
+            + (self.closing.num_bytes if "closing" in self.__dict__ else 0)
         )
+
+    @cached_property
+    def closing(self) -> Closing:
+        """What knows how far the ends are: made for outputs that must end within a limit."""
+        return Closing(self.trimmed, self.vocabulary)
+
+    @property
+    def fewest_tokens(self) -> int:
+        if self._fewest_tokens is None:
+            self._fewest_tokens = self.closing.fewest_tokens(0)
+        return self._fewest_tokens
 
     def start(self) -> "FsmPosition":
         return FsmPosition(self, [0])
@@ -109,7 +135,8 @@ class FsmGrammar:
         }
         if ends is not None:
             arrays["token_ends"] = ends
-        return {"vocabulary": self.vocabulary.fingerprint}, arrays
+        facts = {"vocabulary": self.vocabulary.fingerprint, "fewest_tokens": self.fewest_tokens}
+        return facts, arrays
 
     @classmethod
     def from_arrays(
@@ -122,9 +149,12 @@ class FsmGrammar:
         """
         if facts.get("vocabulary") != vocabulary.fingerprint:
             raise GrammarError("the compiled grammar is of another vocabulary")
+        fewest_tokens = facts.get("fewest_tokens")
+        if type(fewest_tokens) is not int or fewest_tokens < 0:
+            raise GrammarError("the compiled grammar is damaged: it has no fewest tokens")
         trimmed = checked_tables(arrays)
         masks = checked_masks(arrays, trimmed.dfa.num_states, vocabulary)
-        return cls(trimmed, Chains(trimmed.dfa), masks, vocabulary)
+        return cls(trimmed, Chains(trimmed.dfa), masks, vocabulary, fewest_tokens)
 
     # ---- for positions -------------------------------------------------------------------------
 
@@ -140,6 +170,30 @@ class FsmGrammar:
         if not mask.any():
             raise GrammarError("the output is complete: no token can follow")
         self._cache.put(self._owner, state, mask)
+        return mask
+
+    def narrow(self, state: int, row: np.ndarray, left: int) -> bool:
+        """See `Grammar.narrow`."""
+        if state == _ENDED or not 0 < left <= self.closing.reach:
+            return False
+        mask = self._closing_mask(state, left)
+        if mask is None:
+            return False
+        narrowed = row & mask
+        if not narrowed.any() or np.array_equal(narrowed, row):
+            return False
+        row[:] = narrowed
+        return True
+
+    def _closing_mask(self, state: int, left: int) -> np.ndarray | None:
+        """What may follow with `left` more tokens, EOS included; None if it is not limited."""
+        key = state * (self.closing.reach + 1) + left
+        mask = self._cache.get(self._closing_owner, key)
+        if mask is None:
+            mask = self.closing.mask(state, left, self.mask(state))
+            if mask is not None:
+                mask |= self.vocabulary.eos_mask
+                self._cache.put(self._closing_owner, key, mask)
         return mask
 
     def plain_mask(self, state: int) -> np.ndarray | None:
@@ -290,6 +344,21 @@ class FsmPosition:
 
     def seen_after(self) -> SeenMasks:
         return self._grammar.seen_after(self._states[-1])
+
+    def narrow(self, row: np.ndarray, left: int) -> bool:
+        return self._grammar.narrow(self._states[-1], row, left)
+
+    def near(self, left: int) -> bool:
+        state = self._states[-1]
+        is_bound = state != _ENDED and not self._grammar.is_free(state)
+        return is_bound and left - 1 <= self._grammar.closing.reach
+
+    def ends_within(self, left: int) -> bool:
+        state = self._states[-1]
+        return state == _ENDED or self._grammar.closing.ends_within(state, left)
+
+    def instead_of(self, token: int) -> list[int] | None:
+        return None
 
     def fork(self) -> "FsmPosition":
         return FsmPosition(self._grammar, self._states.copy())

@@ -7,7 +7,7 @@ a special token; it has the EOS ids exactly where the state is accepting.
 
 import ctypes
 from ctypes import c_int32, c_uint8, c_uint32
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class NativeWalk:
     """srt_token_mask: 0.5 ms at most with 50,000 tokens, microseconds where few can follow."""
 
     def __init__(self, native: Library, trimmed: TrimmedDFA, vocabulary: TokenVocabulary) -> None:
-        self._native = native
+        self.native = native
         self._width = vocabulary.mask_width
         dfa, trie = trimmed.dfa, vocabulary.trie
         transitions = np.ascontiguousarray(dfa.transitions, np.int32)
@@ -65,14 +65,14 @@ class NativeWalk:
         if trimmed.token_ends is not None:
             token_ends = np.ascontiguousarray(trimmed.token_ends).view(np.uint8)
         self._alive = (trie, transitions, byte_class, token_ends)  # the C side has addresses only
-        self._dfa = library.Dfa(
+        self.dfa = library.Dfa(
             num_states=transitions.shape[0],
             num_classes=transitions.shape[1],
             transitions=pointer(transitions, c_int32),
             byte_class=pointer(byte_class, c_uint8),
             token_ends=None if token_ends is None else pointer(token_ends, c_uint8),
         )
-        self._trie = library.Trie(
+        self.trie = library.Trie(
             num_nodes=trie.num_nodes,
             num_tokens=len(trie.token_ids),
             vocab=vocabulary.vocab_size,
@@ -85,10 +85,17 @@ class NativeWalk:
         )
 
     def mask(self, state: int) -> np.ndarray:
+        return self._mask(state, None, 0)
+
+    def mask_within(self, state: int, distances: np.ndarray, most: int) -> np.ndarray:
+        """Of `mask` the tokens that lead to states of at most such a distance, int32 [S]."""
+        return self._mask(state, pointer(distances, c_int32), most)
+
+    def _mask(self, state: int, distances: Any, most: int) -> np.ndarray:
         mask = np.empty(self._width, np.uint32)
-        trie, dfa = ctypes.byref(self._trie), ctypes.byref(self._dfa)
-        out = pointer(mask, c_uint32)
-        self._native.check(self._native.c.srt_token_mask(trie, dfa, state, out))
+        trie, dfa, out = ctypes.byref(self.trie), ctypes.byref(self.dfa), pointer(mask, c_uint32)
+        rc = self.native.c.srt_token_mask(trie, dfa, state, distances, most, out)
+        self.native.check(rc)
         return mask
 
 
@@ -108,6 +115,30 @@ class NumpyWalk:
 
     def mask(self, state: int) -> np.ndarray:
         trie = self._vocabulary.trie
+        readable = self._token_ends[self._states(state)[trie.token_nodes]]
+        return self._vocabulary.pack(trie.token_ids[readable])
+
+    def mask_within(self, state: int, distances: np.ndarray, most: int) -> np.ndarray:
+        """Of `mask` the tokens that lead to states of at most such a distance, int32 [S]."""
+        trie = self._vocabulary.trie
+        reached = self._states(state)[trie.token_nodes]
+        is_near = self._token_ends & np.append(distances <= most, False)
+        return self._vocabulary.pack(trie.token_ids[is_near[reached]])
+
+    def reached(self, state: int) -> tuple[np.ndarray, int]:
+        """The states that tokens lead to, each once and in the order of the trie, int64 [n]; and
+        how many nodes have a parent that can be entered."""
+        trie, states = self._vocabulary.trie, self._states(state)
+        dead = len(self._table) - 1
+        visited = sum(int((states[level.parents] != dead).sum()) for level in trie.levels)
+        ends = states[trie.token_nodes]
+        ends = ends[self._token_ends[ends]]
+        found, first = np.unique(ends, return_index=True)
+        return found[np.argsort(first)].astype(np.int64), visited
+
+    def _states(self, state: int) -> np.ndarray:
+        """The state at each node of the trie, the root's last: int32 [N+1]."""
+        trie = self._vocabulary.trie
         dead = len(self._table) - 1
         states = np.full(trie.num_nodes + 1, dead, np.int32)
         states[-1] = state  # the root's, which is node -1
@@ -117,5 +148,4 @@ class NumpyWalk:
             states[level.nodes] = reached
             if (reached == dead).all():
                 break
-        readable = self._token_ends[states[trie.token_nodes]]
-        return self._vocabulary.pack(trie.token_ids[readable])
+        return states

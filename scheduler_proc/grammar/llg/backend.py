@@ -9,6 +9,7 @@ validated before they are consumed; EOS never reaches the matcher.
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from time import thread_time
 from typing import Any
 
@@ -16,7 +17,13 @@ import llguidance
 import msgspec
 import numpy as np
 
-from scheduler_proc.grammar.base import NONE_SEEN, GrammarError, SeenMasks
+from scheduler_proc.grammar.base import (
+    NONE_SEEN,
+    GrammarError,
+    SeenMasks,
+    WithoutDistances,
+    fewest_forced,
+)
 from scheduler_proc.grammar.ll_grammar import LLGrammar, free_until, text_first
 from scheduler_proc.grammar.llg.ebnf import lark_of
 from scheduler_proc.grammar.llg.structural_tags import tags_grammar
@@ -80,6 +87,7 @@ class LlguidanceGrammar:
     """A compiled grammar: the text that llguidance takes, and a matcher at its beginning."""
 
     backend = "llguidance"
+    narrows = False
 
     def __init__(self, text: str, vocabulary: TokenVocabulary) -> None:
         """Raises GrammarError if llguidance refuses the grammar or it is above its limits."""
@@ -100,6 +108,10 @@ class LlguidanceGrammar:
     def num_bytes(self) -> int:
         return sys.getsizeof(self.text) + _BYTES_PER_GRAMMAR_CHAR * len(self.text)
 
+    @cached_property
+    def fewest_tokens(self) -> int:
+        return fewest_forced(self.start(), max(1, self.vocabulary.trie.max_depth))
+
     def start(self) -> "LlguidanceMatcher":
         return LlguidanceMatcher(self._pristine.deep_copy(), self.vocabulary)
 
@@ -118,7 +130,7 @@ class LlguidanceGrammar:
         return cls(text, vocabulary)
 
 
-class LlguidanceMatcher:
+class LlguidanceMatcher(WithoutDistances):
     """One request's place in a grammar; see `Grammar`."""
 
     def __init__(self, matcher: Any, vocabulary: TokenVocabulary, ended: bool = False) -> None:

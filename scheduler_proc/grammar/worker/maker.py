@@ -3,18 +3,22 @@
 Called in children only, but for `job` and `rehearse`.
 """
 
+import logging
 from contextlib import suppress
 
 import msgspec
 
+from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
-from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.grammar.worker.job import Outcome
 from scheduler_proc.grammar.worker.trial import check_affordable
 from srt.wire.constraint import Constraint
+
+log = logging.getLogger(__name__)
 
 _Job = tuple[str, Constraint]
 
@@ -32,6 +36,7 @@ class ArtefactMaker:
         """Artefacts go into `folder`, and from there into `cache`."""
         self._compiler, self._vocabulary = compiler, vocabulary
         self._folder, self._cache = folder, cache
+        self._finder = WitnessFinder(vocabulary)  # made once, before children are forked
 
     def job(self, key: str, constraint: Constraint) -> bytes:
         return msgspec.msgpack.encode((key, constraint))
@@ -49,14 +54,26 @@ class ArtefactMaker:
             return Outcome("cached")
         compiled = self._compiler.compile(constraint)
         check_affordable(compiled, self._vocabulary)
+        completion = self._completion(compiled, constraint.after)
         facts, arrays = compiled.to_arrays()
+        artefact = Artefact(compiled.backend, facts, arrays, completion)
         temporary = self._folder.temporary()
         try:
-            size = write_artefact(temporary, Artefact(compiled.backend, facts, arrays))
+            size = write_artefact(temporary, artefact)
             self._folder.add(key, temporary)
         finally:
             temporary.unlink(missing_ok=True)
         return Outcome("ok", f"{compiled.backend}, {size} bytes")
+
+    def _completion(self, compiled: CompiledGrammar, after: str) -> list[int] | None:
+        """A short output, for closing others; None if none is found, or the grammar narrows."""
+        if compiled.narrows:
+            return None
+        try:
+            return self._finder.find_ahead(compiled.start(), after.encode())
+        except BaseException:  # a panic of a library, too: closing does without it
+            log.exception("no completion is looked for")
+            return None
 
     def finish(self, job: bytes) -> None:
         """Put the artefact into the cache."""

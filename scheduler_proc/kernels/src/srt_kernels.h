@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 6
+#define SRT_ABI_VERSION 7
 
 #ifdef __cplusplus
 extern "C" {
@@ -179,10 +179,25 @@ typedef struct {
   const uint8_t *token_ends;  /* [num_states]: a token may end here; or NULL: everywhere */
 } srt_dfa;
 
-/* The tokens that the automaton can read from `state`: mask [(vocab+31)/32], bit set: readable.
+/* The tokens that the automaton can read from `state`, of these only those that lead to a state
+ * whose distance, if `distances` [num_states] is not NULL, is at most `most`: mask [(vocab+31)/32].
  * Indices outside the tables are an error, and are never read. */
 SRT_EXPORT int32_t srt_token_mask(const srt_trie *trie, const srt_dfa *dfa, int32_t state,
-                                  uint32_t *mask);
+                                  const int32_t *distances, int32_t most, uint32_t *mask);
+
+/* For each state: the fewest bytes to one of the `accepting` [num_states] ones, and the fewest
+ * tokens that spell one text so short, both [num_states]; INT32_MAX: none. */
+SRT_EXPORT int32_t srt_closing_tables(const srt_trie *trie, const srt_dfa *dfa,
+                                      const uint8_t *accepting, int32_t *bytes, int32_t *tokens);
+
+/* The fewest tokens to an accepting state, `distances` [num_states], right for all states that one
+ * may pass through on the way from `state` to acceptance within `left` tokens; INT32_MAX, or more
+ * than is right, elsewhere. `at_least` [num_states] are bounds from below. Returns 1, and writes
+ * nothing, if that takes more than `allowance` nodes of the trie. */
+SRT_EXPORT int32_t srt_closing_region(const srt_trie *trie, const srt_dfa *dfa,
+                                      const uint8_t *accepting, const int32_t *at_least,
+                                      int32_t state, int32_t left, int64_t allowance,
+                                      int32_t *distances);
 
 /* ---- single operations, for tests and benchmarks: unlike a step they allocate at each call ---- */
 typedef struct srt_pool srt_pool;

@@ -12,8 +12,9 @@ for streams.
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Collection, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,8 @@ from srt.gateway.http.unread import reading_all
 from srt.ring.listener import BACKLOG, bind_listener, url_of
 from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
 
+log = logging.getLogger(__name__)
+
 MAX_CONNECTIONS = 2048
 PROBES = frozenset({"/health", "/ready", "/metrics"})  # are still served when all places are taken
 HEAD_TIMEOUT_S = 30.0
@@ -39,6 +42,8 @@ MIN_TAKEN_BYTES = 16384  # that a peer must read in WRITE_STALL_S while a write 
 KEEP_ALIVE_S = 30
 CLOSE_S = 2.0  # for the rest of a write when a connection must make room
 SLICE_BYTES = 8192  # may be 1400 chunks of one byte
+DATE_INTERVAL_S = 1.0
+CLOSING_LOOK_S = 0.005
 STREAM_GRACE_S = 1.0  # the supervisor drains before this, and kills after two
 _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
@@ -98,6 +103,12 @@ class BoundedProtocol(H11Protocol):
             self.loop.call_soon(self._parse)
         elif not self.flow.read_paused:
             self.transport.resume_reading()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a part of an answer has still to be made, or to leave."""
+        is_made = self.cycle is None or self.cycle.response_complete
+        return not is_made or self.transport.get_write_buffer_size() > 0
 
     def close_idle(self) -> None:
         self.transport.close()  # when all is written: a peer that reads nothing keeps it open
@@ -199,9 +210,42 @@ async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
+    """uvicorn's server, which is told to end; the original looks ten times a second whether to."""
+
+    def __init__(self, config: uvicorn.Config, stream_grace_s: float) -> None:
+        super().__init__(config)
+        self._stream_grace_s = stream_grace_s
+        self._end = asyncio.Event()
+
+    def request_stop(self) -> None:
+        self.should_exit = True
+        self._end.set()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # renews the date that answers have
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_INTERVAL_S):
+                    await self._end.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        state = self.server_state
+        for server in self.servers:
+            server.close()
+        for listening in sockets or []:
+            listening.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        deadline = time.monotonic() + self._stream_grace_s
+        while (state.connections or state.tasks) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(CLOSING_LOOK_S)
+        if state.connections or state.tasks:
+            log.warning("%d connections are cut", len(state.connections))
+        for task in state.tasks:
+            task.cancel(f"the server has stopped, {self._stream_grace_s:g} s ago")
 
 
 class GatewayServer:
@@ -232,9 +276,8 @@ class GatewayServer:
             proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=stream_grace_s,  # type: ignore[arg-type]
         )
-        self._server = _Uvicorn(config)
+        self._server = _Uvicorn(config, stream_grace_s)
 
     @property
     def port(self) -> int:
@@ -247,6 +290,11 @@ class GatewayServer:
     def connections(self) -> Collection[Any]:
         """The open connections."""
         return self._server.server_state.connections
+
+    @property
+    def num_answering(self) -> int:
+        """Connections with an answer on its way."""
+        return sum(connection.is_answering for connection in self.connections)
 
     @property
     def url(self) -> str:
@@ -272,7 +320,7 @@ class GatewayServer:
 
     async def stop(self) -> None:
         """Take no more connections, give streams their grace period, then cut them. Idempotent."""
-        self._server.should_exit = True
+        self._server.request_stop()
         if self._task is not None:
             await asyncio.shield(self._task)
 

@@ -189,11 +189,14 @@ def _if_known(seconds: float | None) -> float | UnsetType:
 def finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:
     if finish is None:
         return None
+    steering: dict[str, Any] = {}
+    if finish.steered:
+        steering = {"steered": finish.steered, "closed": finish.closed}
     if finish.type == "stop":
-        return FinishReason(type="stop", matched=finish.matched)
+        return FinishReason(type="stop", matched=finish.matched, **steering)
     if finish.type in ("length", "timeout"):
         kind: Literal["length", "timeout"] = "length" if finish.type == "length" else "timeout"
-        return FinishReason(type=kind, length=completion_tokens)
+        return FinishReason(type=kind, length=completion_tokens, **steering)
     error = finish.error
     return FinishReason(
         type="abort",

@@ -175,6 +175,14 @@ def matched(output: GenerateOutput) -> int | str | None:
     return output.finish.matched if output.finish is not None else None
 
 
+def steering(output: GenerateOutput) -> dict[str, Any]:
+    """The fields of a choice that say how its end was steered, if it was."""
+    finish = output.finish
+    if finish is None or not finish.steered:
+        return {}
+    return {"steered": finish.steered, "closed": finish.closed}
+
+
 def captures_in(output: GenerateOutput, shown: str) -> list[Capture] | UnsetType:
     """The captures of a finished answer in `shown`, the part of its text that a reader gets: the
     text after the prompt, or its end. Parts of captures that are not shown are left out."""

@@ -100,9 +100,12 @@ def chat_of(
         start = -1 if body.prompt_logprobs is None else 0
         scoring = Scoring(start, max(body.top_logprobs, body.prompt_logprobs or 0))
     reads_tools = plan is not None and body.parse_tool_calls
+    sampling = body.to_params(given, after, limit)
+    if plan is not None and sampling.close is None and _must_be_whole(plan, own, given):
+        sampling = msgspec.structs.replace(sampling, close=True)
     request = Request(
         stream=body.stream,
-        sampling=body.to_params(given, after, limit),
+        sampling=sampling,
         messages=messages,
         tools=shown,
         chat=chat_options(body, vocab.chat_template or ""),
@@ -192,6 +195,13 @@ def _constraint(
     if own is not None and plan.choice == "auto" and not body.parse_tool_calls:
         return own
     return _with_tools(own, plan, form)
+
+
+def _must_be_whole(plan: ToolPlan, own: Given | None, given: Given | None) -> bool:
+    """Whether the constraint of a body with tools is closed by default: calls must be made, or its
+    own is a JSON Schema, which the tag for both no longer shows."""
+    is_schema = own is not None and own.kind == "json_schema"
+    return given is not None and (plan.choice != "auto" or is_schema)
 
 
 def _with_tools(own: Given | None, plan: ToolPlan, form: ToolFormat) -> Given | None:

@@ -16,7 +16,7 @@ from srt.answers.tool_events import CallStart, Content, EventParser, Reasoning, 
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.http.turns import slices
-from srt.gateway.openai.answers import NewTokens, captures_in, ended, matched
+from srt.gateway.openai.answers import NewTokens, captures_in, ended, matched, steering
 from srt.gateway.openai.chat import AnswerReading, Chat
 from srt.gateway.openai.logprobs import (
     Position,
@@ -228,6 +228,7 @@ class _ChatWriter:
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
             matched_stop=matched(output),
+            **steering(output),
             token_ids=ids,
             captures=captures_in(output, whole.content or ""),
         )
@@ -250,6 +251,7 @@ class _ChatWriter:
                 delta=ChatDelta(),
                 finish_reason=self._reader.finish_word(output),
                 matched_stop=matched(output),
+                **steering(output),
                 logprobs=logprobs,
                 token_ids=ids,
                 captures=captures_in(output, "".join(self._content)),

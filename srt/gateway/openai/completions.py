@@ -12,7 +12,7 @@ from srt.files.vocab import Vocab
 from srt.gateway.batch import check_size
 from srt.gateway.constraint.fields import Given
 from srt.gateway.context import GatewayInfo
-from srt.gateway.openai.answers import NewTokens, captures_in, ended, finish_word, matched
+from srt.gateway.openai.answers import NewTokens, captures_in, ended, finish_word, matched, steering
 from srt.gateway.openai.logprobs import (
     CompletionScores,
     TokenNames,
@@ -212,6 +212,7 @@ class _CompletionWriter:
             logprobs=logprobs,
             finish_reason=finish_word(output),
             matched_stop=matched(output),
+            **steering(output),
             captures=captures_in(output, self._echoed + output.text),
             token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
             prompt_token_ids=UNSET if prompt_ids is None else prompt_ids,

@@ -131,10 +131,15 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class FinishReason(Struct, frozen=True, kw_only=True):
-    """Why the text ended: a stop (what matched), the length, the time, or an abort (why)."""
+    """Why the text ended: a stop (what matched), the length, the time, or an abort (why).
+
+    `steered` positions of a constrained output were chosen so that it ends within its limit, if
+    any were; `closed` says whether it did."""
 
     type: Literal["stop", "length", "timeout", "abort"]
     matched: int | str | UnsetType | None = UNSET
+    steered: int | UnsetType = UNSET
+    closed: bool | UnsetType = UNSET
     length: int | UnsetType = UNSET
     message: str | UnsetType = UNSET
     status_code: int | UnsetType | None = UNSET

@@ -264,6 +264,8 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    steered: int | UnsetType = UNSET
+    closed: bool | UnsetType = UNSET
     captures: list[Capture] | UnsetType = UNSET
 
 
@@ -294,6 +296,8 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord
     matched_stop: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
+    steered: int | UnsetType = UNSET
+    closed: bool | UnsetType = UNSET
     captures: list[Capture] | UnsetType = UNSET
 
 
@@ -306,6 +310,8 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord | None = None
     matched_stop: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
+    steered: int | UnsetType = UNSET
+    closed: bool | UnsetType = UNSET
     captures: list[Capture] | UnsetType = UNSET
 
 

@@ -1,7 +1,8 @@
 """How many tokens to guess, and how often guesses were right."""
 
 import random
-from itertools import product
+from itertools import accumulate, product
+from operator import mul
 
 import pytest
 
@@ -22,15 +23,23 @@ COMPUTE_BOUND = StepCosts(base_s=0.001, row_s=0.003, token_s=0.003, draft_s=0.00
 REQ = 7
 
 
+def steady(chance: float, most: int, least: int = 0) -> Candidate:
+    """Each guess is as likely as the others, if those before it are right."""
+    return Candidate([chance**k for k in range(1, most + 1)], least)
+
+
 def rate_of(
     costs: StepCosts, rows: int, others: int, candidates: list[Candidate], drafted: list[int]
 ) -> float:
     """The expected tokens per second of these lengths, from their definition."""
-    tokens = rows + sum(
-        sum(c.chance**i for i in range(1, k + 1)) for c, k in zip(candidates, drafted, strict=True)
-    )
+    tokens = rows + sum(sum(c.reach[:k]) for c, k in zip(candidates, drafted, strict=True))
     seconds = costs.decode_s(rows) + others * costs.token_s + sum(drafted) * costs.draft_s
     return tokens / (seconds + (costs.drafting_s if any(drafted) else 0.0))
+
+
+def _falling(rng: random.Random) -> Candidate:
+    chances = [rng.uniform(0.001, 0.999) for _ in range(rng.randint(1, 4))]
+    return Candidate(list(accumulate(chances, mul)), int(rng.random() < 0.2))
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -43,20 +52,17 @@ def test_no_other_lengths_are_expected_to_give_more(seed: int) -> None:
         rng.choice([0.0, rng.uniform(0, 1), rng.uniform(0, 5)]),
         rng.choice([0.0, rng.uniform(0, 3)]),
     )
-    candidates = [
-        Candidate(rng.uniform(0.001, 0.999), rng.randint(1, 4), int(rng.random() < 0.2))
-        for _ in range(rng.randint(1, 4))
-    ]
+    candidates = [_falling(rng) for _ in range(rng.randint(1, 4))]
     rows, others = len(candidates) + rng.randint(0, 3), rng.choice([0, 0, 20])
-    choices = product(*(range(c.least, c.most + 1) for c in candidates))
+    choices = product(*(range(c.least, len(c.reach) + 1) for c in candidates))
     best = max(rate_of(costs, rows, others, candidates, list(ks)) for ks in choices)
     chosen = lengths(costs, rows, others, candidates)
-    assert all(c.least <= k <= c.most for c, k in zip(candidates, chosen, strict=True))
+    assert all(c.least <= k <= len(c.reach) for c, k in zip(candidates, chosen, strict=True))
     assert rate_of(costs, rows, others, candidates, chosen) == pytest.approx(best, rel=1e-9)
 
 
 def test_what_waits_for_memory_drafts_long_and_what_computes_only_what_is_nearly_sure() -> None:
-    candidates = [Candidate(p, 8) for p in (0.02, 0.5, 0.95)]
+    candidates = [steady(p, 8) for p in (0.02, 0.5, 0.95)]
     assert lengths(MEMORY_BOUND, 3, 0, candidates) == [0, 1, 8]
     assert lengths(COMPUTE_BOUND, 3, 0, candidates) == [0, 0, 1]
     # While a long prompt is computed anyway, a guess costs little in comparison.
@@ -68,14 +74,14 @@ def test_what_waits_for_memory_drafts_long_and_what_computes_only_what_is_nearly
 @pytest.mark.parametrize("rows", [1, 4, 32])
 def test_a_req_that_is_worth_it_alone_drafts(costs: StepCosts, rows: int) -> None:
     for p in (0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.99):
-        candidate = Candidate(p, 8)
+        candidate = steady(p, 8)
         drafts = lengths(costs, rows, 0, [candidate])[0] > 0
         assert is_worth(costs, rows, candidate, drafting=0) == drafts
 
 
 def test_what_drafting_costs_at_all_is_paid_once() -> None:
     costs = MEMORY_BOUND._replace(drafting_s=0.001)
-    candidate = Candidate(0.5, 8)
+    candidate = steady(0.5, 8)
     assert lengths(costs, 8, 0, [candidate]) == [0]
     assert all(lengths(costs, 8, 0, [candidate] * 8))
     assert not is_worth(costs, 8, candidate, drafting=0)
@@ -91,8 +97,20 @@ def test_chances_are_learned_within_few_trials() -> None:
     assert acceptance.chance(REQ, "own", 3) < 0.2
     assert acceptance.chance(REQ, "tree", 3) > 0.8
     for step in range(1000):
-        acceptance.verified(REQ, "own", 3, 4, 4 * (step % 2), step)  # 5 tried, 4 of them accepted
+        acceptance.verified(REQ, "own", 3, 1, step % 5 > 0, step)
     assert acceptance.chance(REQ, "own", 3) == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_match_that_goes_on_counts_as_the_longer_one_that_it_is() -> None:
+    acceptance = Acceptance()
+    for step in range(1000):
+        acceptance.verified(REQ, "own", 3, 12, 12 * (step % 2), step)
+    assert acceptance.chance(REQ, "own", 3) == pytest.approx(0.5, abs=0.05)
+    assert all(acceptance.chance(REQ, "own", length) > 0.95 for length in range(4, 15))
+    assert acceptance.reach(REQ, "own", 3, 12) == pytest.approx([0.5] * 12, abs=0.1)
+    assert acceptance.reach(REQ, "own", 3, 12) == sorted(
+        acceptance.reach(REQ, "own", 3, 12), reverse=True
+    )
 
 
 def test_a_fresh_req_is_expected_to_do_as_others_did_with_matches_of_that_length() -> None:
@@ -107,6 +125,15 @@ def test_a_fresh_req_is_expected_to_do_as_others_did_with_matches_of_that_length
     assert 0.5 < acceptance.chance(fresh, "own", 7) < acceptance.chance(fresh, "own", 6)
     assert acceptance.chance(fresh, "own", 5) == pytest.approx(0.45, abs=0.05)
     assert acceptance.chance(fresh, "own", 33) == acceptance.chance(fresh, "own", 1 << 20)
+
+
+def test_a_match_that_has_grown_long_is_expected_to_go_on() -> None:
+    acceptance = Acceptance()
+    chances = [acceptance.chance(REQ, "tree", length) for length in (8, 9, 17, 33)]
+    assert chances == sorted(set(chances)) and chances[0] == 0.5 and chances[-1] > 0.8
+    for step in range(10):
+        acceptance.verified(REQ, "tree", 40, 1, 0, step)
+    assert acceptance.chance(REQ, "tree", 40) < 0.2
 
 
 def test_a_req_that_differs_from_the_others_is_known_by_it() -> None:
@@ -138,7 +165,7 @@ def trials(costs: StepCosts, rows: int, reqs: int, steps: int) -> list[list[int]
             handle
             for handle in range(reqs)
             if acceptance.is_due(
-                costs, rows, handle, Candidate(acceptance.chance(handle, "own", 3), 8), step
+                costs, rows, handle, Candidate(acceptance.reach(handle, "own", 3, 8)), step
             )
         ]
         for handle in due:
@@ -165,7 +192,7 @@ def test_reqs_are_tried_in_the_same_steps_where_drafting_costs_at_all() -> None:
 
 
 def test_a_req_that_had_no_guess_when_it_was_to_draft_has_been_tried() -> None:
-    acceptance, candidate = Acceptance(), Candidate(0.01, 8)
+    acceptance, candidate = Acceptance(), steady(0.01, 8)
     assert acceptance.is_due(MEMORY_BOUND, 1, REQ, candidate, 100)
     acceptance.has_none(REQ, 100)
     for handle in (REQ, REQ + 1):  # one that comes now is not what tells more
@@ -181,7 +208,7 @@ def test_short_reqs_are_tried_though_their_prompts_steps_guess() -> None:
         acceptance.verified(handle, "own", 3, 2, 2, None)
         for _ in range(50):
             step += 1
-            candidate = Candidate(acceptance.chance(handle, "own", 3), 8)
+            candidate = Candidate(acceptance.reach(handle, "own", 3, 8))
             if acceptance.is_due(costs, 1, handle, candidate, step):
                 acceptance.verified(handle, "own", 3, 1, 1, step)
                 tried += 1
@@ -192,13 +219,41 @@ def test_short_reqs_are_tried_though_their_prompts_steps_guess() -> None:
 def test_a_core_that_always_drafts_pauses_now_and_then() -> None:
     pauses, paused = Pauses(), []
     for step in range(1000):
-        if pauses.is_due:
+        if pauses.is_due(1):
             paused.append(step)
-        pauses.ran(StepSize(1, 0, 0 if pauses.is_due else 8))
+        pauses.ran(StepSize(1, 0, 0 if pauses.is_due(1) else 8))
         pauses.ran(StepSize(0, 100, 0))  # says nothing of decodes
     assert paused[:4] == [0, 5, 22, 87]
     assert 8 <= len(paused) <= 11
     for _ in range(1000):  # where others happen anyway none is needed
         pauses.ran(StepSize(1, 0, 0))
         pauses.ran(StepSize(1, 0, 8))
-        assert not pauses.is_due
+        assert not pauses.is_due(1)
+
+
+def test_batches_of_each_size_pause() -> None:
+    """Steps with prompts neither count as pauses nor need one."""
+    pauses = Pauses()
+    pauses.ran(StepSize(16, 100, 0))
+    assert pauses.is_due(16)
+    pauses.ran(StepSize(17, 0, 0))
+    assert not pauses.is_due(16)
+    assert not pauses.is_due(31)
+    assert pauses.is_due(15)
+    for _ in range(4):
+        pauses.ran(StepSize(16, 100, 8))
+        assert not pauses.is_due(16)
+        pauses.ran(StepSize(16, 0, 8))
+    assert pauses.is_due(16)
+
+
+def test_a_source_that_was_wrong_at_first_is_tried_again() -> None:
+    """Where another one is wrong, too, but less: what nobody tries any more is forgotten."""
+    acceptance = Acceptance()
+    for step in range(24):
+        acceptance.verified(step // 3, "tree", 200, 8, 0, step)
+    before = acceptance.chance(-1, "tree", 200)
+    assert before < acceptance.chance(-1, "own", 3)
+    for step in range(24, 2000):
+        acceptance.verified(step // 10, "own", 3, 8, step % 4 == 0, step)
+    assert acceptance.chance(-1, "tree", 200) > max(before, acceptance.chance(-1, "own", 3))

@@ -83,7 +83,7 @@ class ByGain:
 
     def choose(self) -> list[int]:
         drafted = [0] * self._rows
-        if not self._pauses.is_due:
+        if not self._pauses.is_due(self._rows):
             candidates = {row: c for row in range(self._rows) if (c := self._candidate(row))}
             assert self._costs is not None
             chosen = lengths(self._costs, self._rows, 0, list(candidates.values()))
@@ -93,7 +93,7 @@ class ByGain:
 
     def _candidate(self, row: int) -> Candidate | None:
         assert self._costs is not None
-        candidate = Candidate(self._acceptance.chance(row, "own", 4), MOST)
+        candidate = Candidate(self._acceptance.reach(row, "own", 4, MOST))
         drafting = sum(k > 0 for at, k in enumerate(self._drafted) if at != row)
         if is_worth(self._costs, self._rows, candidate, drafting):
             return candidate

@@ -167,7 +167,7 @@ def allows(limits: Limits, token: int) -> bool:
 
 
 def as_ids(limits: Limits) -> tuple[object, object]:
-    mask, suppressed = limits
+    mask, suppressed, _ = limits
     return (
         None if mask is None else ids_of(mask),
         None if suppressed is None else set(suppressed.tolist()),

@@ -57,6 +57,15 @@ def test_the_longest_match_is_found_and_the_latest_of_those(
                 check(source, req, most)
 
 
+@given(tokens=st.lists(st.integers(0, 3), min_size=40, max_size=80), shift=st.integers(1, 20))
+def test_ids_that_are_alike_in_their_lowest_bits_are_told_apart(
+    tokens: list[int], shift: int
+) -> None:
+    """Of a text whose places are all in one run."""
+    with patch.object(ngrams, "MOST_SCANNED", 0):
+        check(OwnTokens(), req_of([token << shift for token in tokens]), 3)
+
+
 def test_of_a_long_text_all_parts_are_searched() -> None:
     """Prompt and output, each longer than what is scanned."""
     rng = np.random.default_rng(0)
@@ -74,6 +83,24 @@ def test_of_a_long_text_all_parts_are_searched() -> None:
     check(source, req, 2)
 
 
+def test_of_a_very_long_text_all_places_are_searched() -> None:
+    """So many that there is no room for all bits of the tokens before them."""
+    rng = np.random.default_rng(1)
+    source, req = OwnTokens(), req_of(rng.integers(0, 60, 40_000).tolist())
+    for length in range(2, 12):
+        place = int(rng.integers(0, 39_000))
+        req.replace_tail(0, [61, *req.tokens.known[place : place + length].tolist()])
+        known, same = req.tokens.known, min(8, length)
+        while True:
+            starts = np.lib.stride_tricks.sliding_window_view(known[:-1], same)
+            found = np.flatnonzero((starts == known[-same:]).all(axis=1))
+            if len(found):
+                break
+            same -= 1
+        at = int(found[-1]) + same
+        assert plain(source.match(req, 2)) == (same, known[at : at + 2].tolist())
+
+
 def test_a_match_that_goes_on_grows_without_a_search() -> None:
     prompt = list(range(100, 150))
     source, req = OwnTokens(), req_of(prompt)
@@ -89,6 +116,12 @@ def test_two_tokens_that_are_everywhere_are_compared_where_they_came_last() -> N
     """A text of one line, again and again: more places than are compared."""
     source, req = OwnTokens(), req_of([1, 2, 3] * 1000)
     assert plain(source.match(req, 4)) == (8, [1, 2, 3, 1])
+
+
+def test_a_match_begins_where_a_token_does() -> None:
+    """The bytes of 258, 256, 0, 0 have those of 1, 1, 0 in them, one byte behind."""
+    known = [258, 256, 0, 0, 5, 1, 0, 6, 1, 1, 0]
+    assert plain(OwnTokens().match(req_of(known), 2)) == (2, [6, 1])
 
 
 def test_the_beginning_of_a_text_has_nothing_before_it() -> None:

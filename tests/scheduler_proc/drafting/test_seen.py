@@ -174,3 +174,15 @@ def test_of_what_was_aborted_nothing_is_kept_nor_of_reqs_that_have_ended() -> No
     assert plain(source.match(req, 2)) == (3, [4, 5])
     source.ended(req)
     assert source._trails == {}
+
+
+def test_what_is_cleared_is_guessed_no_more_not_even_by_a_req_that_followed_it() -> None:
+    source = SeenOutputs()
+    source.ended(ended_req([1, 2, 3, 4, 5, 6]))
+    req = req_of([1, 2, 3])
+    assert plain(source.match(req, 1)) == (3, [4])
+    source.clear()
+    req.replace_tail(0, [4])
+    assert source.match(req, 1) is None and source.num_tokens == source.num_salts == 0
+    source.ended(ended_req([2, 3, 4, 7]))
+    assert plain(source.match(req, 1)) == (3, [7])

@@ -142,8 +142,28 @@ def test_without_a_cache_nothing_is_found() -> None:
 
 
 def test_the_longest_match_is_the_best_and_of_equals_the_first_source() -> None:
+    short, long = Match(2, int32([1])), Match(7, int32([2]))
+    assert best([("tree", None), ("own", None)]) is None
+    assert best([("tree", short), ("own", None), ("seen", long)]) == ("seen", long)
+    assert best([("tree", short), ("own", short), ("seen", short)]) == ("tree", short)
+    assert best([("tree", None), ("own", short), ("seen", short)]) == ("own", short)
+
+
+def test_after_a_match_that_is_enough_no_source_is_asked() -> None:
+    matches = iter([("tree", None), ("own", Match(8, int32([1]))), ("seen", Match(9, int32([2])))])
+    assert best(matches) == ("own", Match(8, int32([1])))
+    assert [name for name, _ in matches] == ["seen"]
+    long, longer = Match(8, int32([1])), Match(9, int32([2]))
+    chances = {"own": 0.4, "seen": 0.6}
+    found = best([("own", long), ("seen", longer)], lambda source, _: chances[source])
+    assert found == ("seen", longer)
+
+
+def test_where_chances_are_known_the_most_likely_match_is_the_best() -> None:
+    def chance(source: str, length: int) -> float:
+        return {"own": 0.5, "tree": 0.1, "seen": length / 6}[source]
+
     short, long = Match(2, int32([1])), Match(3, int32([2]))
-    assert best([("own", None), ("tree", None)]) is None
-    assert best([("own", short), ("tree", None), ("seen", long)]) == ("seen", long)
-    assert best([("own", short), ("tree", short), ("seen", short)]) == ("own", short)
-    assert best([("own", None), ("tree", short), ("seen", short)]) == ("tree", short)
+    assert best([("own", short), ("tree", long), ("seen", short)], chance) == ("own", short)
+    assert best([("own", short), ("tree", None), ("seen", long)], chance) == ("seen", long)
+    assert best([("own", None), ("tree", long), ("seen", None)], chance) == ("tree", long)

@@ -288,6 +288,7 @@ def test_graphs_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     backend = ReplayableAttention(queue)
     monkeypatch.setattr(torch_executor, "make_attention", lambda *_, **__: backend)
     options: dict[str, Any] = {"max_total_tokens": 20, "recorder": CpuRecorder(queue)}
+    options["bounds"] = Bounds(max_running_requests=4)
     executor = TorchExecutor(files, disable_cuda_graph=True, **options)
     assert executor._graphs is None and len(executor._pool.k[0]) == 20
     assert TorchExecutor(files, **options)._graphs is not None

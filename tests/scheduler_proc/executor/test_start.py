@@ -164,6 +164,11 @@ def test_the_largest_step_is_as_large_as_can_be(small: ModelFiles) -> None:
     assert (step.num_rows, step.num_tokens, step.num_samples) == (6, 5 + 16, 6)
     assert len(step.logprob_tokens) == 16
     executor.run(step)
+    guessing = largest_step(executor, Bounds(0.9, 6, 16, speculative_max_tokens=2))
+    assert guessing.num_tokens == 5 + 16
+    assert guessing.sample_tokens.tolist() == [*range(5), *range(8, 21)]
+    assert len(executor.run(guessing).next_ids) == 6 + 12
+    assert largest_step(executor, Bounds(0.9, 6, 16, 8)).num_samples == 6 + 15
     long = largest_step(executor, Bounds(0.9, 1, 100_000))
     assert long.num_tokens == executor.context_len
     assert np.array_equal(long.positions, np.arange(executor.context_len))

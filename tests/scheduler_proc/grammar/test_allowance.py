@@ -174,6 +174,7 @@ class FakeCompiled:
     """A compiled FakeGrammar, as if of a back end that is not ours."""
 
     backend, num_bytes = "llguidance", 0
+    narrows, fewest_tokens = False, 0
 
     def __init__(self, breaks_at: int = -1) -> None:
         self._breaks_at = breaks_at

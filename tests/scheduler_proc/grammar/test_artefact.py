@@ -57,6 +57,12 @@ def test_any_facts_and_arrays(
     assert_equal(read_artefact(path), Artefact("x", facts, arrays))
 
 
+@pytest.mark.parametrize("completion", [None, [], [3, 70_000]])
+def test_a_completion_is_read_again(tmp_path: Path, completion: list[int] | None) -> None:
+    write_artefact(tmp_path / "a", Artefact("x", {}, {}, completion))
+    assert read_artefact(tmp_path / "a").completion == completion
+
+
 def test_other_dtypes_are_a_defect(tmp_path: Path) -> None:
     for array in (np.ones(2), np.array(["a"]), np.array([object()])):
         with pytest.raises(TypeError, match="dtype"):

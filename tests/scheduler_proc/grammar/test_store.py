@@ -18,6 +18,8 @@ class Compiled:
     """The part of a CompiledGrammar that the store uses."""
 
     backend = "fake"
+    narrows = True
+    fewest_tokens = 1
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -229,7 +229,7 @@ def test_decodes_and_extends_on_one_prefix(ops: Ops, alone: Ops) -> None:
 @pytest.mark.parametrize(
     "shape", [Shape(), Shape(9, 3, 16, "float32"), Shape(24, 1, 32), Shape(window=140)], ids=name
 )
-@pytest.mark.parametrize("tokens", [2, 3, 9, 16, 17])
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow), 9, 16, 17])
 def test_rows_of_some_tokens_on_a_tree_of_prefixes(
     ops: Ops, alone: Ops, shape: Shape, tokens: int
 ) -> None:

@@ -32,6 +32,7 @@ STRUCTURES = {
 C_TYPES: dict[str, Any] = {
     "void": None,
     "int32_t": ctypes.c_int32,
+    "uint8_t *": POINTER(ctypes.c_uint8),
     "int64_t": ctypes.c_int64,
     "uint64_t": ctypes.c_uint64,
     "size_t": ctypes.c_size_t,

@@ -235,6 +235,26 @@ def test_a_draining_ring_restarts_only_its_scheduler(bench: Bench) -> None:
     assert bench.started == ["scheduler"]
 
 
+def test_a_drain_ends_when_the_front_that_refuses_has_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by a count from before it refused, and in no fixed time."""
+    monkeypatch.setattr("srt.ring.supervisor.HEARTBEAT_INTERVAL_S", SOON_S)
+    front = bench.supervisor._children["tokenizer"]
+    beats = [
+        Heartbeat("tokenizer", 1, 1, in_flight=0),
+        Heartbeat("tokenizer", 1, 1, in_flight=1, is_draining=True),
+        Heartbeat("tokenizer", 1, 1, in_flight=0, is_draining=True),
+    ]
+
+    async def next_beat(_: float) -> None:
+        front.beat = beats.pop(0)
+
+    monkeypatch.setattr("srt.ring.supervisor.asyncio.sleep", next_beat)
+    asyncio.run(bench.supervisor._drain())
+    assert beats == []
+
+
 def test_requests_may_queue_while_the_scheduler_restarts(bench: Bench) -> None:
     supervisor = bench.supervisor
     for part, child in supervisor._children.items():

@@ -137,7 +137,7 @@ class Fleet:
             assert self.router.index.blocks(replica) == set(all_hashes(driver.core.cache.nodes()))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_the_index_is_what_the_trees_hold_when_events_have_arrived(
     seed: int, replicas: int

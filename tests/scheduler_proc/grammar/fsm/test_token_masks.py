@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from scheduler_proc.grammar.fsm import token_masks
+from scheduler_proc.grammar.fsm.closing import NativeSearch
 from scheduler_proc.grammar.fsm.token_masks import MaskWalk, NativeWalk, NumpyWalk, TokenMasks
 from scheduler_proc.grammar.fsm.trim import TrimmedDFA, trim
 from scheduler_proc.grammar.regex.dfa import ByteDFA
@@ -32,7 +33,7 @@ from tests.scheduler_proc.grammar.automata import (
 MakeWalk = Callable[[TrimmedDFA, TokenVocabulary], MaskWalk]
 
 
-def native_walk(trimmed: TrimmedDFA, vocabulary: TokenVocabulary) -> MaskWalk:
+def native_walk(trimmed: TrimmedDFA, vocabulary: TokenVocabulary) -> NativeWalk:
     try:
         return NativeWalk(library.load(), trimmed, vocabulary)
     except NativeUnavailable as reason:
@@ -143,9 +144,14 @@ class TestKernelRefusals:
 
     def refusal(self, text: str, dfa: ByteDFA, state: int = 0, **trie: Any) -> None:
         vocabulary = replace(BYTES, trie=replace(BYTES.trie, **trie))
-        walk = native_walk(TrimmedDFA(dfa, None), vocabulary)
+        trimmed = TrimmedDFA(dfa, None)
+        walk = native_walk(trimmed, vocabulary)
         with pytest.raises(RuntimeError, match=text):
             walk.mask(state)
+        if text != "tokens of node":  # which a search does not read
+            distances = np.zeros(dfa.num_states, np.int32)
+            with pytest.raises(RuntimeError, match=text):
+                NativeSearch(trimmed, walk).region(distances, state, 3, 1000)
 
     @pytest.mark.parametrize("state", [-1, 4, 2**31 - 1])
     def test_states(self, state: int) -> None:

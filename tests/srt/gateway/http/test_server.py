@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
+from litestar.types import Receive, Scope, Send
 
 from srt.client.generation import Request
 from srt.gateway.app import create_app
 from srt.gateway.http import body as body_module
 from srt.gateway.http import places, unread
 from srt.gateway.http import server as server_module
-from srt.gateway.http.server import BoundedProtocol, GatewayServer
+from srt.gateway.http.server import BoundedProtocol, GatewayServer, serve
 from srt.gateway.ops import health as health_module
 from srt.gateway.ops import ring_state
 from srt.wire.errors import CONFLICT, OVERLOADED, ConfigError, RequestError
@@ -742,3 +743,23 @@ async def test_a_silent_scheduler_does_not_hold_metrics(monkeypatch: pytest.Monk
     async with in_process(Silent()) as http:
         assert "srt_up 0.0" in (await http.get("/metrics")).text
         assert (await http.get("/server_info")).json()["internal_states"] == []
+
+
+async def test_an_answer_that_waits_for_its_reader_counts_until_it_has_left() -> None:
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(8 << 20), "more_body": False})
+
+    server = await serve(app, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        async with asyncio.timeout(SOON_S):
+            while server.num_answering == 0:
+                await asyncio.sleep(0.01)
+            assert len(await reader.read()) > 8 << 20
+            while server.num_answering > 0:
+                await asyncio.sleep(0.01)
+    finally:
+        writer.close()
+        await server.stop()

@@ -93,6 +93,22 @@ async def test_the_constraint_of_each_choice() -> None:
     assert await tag_of(BODY | {"tool_choice": NAMED}) == WEATHER_TAG
 
 
+async def test_calls_that_must_be_made_are_whole() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    for fields, close in (
+        ({}, None),
+        ({"tools": [strict]}, None),
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": NAMED}, True),
+        ({"tool_choice": "required", "close": False}, False),
+        ({"response_format": form}, True),
+    ):
+        client = FakeClient()
+        await post(BODY | fields, client)
+        assert client.requests[0].sampling.close is close, fields
+
+
 async def test_the_constraint_of_auto() -> None:
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     triggered = {
