@@ -86,8 +86,10 @@ def facts_of(executor: Executor) -> dict[str, Any]:
 
 def speculative(args: ServerArgs) -> str:
     """What is guessed. How many tokens a row has depends on times then, and so does its sums' order
-    on some devices: unless guesses are asked for, results that are to be the same do without."""
-    return "off" if args.deterministic and args.speculative == "auto" else args.speculative
+    on some devices: unless guesses are asked for, results that are to be the same do without. So
+    do CUDA devices, where nobody has measured whether they pay."""
+    does_without = args.deterministic or args.is_cuda
+    return "off" if does_without and args.speculative == "auto" else args.speculative
 
 
 def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:

@@ -229,7 +229,7 @@ def test_a_wrong_method_is_405(http: httpx.Client) -> None:
 @contextmanager
 def long_stream(http: httpx.Client, rid: str) -> Iterator[Iterator[str]]:
     """A long stream over HTTP, which ends with the block."""
-    sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
+    sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
     body = {"text": "Once upon a time", "rid": rid, "stream": True, "sampling_params": sampling}
     with http.stream("POST", "/generate", json=body) as response:
         assert response.status_code == 200
@@ -317,7 +317,7 @@ def _refused_param(socket: "zmq.Socket[bytes]") -> str | None:
 def test_a_client_without_a_back_socket_costs_nothing(server: Server, http: httpx.Client) -> None:
     """Its request is admitted, and ends when the first output cannot be delivered."""
     epoch = http.get("/health").json()["ring"]["epoch"]
-    sampling = SamplingParams(max_new_tokens=2000, ignore_eos=True)
+    sampling = SamplingParams(max_new_tokens=2000, ignore_eos=True, speculative="off")
     with raw_dealer(server, "front") as socket:
         socket.send(encode(GenerateReq("deaf", epoch, sampling=sampling, text="Hi", stream=True)))
         assert b"Admitted" in socket.recv()

@@ -26,7 +26,12 @@ from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
 STEP_TIMEOUT_S = 5.0
-LONG: dict[str, Any] = {"max_new_tokens": 150, "ignore_eos": True, "temperature": 0.0}
+LONG: dict[str, Any] = {
+    "max_new_tokens": 150,
+    "ignore_eos": True,
+    "temperature": 0.0,
+    "speculative": "off",
+}
 TEXTS = ["Once upon a time", "My name is", "The capital of France is", "In the beginning", "1 2 3"]
 
 

@@ -24,7 +24,7 @@ from tests.waiting import SOON_S
 
 PROMPT = "The capital of France is"
 GREEDY = {"max_new_tokens": 6, "temperature": 0.0}
-LONG = {"max_new_tokens": 2000, "ignore_eos": True, "temperature": 0.0}
+LONG = {"max_new_tokens": 2000, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
 CHAT: list[Any] = [{"role": "user", "content": "Say hello."}]
 
 
@@ -116,7 +116,11 @@ async def test_openai_errors(oai: openai.AsyncOpenAI) -> None:
 
 async def test_openai_stream_left_early(oai: openai.AsyncOpenAI, server: Server) -> None:
     stream = await oai.completions.create(
-        model="smollm2", prompt=PROMPT, max_tokens=500, stream=True, extra_body={"ignore_eos": True}
+        model="smollm2",
+        prompt=PROMPT,
+        max_tokens=500,
+        stream=True,
+        extra_body={"ignore_eos": True, "speculative": "off"},
     )
     async for _ in stream:
         break

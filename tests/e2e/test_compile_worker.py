@@ -21,7 +21,7 @@ from srt.wire.messages import Finish
 from tests.e2e.server import Server, gone, running_server
 from tests.waiting import SOON_S
 
-LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
+LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
 SLOW = r"[ab]*a[ab]{14}"  # takes long enough to be stopped while it compiles
 SLOW_S = 0.1  # of CPU time: more than a child's rehearsal, less than SLOW
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"

@@ -43,7 +43,9 @@ def test_a_stream(engine: Engine) -> None:
 
 def test_a_stream_left_early_is_aborted(engine: Engine) -> None:
     before = engine.stats()["num_aborted_requests_total"]
-    for output in engine.stream(PROMPT, {"max_new_tokens": 500, "ignore_eos": True}):
+    for output in engine.stream(
+        PROMPT, {"max_new_tokens": 500, "ignore_eos": True, "speculative": "off"}
+    ):
         if output.completion_tokens >= 2:
             break
     assert engine.generate("Hello", GREEDY).completion_tokens > 0
@@ -79,7 +81,9 @@ def test_a_bad_request_does_not_end_the_engine(engine: Engine) -> None:
         engine.generate(PROMPT, {"top_p": 0.0})
     assert caught.value.info.param == "top_p"
     with pytest.raises(RequestError) as caught:
-        engine.generate([PROMPT, ""], {"max_new_tokens": 500, "ignore_eos": True})
+        engine.generate(
+            [PROMPT, ""], {"max_new_tokens": 500, "ignore_eos": True, "speculative": "off"}
+        )
     assert caught.value.info.param == "text"
     with pytest.raises(RequestError):
         list(engine.stream(PROMPT, {"temprature": 1.0}))
@@ -131,7 +135,7 @@ def test_closing(engine: Engine) -> None:
     other = Engine(max_total_tokens=1024)
     pid, directory = other._process.pid, other.directory
     assert directory.exists()
-    stream = other.stream(PROMPT, {"max_new_tokens": 500, "ignore_eos": True})
+    stream = other.stream(PROMPT, {"max_new_tokens": 500, "ignore_eos": True, "speculative": "off"})
     next(stream)
     other.close()
     other.close()

@@ -53,7 +53,7 @@ def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[Any]:
 @contextmanager
 def long_stream(http: httpx.Client, rid: str) -> Iterator[Iterator[Any]]:
     """The snapshots of a long request, which ends with the block."""
-    sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
+    sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
     body = {"text": "Once upon a time", "rid": rid, "stream": True, "sampling_params": sampling}
     with http.stream("POST", "/generate", json=body) as response:
         lines = (x for x in response.iter_lines() if x.startswith("data: {"))
@@ -362,7 +362,7 @@ def test_abort_ends_a_stream_with_a_finish_reason(http: httpx.Client, server: Se
 
 async def test_abort_ends_a_request_that_does_not_stream(server: Server) -> None:
     """Its answer is what was generated until then."""
-    sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
+    sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
     body = {"text": "Once upon a time", "rid": "quiet", "sampling_params": sampling}
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
         request = asyncio.ensure_future(client.post("/generate", json=body))

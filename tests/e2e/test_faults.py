@@ -20,7 +20,7 @@ from srt.wire.messages import Goodbye
 from tests.e2e.server import Server, gone, running_server
 from tests.waiting import SOON_S
 
-LONG = {"max_new_tokens": 1200, "ignore_eos": True, "temperature": 0.0}
+LONG = {"max_new_tokens": 1200, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
 TWO = {"max_new_tokens": 2, "temperature": 0}
 PARTS = ("gateway", "tokenizer", "scheduler", "detokenizer")
 
@@ -201,7 +201,7 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signa
 
     async def scenario(server: Server) -> None:
         async with AsyncClient(server.ring) as client:
-            sampling = {"max_new_tokens": 300, "ignore_eos": True}
+            sampling = {"max_new_tokens": 300, "ignore_eos": True, "speculative": "off"}
             generation = await client.submit(text="Hello", sampling=sampling)
             deadline = time.monotonic() + SOON_S
             if number == signal.SIGINT:

@@ -14,7 +14,12 @@ from srt.wire.errors import RingError
 from tests.e2e.server import Server, gone, running_server
 from tests.waiting import SOON_S
 
-LONG: dict[str, Any] = {"max_new_tokens": 300, "ignore_eos": True, "temperature": 0.0}
+LONG: dict[str, Any] = {
+    "max_new_tokens": 300,
+    "ignore_eos": True,
+    "temperature": 0.0,
+    "speculative": "off",
+}
 LIMIT_S = 5.0
 
 

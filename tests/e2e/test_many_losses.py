@@ -133,7 +133,7 @@ async def test_two_hundred_losses_under_load(tmp_path: Path) -> None:
 
 async def check_places(client: AsyncClient) -> None:
     """As many requests have a place as at the beginning, and not one more."""
-    long: dict[str, Any] = {"max_new_tokens": 300, "ignore_eos": True}
+    long: dict[str, Any] = {"max_new_tokens": 300, "ignore_eos": True, "speculative": "off"}
     running = [await client.submit(text="Once", sampling=long) for _ in range(PLACES)]
     with pytest.raises(RequestError) as refusal:
         await client.submit(text="One more", sampling=long)

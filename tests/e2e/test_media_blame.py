@@ -34,7 +34,7 @@ def ask(server: Server, text: str, picture: Image.Image | None = None, most: int
     if picture is not None:
         content.append({"type": "image_url", "image_url": {"url": data_url(picture)}})
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": most}
-    body |= {"temperature": 0, "ignore_eos": True}
+    body |= {"temperature": 0, "ignore_eos": True, "speculative": "off"}
     answer = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=120)
     if answer.status_code != 200:
         return answer.status_code

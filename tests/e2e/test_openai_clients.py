@@ -406,7 +406,14 @@ async def test_events_as_they_are_on_the_wire(server: Server) -> None:
 
 
 async def test_leaving_a_stream_ends_all_its_samples(server: Server) -> None:
-    body = {"prompt": PROMPT, "stream": True, "max_tokens": 2000, "n": 4, "ignore_eos": True}
+    body = {
+        "prompt": PROMPT,
+        "stream": True,
+        "max_tokens": 2000,
+        "n": 4,
+        "ignore_eos": True,
+        "speculative": "off",
+    }
     async with (
         httpx.AsyncClient(base_url=server.url, timeout=60) as http,
         http.stream("POST", "/v1/completions", json=body) as response,

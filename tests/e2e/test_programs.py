@@ -21,7 +21,7 @@ from tests.waiting import SOON_S
 SHORT = SamplingParams(max_new_tokens=6, temperature=0.0)
 Run = tuple[Program, dict[str, VarInfo]]  # and the variables by name
 
-LONG = SamplingParams(max_new_tokens=2000, temperature=0.0, ignore_eos=True)
+LONG = SamplingParams(max_new_tokens=2000, temperature=0.0, ignore_eos=True, speculative="off")
 
 
 async def run_one(session: ProgramSession, rng: random.Random) -> Run:

@@ -268,7 +268,12 @@ async def kills(server: Server, expected: Any, rng: random.Random, rounds: int) 
         await asyncio.to_thread(server.wait_idle)
 
 
-LONG: dict[str, Any] = {"max_new_tokens": 300, "ignore_eos": True, "temperature": 0.0}
+LONG: dict[str, Any] = {
+    "max_new_tokens": 300,
+    "ignore_eos": True,
+    "temperature": 0.0,
+    "speculative": "off",
+}
 
 
 async def killed(server: Server, client: AsyncClient, *parts: str) -> None:

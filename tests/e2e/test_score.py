@@ -295,7 +295,7 @@ async def test_a_client_that_closes_ends_its_score(exact_server: Server) -> None
 
 @WAYS
 async def test_a_score_is_admitted_whole_or_not(exact_server: Server, way: str) -> None:
-    forever = {"max_new_tokens": 2000, "ignore_eos": True}
+    forever = {"max_new_tokens": 2000, "ignore_eos": True, "speculative": "off"}
     async with client_by(way, exact_server) as client:
         texts = [f"Count to {i}" for i in range(MAX_REQUESTS - 3)]
         held = [await client.submit(text=t, sampling=forever, stream=True) for t in texts]

@@ -2,9 +2,10 @@
 
 import logging
 
+import msgspec
 import pytest
 
-from scheduler_proc.construction import core_config
+from scheduler_proc.construction import core_config, speculative
 from scheduler_proc.stats import LOG_INTERVAL_S, StatsLog, stats_of
 from scheduler_proc.step_clock import StepClock
 from srt.args import ServerArgs
@@ -42,4 +43,10 @@ def test_the_core_has_the_options() -> None:
     args = ServerArgs(speculative="tree", speculative_max_tokens=3)
     config = core_config(args, Driver(max_total_tokens=100).executor)
     assert (config.speculative, config.speculative_max_tokens) == ("tree", 3)
-    assert core_config(ServerArgs(), Driver(max_total_tokens=100).executor).speculative == "off"
+
+
+def test_what_is_guessed_by_default() -> None:
+    assert speculative(ServerArgs()) == "auto"
+    for without in (ServerArgs(deterministic=True), ServerArgs(device="cuda:0")):
+        assert speculative(without) == "off"
+        assert speculative(msgspec.structs.replace(without, speculative="own")) == "own"
