@@ -15,7 +15,7 @@ NEAR = 256  # tokens before the limit
 MOST_S = 0.5  # of CPU time, and for each followed token: a fuse, far above what schemas take
 MOST_TOKEN_S = 0.005
 MOST_AT_ONCE_S = 0.02  # another one, of what comes at once, as a jump does
-MOST_BEHIND = 16  # tokens that are not followed yet, far from the limit
+CATCH_UP = 16  # tokens followed for each one of the output, once that is needed
 OPENED = 64  # tokens that one may make a completion longer by, as far as that is expected
 AGAIN = 4  # tokens after which a witness is looked for again where there was none
 
@@ -88,7 +88,7 @@ class Closing:
     def accept(self, tokens: Sequence[int]) -> None:
         """The output goes on by these."""
         self._ids += tokens
-        if len(self._ids) >= min(self._start, self._followed + MOST_BEHIND):
+        if self._needed > self._followed:
             self._catch_up()
 
     def rollback(self, num_tokens: int) -> None:
@@ -109,6 +109,12 @@ class Closing:
             return True
         witness = self._witness
         return witness is not None and witness.length <= self._limit - len(self._ids)
+
+    @property
+    def _needed(self) -> int:
+        """How many ids must have been followed by now, for each later one to follow a few more. So
+        an output that ends long before its limit costs nothing."""
+        return len(self._ids) - CATCH_UP * max(0, self._start - len(self._ids))
 
     @property
     def _is_spent(self) -> bool:
@@ -132,7 +138,7 @@ class Closing:
             return
         until = thread_time() + MOST_AT_ONCE_S
         with self._following():
-            far = min(self._start, len(self._ids))
+            far = min(self._start, self._needed)
             if self._followed < far:
                 self._grammar.accept(self._ids[self._followed : far])
                 self._followed = far

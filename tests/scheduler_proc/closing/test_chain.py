@@ -12,8 +12,10 @@ import pytest
 
 from scheduler_proc.closing import chain
 from scheduler_proc.closing.chain import Closing
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.llg.backend import LlguidanceMatcher, compile_llguidance
+from scheduler_proc.grammar.wrapped import WrappedGrammar
 from srt.wire.constraint import Constraint
 from tests.scheduler_proc.closing.outputs import (
     CONSTRAINTS,
@@ -84,9 +86,39 @@ def test_an_output_that_is_read_at_once_is_followed_in_parts(
     output = random_output(compiled(name), chain.NEAR, Random(3))
     resumed = closing(compiled(name), chain.NEAR)
     for position, token, answer in output.asked:
-        if position % chain.MOST_BEHIND == chain.MOST_BEHIND - 1:
+        if position % 16 == 15:
             assert resumed.instead_of(token) == answer
         resumed.accept([token])
+
+
+class _Counting(WrappedGrammar):
+    """Knows how many tokens each call has brought."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        super().__init__(grammar)
+        self.parts: list[int] = []
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.parts.append(len(tokens))
+        super().accept(tokens)
+
+
+def test_an_output_is_followed_late_and_a_little_at_a_time() -> None:
+    grammar = compiled("a list of itself")
+    first, word = first_witness(grammar), finder().spelled(b"a")
+    assert word is not None
+    opening, far = finder().spelled(b'{"names":["'), 400
+    assert opening is not None
+    counting = _Counting(grammar.start())
+    closes = Closing(counting, finder(), far + chain.NEAR, first)
+    text = opening + word * (far - len(opening))
+    for token in text[: far * 9 // 10]:
+        closes.accept([token])
+    assert counting.parts == []
+    for token in text[far * 9 // 10 :]:
+        closes.accept([token])
+    parts = counting.parts[: far // 10]
+    assert sum(parts) >= far and max(parts) <= chain.CATCH_UP + 1
 
 
 @pytest.mark.parametrize("name", ["a list of itself", "objects in a list", "formats", *OTHERS])
