@@ -324,7 +324,7 @@ def follow(grammar: Grammar, lab: Laboratory, limit: int, close: bool) -> Iterat
     for left in range(limit, 0, -1):
         began = thread_time()
         grammar.fill(row)
-        if close:
+        if close and grammar.near(left):
             grammar.narrow(row, left)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")
         spent = thread_time() - began

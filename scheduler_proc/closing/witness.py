@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 from time import thread_time
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ BETTER_PLACES = 48  # looked at after the first completion, for a shorter one
 BETTER_PLACES_NEAR = 3  # the same with a hint
 SEARCH_S, SEARCH_NEAR_S = 0.25, 0.03  # of CPU time: the fuse, ahead of an output and within it
 LONGEST_SPELLED = 512  # bytes that are spelled in the fewest tokens
+SEAM = 4  # tokens of a hint that are spelled anew with those before them
 BYTES_PER_TOKEN = 8  # of a forced text that may still fit
 FIRST_SHARE = 0.6  # of that time at most is for first choices alone
 RANK_PRICE = 2  # of each choice before the one that is taken
@@ -95,7 +97,7 @@ class WitnessFinder:
         self._closing = frozenset([*kinds[0], *kinds[_QUOTE_KIND]])
         kinds.append(_matching(self._ids, _WORDS)[::-1])
         self._candidates = np.array([i for kind in kinds for i in kind], np.int64)
-        self._kinds = np.repeat(np.arange(len(kinds)), [len(kind) for kind in kinds])
+        self._bounds = np.cumsum([0, *map(len, kinds)])
 
     def find(
         self,
@@ -238,10 +240,12 @@ class WitnessFinder:
         if tail is None:
             return None
         found = tokens + tail
-        text = b"".join(self._bytes[i] for i in found)
+        mended = len(tokens) + min(SEAM, len(tail))  # the rest of a hint is in the fewest already
+        text = b"".join(self._bytes[i] for i in found[:mended])
         fewest = self.spelled(text) if len(text) <= LONGEST_SPELLED else None
-        if fewest is None or len(fewest) >= len(found):
+        if fewest is None or len(fewest) >= mended:
             return found
+        fewest += found[mended:]
         grammar.rollback(len(tokens))
         fits = _completes(grammar, fewest)
         grammar.accept(tokens)
@@ -282,13 +286,14 @@ class WitnessFinder:
         """A few tokens of a mask, in the order in which they are to be tried. Where there were
         `visits` before, in a loop that cannot be closed, each mark in its turn is the first, or the
         longest word."""
-        ids = self._candidates
-        allowed = (row[ids >> 5] >> (ids & 31).astype(np.uint32)) & 1 != 0
-        found, kinds = ids[allowed].tolist(), self._kinds[allowed]
-        bounds = np.searchsorted(kinds, np.arange(len(_KINDS) + 2)).tolist()
-        groups = [found[bounds[k] : bounds[k + 1]][:most] for k, (_, most) in enumerate(_KINDS)]
-        words = found[bounds[-2] :]
-        groups.append(words if len(words) <= _NUM_WORDS else [*words[: _NUM_WORDS - 1], words[-1]])
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+        allowed = np.flatnonzero(bits[self._candidates])
+        bounds = np.searchsorted(allowed, self._bounds).tolist()
+        found = [allowed[start:end] for start, end in pairwise(bounds)]
+        parts = [part[:most] for part, (_, most) in zip(found, _KINDS, strict=False)]
+        parts += [found[-1][: _NUM_WORDS - 1], found[-1][_NUM_WORDS - 1 :][-1:]]
+        groups = [self._candidates[part].tolist() for part in parts]
+        groups[-2:] = [groups[-2] + groups[-1]]
         closers, quotes, longest = groups[0], groups[_QUOTE_KIND], groups[-1][:2]
         marks = [i for part in groups[_MARK_KINDS] for i in part]
         if FREE * int(np.bitwise_count(row).sum()) > self._vocabulary.vocab_size:
@@ -299,7 +304,7 @@ class WitnessFinder:
         chosen = dict.fromkeys(token for group in groups for token in group)
         if chosen:
             return list(chosen)
-        bits = np.unpackbits((row & ~self._vocabulary.eos_mask).view(np.uint8), bitorder="little")
+        bits[[*self._vocabulary.eos_ids]] = 0
         some: list[int] = np.flatnonzero(bits)[: 2 * _NUM_WORDS].tolist()
         return some
 

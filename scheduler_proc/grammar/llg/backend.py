@@ -204,10 +204,10 @@ class LlguidanceMatcher(WithoutDistances):
             self._check()
 
     def _check_ordinary(self, tokens: list[int]) -> None:
-        vocabulary = self._vocabulary
+        texts = self._vocabulary.token_bytes
+        size = len(texts)
         for number, token in enumerate(tokens):
-            known = 0 <= token < vocabulary.vocab_size
-            if not known or not vocabulary.token_bytes[token]:
+            if not 0 <= token < size or not texts[token]:
                 raise GrammarError(f"token {token}, number {number} of these, is no text")
 
     def rollback(self, num_tokens: int) -> None:
