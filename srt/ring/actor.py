@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import logging
 import os
+import select
 import shutil
 import signal
 import sys
@@ -250,9 +251,8 @@ def run_actor(actor: type[Actor]) -> None:
     except Exception:
         log.exception("%s failed", actor.name)
         status = 1
-    # At once: the interpreter would wait for a compute thread, which may hang.
     logging.shutdown()
-    os._exit(status)
+    _leave(directory, int(death_fd), status)
 
 
 def _die_with_parent(directory: str, death_fd: int) -> None:
@@ -265,7 +265,15 @@ def _die_with_parent(directory: str, death_fd: int) -> None:
 
     def watch() -> None:
         os.read(death_fd, 1)
-        shutil.rmtree(directory, ignore_errors=True)
-        os._exit(1)
+        _leave(directory, death_fd, 1)
 
     threading.Thread(target=watch, name="death-pipe", daemon=True).start()
+
+
+def _leave(directory: str, death_fd: int, status: int) -> None:
+    """End this process at once: the interpreter would wait for a compute thread, which may hang.
+    Without a launcher the last part to leave removes what is left of the ring, so all try it:
+    the signal of its death may end a part before its thread has seen it."""
+    if select.select([death_fd], [], [], 0)[0]:
+        shutil.rmtree(directory, ignore_errors=True)
+    os._exit(status)

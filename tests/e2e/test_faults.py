@@ -179,13 +179,12 @@ async def test_an_abort_ends_the_request_and_its_stream(fragile: Server) -> None
 
 
 def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
-    server = Server(tmp_path)
-    server.wait_ready()
-    pids = list(server.pids().values())
-    assert len(pids) == 6
-    server.process.kill()
-    killed_at = time.monotonic()
-    server.process.wait()
+    with running_server(tmp_path) as server:
+        pids = list(server.pids().values())
+        assert len(pids) == 6
+        server.process.kill()
+        killed_at = time.monotonic()
+        server.process.wait()
     assert gone(pids, SOON_S), "processes outlive their launcher"
     print(f"launcher killed: all gone after {time.monotonic() - killed_at:.2f} s")
     deadline = time.monotonic() + SOON_S
@@ -201,7 +200,7 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signa
 
     async def scenario(server: Server) -> None:
         async with AsyncClient(server.ring) as client:
-            sampling = {"max_new_tokens": 300, "ignore_eos": True, "speculative": "off"}
+            sampling = {"max_new_tokens": 600, "ignore_eos": True, "speculative": "off"}
             generation = await client.submit(text="Hello", sampling=sampling)
             deadline = time.monotonic() + SOON_S
             if number == signal.SIGINT:
@@ -216,13 +215,12 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signa
                 except RequestError as error:
                     refused = error
             assert refused is not None and refused.info.http_status == 503
-            assert (await generation.result()).completion_tokens == 300
+            assert (await generation.result()).completion_tokens == 600
 
-    server = Server(tmp_path, "--drain-timeout", "60")
-    server.wait_ready()
-    pids = list(server.pids().values())
-    asyncio.run(scenario(server))
-    assert server.process.wait(60) == 0
+    with running_server(tmp_path, "--drain-timeout", "60") as server:
+        pids = list(server.pids().values())
+        asyncio.run(scenario(server))
+        assert server.process.wait(60) == 0
     assert gone(pids, SOON_S) and not server.directory.exists()
 
 

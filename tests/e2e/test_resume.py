@@ -337,15 +337,15 @@ def test_killed_while_draining(tmp_path: Path) -> None:
 
     async def scenario(server: Server) -> None:
         async with AsyncClient(server.ring) as client:
-            running = await client.submit(text="Hello", sampling=LONG | {"speculative": "off"})
+            sampling = LONG | {"max_new_tokens": 1000}
+            running = await client.submit(text="Hello", sampling=sampling)
             server.process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(SOON_S):
                 while not client._transport.ring.draining:
                     await asyncio.sleep(0.002)
             os.kill(server.pids()["scheduler"], signal.SIGKILL)
-            assert (await running.result()).completion_tokens == 300
+            assert (await running.result()).completion_tokens == 1000
 
-    server = Server(tmp_path, "--drain-timeout", str(2 * SOON_S))
-    server.wait_ready()
-    asyncio.run(scenario(server))
-    assert server.process.wait(SOON_S) == 0, server.log()
+    with running_server(tmp_path, "--drain-timeout", str(2 * SOON_S)) as server:
+        asyncio.run(scenario(server))
+        assert server.process.wait(SOON_S) == 0, server.log()
