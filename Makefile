@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup kernels serve test test-slow coverage check fmt bench clean
+.PHONY: setup kernels serve test test-failed test-slow coverage check fmt bench clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,11 @@ serve: kernels
 # cores takes as long.
 test: kernels
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
+
+# What failed in the last run, once more and alone: a test that passes now has met a pause of the
+# machine that it did not bear, or a race. Either is to be mended.
+test-failed: kernels
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
 
 test-slow: kernels
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
