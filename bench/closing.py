@@ -40,6 +40,7 @@ from bench.roofline import markdown
 from bench.schemas import BENCH_FILE
 from scheduler_proc.closing.chain import Closing
 from scheduler_proc.closing.grammar import ClosingGrammar
+from scheduler_proc.closing.texts import texts_of
 from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
@@ -111,6 +112,8 @@ def cases(args: argparse.Namespace, lab: Laboratory, finder: WitnessFinder) -> l
             found.append(Case(constraint, compiled, compiled.closing.spelled_tokens(0), None))
         else:
             completion = finder.find_ahead(compiled.start())
+            if completion is None and (texts := texts_of(constraint)):
+                completion = finder.find_ahead(compiled.start(), texts=texts)
             if completion is None:
                 kind = "without a completion"
             length = compiled.fewest_tokens if completion is None else len(completion)

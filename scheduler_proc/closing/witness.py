@@ -78,11 +78,13 @@ class _Place(NamedTuple):
 
 class _Manner(NamedTuple):
     """How a search goes on: it looks at so many `places` and follows, at each, the first `width`
-    choices. Out of loops that cannot be closed lead `marks` first, or else words."""
+    choices. Out of loops that cannot be closed lead `marks` first, or else words. `texts` are tried
+    first where a string cannot end."""
 
     places: int
     width: int | None = None
     marks: bool = False
+    texts: Sequence[list[int]] = ()
 
 
 class WitnessFinder:
@@ -123,20 +125,29 @@ class WitnessFinder:
         until = thread_time() + SEARCH_NEAR_S
         return tail or self._search(grammar, hint, min(most, MOST_TOKENS), until, _Manner(looks))
 
-    def find_ahead(self, grammar: Grammar, after: bytes = b"", effort: int = 1) -> list[int] | None:
+    def find_ahead(
+        self,
+        grammar: Grammar,
+        after: bytes = b"",
+        effort: int = 1,
+        texts: Sequence[bytes] = (),
+    ) -> list[int] | None:
         """A completion of an output that is to come, at whose beginning `grammar` stands, and
-        stays; None if none is found. Where text is free until `after`, that is its beginning. That
-        takes a quarter of a second of CPU time at most, or `effort` times that."""
+        stays; None if none is found. Where text is free until `after`, that is its beginning.
+        `texts` may have to stand within strings. That takes a quarter of a second of CPU time at
+        most, or `effort` times that."""
         if grammar.is_accepting():
             return []
         started = thread_time()
         lead, most, found = self._lead(grammar, after), MOST_TOKENS, None
+        within = [tokens for text in texts if (tokens := self.spelled(text))]
         for steps, marks in FIRST_CHOICES:
             until = started + FIRST_SHARE * SEARCH_S * effort
-            better = self._search(grammar, (), most, until, _Manner(steps, 1, marks), lead)
+            manner = _Manner(steps, 1, marks, within)
+            better = self._search(grammar, (), most, until, manner, lead)
             if better is not None:
                 found, most = better, len(better) - 1
-        manner = _Manner(effort * (MOST_PLACES if found is None else BETTER_PLACES))
+        manner = _Manner(effort * (MOST_PLACES if found is None else BETTER_PLACES), texts=within)
         until = started + SEARCH_S * effort
         return self._search(grammar, (), most, until, manner, lead) or found
 
@@ -213,12 +224,15 @@ class WitnessFinder:
             price = place.price + (SAME_PRICE if (look, length) in seen else is_loop)
             seen.add((look, length))
             chosen = self._chosen(row, visits[look], manner.marks)
-            visits[look] += 1
             instead = OPEN_PRICE if chosen[0] in self._closing else 0
-            for rank, token in enumerate(chosen[: manner.width]):
+            ways = [[token] for token in chosen]
+            if manner.texts and not visits[look] and not self._has_quote(row):
+                ways = [text for text in manner.texts if _goes_on(grammar, text)] + ways
+            visits[look] += 1
+            for rank, way in enumerate(ways[: manner.width]):
                 number += 1
                 cost = RANK_PRICE * rank + (instead if rank else 0)
-                heappush(places, _Place(price + cost, -number, [*tokens, token], forced))
+                heappush(places, _Place(price + cost, -number, tokens + way, forced))
         return best
 
     def _forced(self, grammar: Grammar, tokens: list[int], most: int) -> list[int]:
@@ -282,6 +296,10 @@ class WitnessFinder:
             tokens.append(token)
         return tokens
 
+    def _has_quote(self, row: np.ndarray) -> bool:
+        token = self._ids.get(b'"')
+        return token is not None and bool(row[token >> 5] >> (token & 31) & 1)
+
     def _chosen(self, row: np.ndarray, visits: int, by_marks: bool) -> list[int]:
         """A few tokens of a mask, in the order in which they are to be tried. Where there were
         `visits` before, in a loop that cannot be closed, each mark in its turn is the first, or the
@@ -307,6 +325,16 @@ class WitnessFinder:
         bits[[*self._vocabulary.eos_ids]] = 0
         some: list[int] = np.flatnonzero(bits)[: 2 * _NUM_WORDS].tolist()
         return some
+
+
+def _goes_on(grammar: Grammar, tokens: Sequence[int]) -> bool:
+    """Whether the output may go on by these tokens; the grammar stays where it is."""
+    try:
+        grammar.accept(tokens)
+    except GrammarError:
+        return False
+    grammar.rollback(len(tokens))
+    return True
 
 
 def _common(first: list[int], second: list[int]) -> int:

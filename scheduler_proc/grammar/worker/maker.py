@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
+from scheduler_proc.closing.texts import texts_of
 from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
@@ -54,7 +55,7 @@ class ArtefactMaker:
             return Outcome("cached")
         compiled = self._compiler.compile(constraint)
         check_affordable(compiled, self._vocabulary)
-        completion = self._completion(compiled, constraint.after)
+        completion = self._completion(compiled, constraint)
         facts, arrays = compiled.to_arrays()
         artefact = Artefact(compiled.backend, facts, arrays, completion)
         temporary = self._folder.temporary()
@@ -65,12 +66,16 @@ class ArtefactMaker:
             temporary.unlink(missing_ok=True)
         return Outcome("ok", f"{compiled.backend}, {size} bytes")
 
-    def _completion(self, compiled: CompiledGrammar, after: str) -> list[int] | None:
+    def _completion(self, compiled: CompiledGrammar, constraint: Constraint) -> list[int] | None:
         """A short output, for closing others; None if none is found, or the grammar narrows."""
         if compiled.narrows:
             return None
         try:
-            return self._finder.find_ahead(compiled.start(), after.encode())
+            start, after = compiled.start(), constraint.after.encode()
+            found = self._finder.find_ahead(start, after)
+            if found is None and (texts := texts_of(constraint)):
+                found = self._finder.find_ahead(start, after, texts=texts)
+            return found
         except BaseException:  # a panic of a library, too: closing does without it
             log.exception("no completion is looked for")
             return None
