@@ -18,7 +18,7 @@ from tests.waiting import SOON_S
 
 VICTIM, ATTACKER, ADMIN = "victims-key", "attackers-key", "admins-key"
 SECRET = "The password of the vault in the old tower by the sea is swordfish seven times over."
-STREAM = {"max_new_tokens": 4000, "temperature": 0, "ignore_eos": True}
+STREAM = {"max_new_tokens": 4000, "temperature": 0, "ignore_eos": True, "speculative": "off"}
 ONE = {"max_new_tokens": 1, "temperature": 0}
 
 
