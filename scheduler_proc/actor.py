@@ -51,6 +51,7 @@ from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import RecordedScheduler
+from scheduler_proc.views.look import Views
 from scheduler_proc.watch import Doing, LoopProbe, Watch, end_process
 from srt.ring.actor import Actor
 from srt.ring.places import Ring, send_now
@@ -115,7 +116,7 @@ class SchedulerActor(Actor):
         self._stats_log = StatsLog(self._core)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
-        self._controls = Controls(self._core, self._stats, self._reply)
+        self._controls = Controls(self._core, self._stats, Views(self._core).look, self._reply)
         self._grammars = GrammarStore(
             partial(shared_by_grammars, self.args),
             self.ring.grammars,
