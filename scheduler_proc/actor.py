@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 import zmq
@@ -114,6 +113,7 @@ class SchedulerActor(Actor):
             self._core, self._core_lock, self._compute, self.tasks, self._want, self._on_media
         )
         self._stats_log = StatsLog(self._core)
+        self._stats = partial(stats_of, self._core, self._executor, self._clock)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._controls = Controls(self._core, self._stats, Views(self._core).look, self._reply)
@@ -257,9 +257,6 @@ class SchedulerActor(Actor):
         what = "an encode" if self._compute.is_encoding and what == "a step" else what
         self._blame.own_up(f"{what} hangs", thread.ident)
         end_process(what, self._compute.step, self._stats)
-
-    def _stats(self) -> dict[str, Any]:
-        return stats_of(self._core, self._executor, self._clock)
 
     def _reply(self, reply: ControlReply) -> None:
         self.send(self._detokenizer, reply)

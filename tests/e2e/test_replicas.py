@@ -61,7 +61,8 @@ async def test_a_look_at_both_trees(server: Server, way: str) -> None:
         busy = await client.submit(
             text=f"By {way}: " + PREFIX, sampling=mine, stream=True, routed_replica=1
         )
-        await anext(aiter(busy))
+        outputs = aiter(busy)
+        await anext(outputs)
         looks = await client.look()
         await busy.aclose()
     assert [look["replica"] for look in looks] == [0, 1] and looks[0]["running"] == []
