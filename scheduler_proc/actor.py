@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 import zmq
@@ -51,6 +50,7 @@ from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import RecordedScheduler
+from scheduler_proc.views.look import Views
 from scheduler_proc.watch import Doing, LoopProbe, Watch, end_process
 from srt.ring.actor import Actor
 from srt.ring.places import Ring, send_now
@@ -113,9 +113,10 @@ class SchedulerActor(Actor):
             self._core, self._core_lock, self._compute, self.tasks, self._want, self._on_media
         )
         self._stats_log = StatsLog(self._core)
+        self._stats = partial(stats_of, self._core, self._executor, self._clock)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
-        self._controls = Controls(self._core, self._stats, self._reply)
+        self._controls = Controls(self._core, self._stats, Views(self._core).look, self._reply)
         self._grammars = GrammarStore(
             partial(shared_by_grammars, self.args),
             self.ring.grammars,
@@ -256,9 +257,6 @@ class SchedulerActor(Actor):
         what = "an encode" if self._compute.is_encoding and what == "a step" else what
         self._blame.own_up(f"{what} hangs", thread.ident)
         end_process(what, self._compute.step, self._stats)
-
-    def _stats(self) -> dict[str, Any]:
-        return stats_of(self._core, self._executor, self._clock)
 
     def _reply(self, reply: ControlReply) -> None:
         self.send(self._detokenizer, reply)

@@ -1,4 +1,5 @@
-"""Operations on the scheduler that clients ask for: its statistics, and emptying the cache.
+"""Operations on the scheduler that clients ask for: its statistics, a look at it, and emptying the
+cache.
 
 The scheduler's actor owns one. Invariant: each Control is answered once, or its incarnation ends.
 """
@@ -25,21 +26,24 @@ class _PendingFlush(NamedTuple):
 
 
 class Controls:
-    """Answers through `reply`; `stats` gives the statistics."""
+    """Answers through `reply`; `stats` and `look` give what is asked for."""
 
     def __init__(
         self,
         core: Scheduler,
         stats: Callable[[], dict[str, Any]],
+        look: Callable[[], dict[str, Any]],
         reply: Callable[[ControlReply], None],
     ) -> None:
-        self._core, self._stats, self._reply = core, stats, reply
+        self._core, self._stats, self._look, self._reply = core, stats, look, reply
         self._pending: dict[str, _PendingFlush] = {}
 
     def take(self, control: Control) -> None:
         """Answer at once, except for a flush that may wait."""
         if control.op == "stats":
             self._answer(control, msgspec.json.encode(self._stats() | control.counts))
+        elif control.op == "look":
+            self._answer(control, msgspec.json.encode(self._look()))
         elif not self._core.has_work:
             self._flush(control)
         elif control.timeout_s <= 0 or len(self._pending) >= MAX_PENDING_FLUSHES:

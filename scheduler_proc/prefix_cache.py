@@ -73,6 +73,8 @@ class PrefixCache(Protocol):
     def dec_lock_ref(self, node: TreeNode) -> None: ...
     def evict(self, n: int) -> int: ...
     def nodes(self) -> Iterator[TreeNode]: ...
+    def roots(self) -> list[TreeNode]: ...
+    def unused(self, node: TreeNode) -> int: ...
 
 
 class NoCache:
@@ -129,3 +131,9 @@ class NoCache:
 
     def nodes(self) -> Iterator[TreeNode]:
         return iter(())
+
+    def roots(self) -> list[TreeNode]:
+        return []
+
+    def unused(self, node: TreeNode) -> int:
+        return 0

@@ -146,6 +146,10 @@ class RadixCache:
 
         The slots stay the tree's: lock the node before anything can evict them.
         """
+        return self._match(tokens, salt, spans, uses=1)
+
+    def _match(self, tokens: np.ndarray, salt: str, spans: Spans, uses: int) -> Match:
+        """`match_prefix`, counted as so many uses of the nodes."""
         node, parts, matched = self._roots.get(salt, self._nowhere), [], 0
         is_text = spans is NO_SPANS
         self._clock += 1
@@ -160,6 +164,7 @@ class RadixCache:
                 node.children[key] = node.children.pop(key)
             node = child if common == len(child.key) else self._split(child, common)
             node.last_access = max(node.last_access, self._clock)
+            node.matched += uses
             parts.append(node.slots)
             matched += common
             if child is not node:
@@ -180,7 +185,7 @@ class RadixCache:
         Of the caller's slots it takes those from `existing` on; those before stay the caller's
         unless they are the tree's already. The caller frees its duplicates.
         """
-        found = self.match_prefix(tokens, salt, spans)
+        found = self._match(tokens, salt, spans, uses=0)
         existing = found.length
         node = found.node
         cuts = () if spans is NO_SPANS else spans.cuts(existing, len(tokens))
@@ -242,6 +247,14 @@ class RadixCache:
             yield node
             stack.extend(node.children.values())
 
+    def roots(self) -> list[TreeNode]:
+        """Of all namespaces, in no particular order."""
+        return list(self._roots.values())
+
+    def unused(self, node: TreeNode) -> int:
+        """How many matches there have been since its last; -1 if a waiting req has matched it."""
+        return max(-1, self._clock - node.last_access)
+
     def _root(self, salt: str) -> TreeNode:
         root = self._roots.get(salt)
         if root is None:
@@ -286,6 +299,7 @@ class RadixCache:
         upper = self._new_node(parent, node.edge, node.key[:at], node.slots[:at])
         upper.lock_ref = node.lock_ref
         upper.last_access = node.last_access
+        upper.matched = node.matched
         parent.children[upper.edge] = upper
         node.key, node.slots, node.parent = node.key[at:], node.slots[at:], upper
         node.edge = int(node.key[0])

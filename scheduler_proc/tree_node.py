@@ -17,7 +17,7 @@ class TreeNode:
 
     __slots__ = (
         *("children", "edge", "end", "hashes", "in_heap", "key", "last_access"),
-        *("lock_ref", "parent", "slots", "uid"),
+        *("lock_ref", "matched", "parent", "slots", "uid"),
     )
 
     def __init__(
@@ -37,6 +37,7 @@ class TreeNode:
         self.children: dict[EdgeKey, TreeNode] = {}  # the most recently matched or added last
         self.hashes: list[bytes] = []
         self.lock_ref = 0
+        self.matched = 0  # prompts that have gone through it, for those who watch
         self.last_access = 0
         self.in_heap = False  # has an entry in the eviction heap, perhaps a stale one
 

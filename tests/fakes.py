@@ -228,3 +228,6 @@ class FakeClient:
         if isinstance(self.statistics, Exception):
             raise self.statistics
         return self.statistics
+
+    async def look(self) -> list[dict[str, Any]]:
+        return [{"replica": 0, "nodes": [], "running": [], "waiting": []}]

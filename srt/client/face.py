@@ -161,6 +161,12 @@ class AsyncClient:
         stats: dict[str, Any] = await self._transport.stats()
         return stats
 
+    async def look(self) -> list[dict[str, Any]]:
+        """What the radix tree and the queue look like, of each replica: the fields of `GET /tree`.
+        Over HTTP it takes an admin's key."""
+        replicas: list[dict[str, Any]] = await self._transport.look()
+        return replicas
+
 
 def _transport(url: str, api_key: str | None) -> Any:
     if url.startswith(("http://", "https://")):

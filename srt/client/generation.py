@@ -319,3 +319,7 @@ class Client(Protocol):
     async def stats(self) -> dict[str, Any]:
         """The scheduler's counters and gauges."""
         ...
+
+    async def look(self) -> list[dict[str, Any]]:
+        """What the radix tree and the queue look like, of each replica."""
+        ...

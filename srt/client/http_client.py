@@ -212,6 +212,10 @@ class HttpClient:
         stats: dict[str, Any] = states[0]
         return stats
 
+    async def look(self) -> list[dict[str, Any]]:
+        replicas: list[dict[str, Any]] = (await self._call("GET", "/tree")).json()["replicas"]
+        return replicas
+
 
 async def _body(make: Callable[[], dict[str, Any]], request: PromptRequest) -> dict[str, Any]:
     """What httpx needs for a body. One with files is large: a thread makes it."""

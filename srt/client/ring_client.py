@@ -153,6 +153,11 @@ class RingClient:
         stats: dict[str, Any] = msgspec.json.decode(await self._control("stats", 0.0))
         return stats
 
+    async def look(self) -> list[dict[str, Any]]:
+        found: dict[str, Any] = msgspec.json.decode(await self._control("look", 0.0))
+        replicas: list[dict[str, Any]] = found.get("replicas", [{"replica": 0} | found])
+        return replicas
+
     async def _control(self, op: str, timeout_s: float) -> bytes:
         await self._link.until_usable()
         req = ControlReq(self._next_wire_id(), self._link.epoch, op, timeout_s)

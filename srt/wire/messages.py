@@ -95,7 +95,7 @@ class AbortReq(RingMessage, frozen=True):
 
 
 class ControlReq(RingMessage, frozen=True):
-    """An operation on the scheduler: "flush_cache" or "stats". Answered by ControlReply."""
+    """An operation on the scheduler: "flush_cache", "stats" or "look". Answered by ControlReply."""
 
     rid: str
     epoch: int

@@ -54,6 +54,29 @@ async def test_a_prefix_stays_where_it_is_and_others_go_elsewhere(server: Server
     assert sorted(replicas) == [0] * 4 + [1] * 4
 
 
+@pytest.mark.parametrize("way", ["ring", "http"])
+async def test_a_look_at_both_trees(server: Server, way: str) -> None:
+    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+        mine = LONG | {"max_new_tokens": 1000}
+        busy = await client.submit(
+            text=f"By {way}: " + PREFIX, sampling=mine, stream=True, routed_replica=1
+        )
+        outputs = aiter(busy)
+        await anext(outputs)
+        looks = await client.look()
+        await busy.aclose()
+    assert [look["replica"] for look in looks] == [0, 1] and looks[0]["running"] == []
+    (request,) = looks[1]["running"]
+    nodes = {node[0]: node for node in looks[1]["nodes"]}
+    assert request["state"] == "decode" and request["prompt"] > 192
+    where = nodes[request["node"]]
+    assert where[4] == 1 and where[2] + where[3] >= request["prompt"]
+    for look in looks:
+        assert look["nodes_are_all"]
+        assert sum(node[3] for node in look["nodes"]) == look["cached_tokens"]
+    await asyncio.to_thread(server.wait_idle)
+
+
 async def test_samples_stay_together(server: Server) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
         body = {"text": PREFIX + "So", "sampling_params": {"n": 6, "max_new_tokens": 8}}

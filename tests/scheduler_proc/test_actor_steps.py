@@ -70,7 +70,7 @@ class LoopOnly(SchedulerActor):
         self._compute.blame = self._blame
         self._stats_log = StatsLog(driver.core)
         self._wake = asyncio.Event()
-        self._controls = Controls(driver.core, dict, lambda reply: None)
+        self._controls = Controls(driver.core, dict, dict, lambda reply: None)
         self.tasks = TaskSet(self._on_failure)
         self._failure, self._stopping = None, asyncio.Event()
         self._encodes = Encodes(

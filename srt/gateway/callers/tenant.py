@@ -84,6 +84,9 @@ class Tenants:
     async def stats(self) -> dict[str, Any]:
         return await self._client.stats()
 
+    async def look(self) -> list[dict[str, Any]]:
+        return await self._client.look()
+
 
 def _named(request: _T) -> _T:
     """`request` with the caller's name, and with the caller's part of the cache."""

@@ -1,5 +1,6 @@
 """The server's own operations and facts: flush, abort, model and server info."""
 
+import asyncio
 import math
 from typing import Any
 
@@ -20,7 +21,7 @@ from srt.gateway.http.auth import ADMIN
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
-from srt.gateway.ops.ring_state import ring_state, stats_or_none
+from srt.gateway.ops.ring_state import STATS_TIMEOUT_S, ring_state, stats_or_none
 from srt.gateway.wire.operations import (
     ABORT_KIND,
     Aborted,
@@ -28,8 +29,9 @@ from srt.gateway.wire.operations import (
     Flushed,
     ModelInfo,
     TokenizerInfo,
+    Tree,
 )
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, RingError
 
 MAX_FLUSH_WAIT_S = 300.0
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -151,6 +153,17 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
     }
 
 
+@get("/tree", opt=ADMIN | documented(answer=Tree))
+async def tree(request: HttpRequest) -> ASGIApp:
+    """What the radix tree and the queue look like, of each replica."""
+    try:
+        async with asyncio.timeout(STATS_TIMEOUT_S):
+            replicas = await gateway_of(request).client.look()
+    except TimeoutError:
+        raise RingError("the server's scheduler did not answer") from None
+    return json_reply(Tree(replicas=replicas))
+
+
 def _pool_tokens(gateway: Gateway) -> int:
     """The size of the KV pool: as a scheduler has measured it, or as it was asked for."""
     ring = gateway.client.ring
@@ -165,4 +178,4 @@ def _states(stats: dict[str, Any] | None) -> dict[str, Any]:
     return {"internal_states": stats.get("replicas", [totals]), "totals": totals}
 
 
-ROUTES = [flush_cache, abort_request, model_info, tokenizer_info, server_info]
+ROUTES = [flush_cache, abort_request, model_info, tokenizer_info, server_info, tree]

@@ -47,6 +47,12 @@ class Flushed(Struct, frozen=True, kw_only=True):
     flushed: bool = True
 
 
+class Tree(Struct, frozen=True, kw_only=True):
+    """The answer of /tree: for each replica its number, its tree and its queue."""
+
+    replicas: list[dict[str, Any]]
+
+
 class ModelInfo(Struct, frozen=True, kw_only=True):
     """The answer of /get_model_info. `media_placeholders` are what stands for an "image" or a
     "video" in a text; null while the server does not know it yet."""

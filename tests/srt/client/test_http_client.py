@@ -354,6 +354,7 @@ async def test_operations_and_the_key() -> None:
         async with HttpClient(server.url, api_key="k1") as client:
             await client.flush_cache(1.5)
             assert (await client.stats())["cached_tokens_total"] == 7
+            assert (await client.look())[0]["replica"] == 0
             await client.abort("nobody")
             fake.busy = True
             with pytest.raises(RequestError) as busy:

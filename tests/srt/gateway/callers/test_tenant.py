@@ -57,6 +57,7 @@ ADMINS = [
     ("POST", "/pause_generation"),
     ("POST", "/continue_generation"),
     ("GET", "/metrics"),
+    ("GET", "/tree"),
 ]
 
 

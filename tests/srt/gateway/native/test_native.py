@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -605,6 +606,16 @@ async def test_server_info_has_stats_and_no_secrets(path: str) -> None:
     assert body["port"] == 30000 and body["version"] == "0.1"
     assert body["internal_states"][0]["cached_tokens_total"] == 7
     assert body["ring"]["ready"] is True
+
+
+async def test_the_tree_is_each_replicas() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        (replica,) = (await http.get("/tree")).json()["replicas"]
+        assert replica == {"replica": 0, "nodes": [], "running": [], "waiting": []}
+        client.look = AsyncMock(side_effect=TimeoutError)  # type: ignore[method-assign]
+        response = await http.get("/tree")
+    assert response.status_code == 503 and "did not answer" in error_of(response)["message"]
 
 
 async def test_parts_of_a_prompt_that_are_text() -> None:

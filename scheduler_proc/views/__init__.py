@@ -1,0 +1,1 @@
+"""What the tree and the queue look like to somebody who watches the server."""
