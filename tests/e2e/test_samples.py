@@ -15,9 +15,9 @@ LENGTH = 240
 PROMPT = list(range(1000, 1000 + LENGTH))
 
 
-async def most_used(server: Server, count: int, n: int) -> tuple[int, int]:
+async def most_used(server: Server, count: int, n: int, turn: int = 0) -> tuple[int, int]:
     """The most slots that `count` requests of `n` samples hold at once, and the prompt tokens that
-    were computed for them. The requests share nothing: each has its own salt."""
+    were computed for them. The requests share nothing: each has its own salt, in each turn."""
     await asyncio.to_thread(server.wait_idle)
     sampling = {"max_new_tokens": 32, "n": n, "ignore_eos": True, "seed": 3}
     async with AsyncClient(server.ring) as client:
@@ -25,7 +25,7 @@ async def most_used(server: Server, count: int, n: int) -> tuple[int, int]:
         tasks = [
             asyncio.ensure_future(
                 client.generate(
-                    input_ids=PROMPT, sampling=sampling, cache_salt=f"{count} x {n}, {i}"
+                    input_ids=PROMPT, sampling=sampling, cache_salt=f"{count} x {n}, {i}, {turn}"
                 )
             )
             for i in range(count)
@@ -41,7 +41,10 @@ async def most_used(server: Server, count: int, n: int) -> tuple[int, int]:
 
 
 async def test_eight_samples_share_one_prompt(server: Server) -> None:
-    shared, computed = await most_used(server, 1, 8)
+    for turn in range(5):  # on a busy machine they may have ended before anybody asks
+        shared, computed = await most_used(server, 1, 8, turn)
+        if shared:
+            break
     apart, computed_apart = await most_used(server, 8, 1)
     assert computed == LENGTH + 7  # each sample runs the prompt's last token itself
     assert computed_apart == 8 * LENGTH
