@@ -159,8 +159,8 @@ def test_tips_are_expanded_in_parallel(backend: Any) -> None:
 
 
 def test_a_chat_streams(backend: Any) -> None:
-    """In pieces; on a busy machine many tokens may come at once, as do tokens guessed from an answer
-    that was given before: each trial asks something else."""
+    """In pieces. On a busy machine many tokens may come at once, as do those guessed from an answer
+    given before: each trial asks something else."""
     most = 0
     for topic in ("moon", "sea", "wind", "desert", "forest"):
         written: list[str] = []
