@@ -116,7 +116,7 @@ class SchedulerActor(Actor):
         self._stats = partial(stats_of, self._core, self._executor, self._clock)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
-        self._controls = Controls(self._core, self._stats, Views(self._core).look, self._reply)
+        self._controls = Controls(self._core, self._stats, Views(self._core), self._reply)
         self._grammars = GrammarStore(
             partial(shared_by_grammars, self.args),
             self.ring.grammars,

@@ -1,4 +1,4 @@
-"""Operations on the scheduler that clients ask for: its statistics, a look at it, and emptying the
+"""Operations on the scheduler that clients ask for: its statistics, looks at it, and emptying the
 cache.
 
 The scheduler's actor owns one. Invariant: each Control is answered once, or its incarnation ends.
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.views.look import Views
 from srt.wire.errors import CONFLICT, ErrorInfo
 from srt.wire.ring_messages import Control, ControlReply
 
@@ -26,16 +27,16 @@ class _PendingFlush(NamedTuple):
 
 
 class Controls:
-    """Answers through `reply`; `stats` and `look` give what is asked for."""
+    """Answers through `reply`, with what `stats` and the `views` of the core give."""
 
     def __init__(
         self,
         core: Scheduler,
         stats: Callable[[], dict[str, Any]],
-        look: Callable[[], dict[str, Any]],
+        views: Views,
         reply: Callable[[ControlReply], None],
     ) -> None:
-        self._core, self._stats, self._look, self._reply = core, stats, look, reply
+        self._core, self._stats, self._views, self._reply = core, stats, views, reply
         self._pending: dict[str, _PendingFlush] = {}
 
     def take(self, control: Control) -> None:
@@ -43,7 +44,9 @@ class Controls:
         if control.op == "stats":
             self._answer(control, msgspec.json.encode(self._stats() | control.counts))
         elif control.op == "look":
-            self._answer(control, msgspec.json.encode(self._look()))
+            self._answer(control, msgspec.json.encode(self._views.look()))
+        elif control.op == "edge":
+            self._answer(control, msgspec.json.encode(self._views.edge(control.node)))
         elif not self._core.has_work:
             self._flush(control)
         elif control.timeout_s <= 0 or len(self._pending) >= MAX_PENDING_FLUSHES:

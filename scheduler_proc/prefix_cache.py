@@ -75,6 +75,8 @@ class PrefixCache(Protocol):
     def nodes(self) -> Iterator[TreeNode]: ...
     def roots(self) -> list[TreeNode]: ...
     def unused(self, node: TreeNode) -> int: ...
+    @property
+    def clock(self) -> int: ...
 
 
 class NoCache:
@@ -136,4 +138,8 @@ class NoCache:
         return []
 
     def unused(self, node: TreeNode) -> int:
+        return 0
+
+    @property
+    def clock(self) -> int:
         return 0

@@ -255,6 +255,11 @@ class RadixCache:
         """How many matches there have been since its last; -1 if a waiting req has matched it."""
         return max(-1, self._clock - node.last_access)
 
+    @property
+    def clock(self) -> int:
+        """The number of the last match; those of matches that went before are smaller."""
+        return self._clock
+
     def _root(self, salt: str) -> TreeNode:
         root = self._roots.get(salt)
         if root is None:

@@ -243,7 +243,9 @@ class Scheduler:
             return None
         self.counters.forward_steps += 1
         self.new_token_ratio.decay()
-        return plan.seal()
+        step = plan.seal()
+        self.counters.steps[step.kind] += 1
+        return step
 
     def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
         """Commit those rows of a step that the plan waits for."""

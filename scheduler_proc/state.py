@@ -21,6 +21,7 @@ from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
+from scheduler_proc.step import STEP_KINDS
 from scheduler_proc.trials import Trials
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import DRAFT_SOURCES, Finish
@@ -72,6 +73,7 @@ class Counters:
     generation_tokens: int = 0
     jump_forward_tokens: int = 0  # of those, forced by a grammar
     forward_steps: int = 0
+    steps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STEP_KINDS, 0))
     closed: int = 0  # constrained outputs that were steered to their end
     resumed: int = 0  # requests that an earlier scheduler had
     recomputed_tokens: int = 0  # of these, when they were admitted: all that was not cached

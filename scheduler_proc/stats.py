@@ -6,6 +6,7 @@ from typing import Any
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import Counters
+from scheduler_proc.step import STEP_KINDS
 from scheduler_proc.step_clock import StepClock
 from srt.wire.messages import DRAFT_SOURCES
 
@@ -49,6 +50,7 @@ def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str,
         "media_encode_seconds_total": clock.encode_s,
         "new_token_ratio": core.new_token_ratio.value,
         "forward_steps_total": counters.forward_steps,
+        **{f"{kind}_steps_total": counters.steps[kind] for kind in STEP_KINDS},
         "forward_seconds_total": clock.step_s,
         "exposed_seconds_total": clock.exposed_s,
     }

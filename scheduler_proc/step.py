@@ -81,6 +81,11 @@ class LateTokens(NamedTuple):
 NO_LATE_TOKENS = LateTokens(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
+# What a step computes: decodes alone, of which rows may verify guessed tokens, parts of prompts
+# alone, or both.
+STEP_KINDS = ("decode", "verify", "prefill", "mixed")
+
+
 @dataclass(slots=True)
 class Step:
     """A sealed step: what the executor runs (`batch`) and what commit needs to know (`rows`).
@@ -109,6 +114,14 @@ class Step:
         """What it computes."""
         decodes, drafted = self.num_decodes, self.num_drafted
         return StepSize(decodes, len(self.batch.input_ids) - decodes - drafted, drafted)
+
+    @property
+    def kind(self) -> str:
+        """One of STEP_KINDS."""
+        decodes = self.num_decodes
+        if decodes == len(self.rows):
+            return "verify" if any(row.draft for row in self.rows) else "decode"
+        return "mixed" if decodes else "prefill"
 
     def finalize(self, previous: StepResult | None) -> None:
         """Fill in the tokens that the step before has sampled. Needed once, before running."""

@@ -37,6 +37,7 @@ class ServerArgs(Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = 30000
     no_http: bool = False
+    no_ui: bool = False
     api_key: str = ""
     api_key_file: str = ""
     response_store_mib: int = 0

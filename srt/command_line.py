@@ -60,6 +60,7 @@ def _add_server(group: Any) -> None:
     _option(group, "--host", "address to listen on")
     _option(group, "--port", "HTTP port; 0 picks a free one")
     _option(group, "--no-http", "serve the ZeroMQ ring only")
+    _option(group, "--no-ui", "serve no page at /")
     _option(group, "--api-key", "bearer tokens for HTTP, separated by commas")
     _option(group, "--api-key-file", "file of further bearer tokens, one per line")
     _option(group, "--response-store-mib", "MiB to keep answers of /v1/responses in; 0: keep none")

@@ -13,6 +13,7 @@ import uvloop
 from srt.args import ServerArgs
 from srt.command_line import parse_args
 from srt.files.model_files import resolve_model
+from srt.gateway.callers.keys import Keys
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
 from srt.wire.errors import ConfigError
@@ -58,7 +59,17 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
     )
     log.info("ring    ipc://%s", supervisor.ring.directory)
     where = paint(supervisor.url, "1;32") if supervisor.url else "on the ring only"
+    if supervisor.url and not args.no_ui:
+        log.info("page    %s", page_address(args, supervisor.url, supervisor.page_key))
     log.info("ready   %s after %.1f s", where, elapsed_s)
+
+
+def page_address(args: ServerArgs, url: str, page_key: str) -> str:
+    """The address of the server's page, with the key that opens all of it in its fragment, which
+    browsers do not send. A server that has admins' keys is opened by these."""
+    url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    has_admins = Keys(args.api_keys(), args.admin_keys()).has_admins
+    return f"{url}/" if has_admins else f"{url}/#key={page_key}"
 
 
 def _stop_with_parent() -> None:

@@ -20,6 +20,18 @@ from srt.wire.sampling import Scoring
 from tests.waiting import SOON_S
 
 READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"}, media_kinds=[])
+LOOK: dict[str, Any] = {
+    "replica": 0,
+    "nodes": [],
+    "nodes_are_all": True,
+    "cached_tokens": 0,
+    "evicted_tokens_total": 0,
+    "matches": 0,
+    "running": [],
+    "num_running": 0,
+    "waiting": [],
+    "num_waiting": 0,
+}
 DEFAULT_PIECES = ("Hello", ", ", "wörld")
 
 
@@ -139,6 +151,8 @@ class FakeClient:
         self.aborted_names: list[tuple[str, str]] = []  # tenant and rid
         self.flushes: list[float] = []
         self.busy = False
+        self.looks: list[dict[str, Any]] = [dict(LOOK)]
+        self.edges: dict[tuple[int, int], list[int]] = {}
         self.statistics: dict[str, Any] | Exception = {
             "num_running_reqs": 1,
             "cache_hit_rate": 0.5,
@@ -230,4 +244,8 @@ class FakeClient:
         return self.statistics
 
     async def look(self) -> list[dict[str, Any]]:
-        return [{"replica": 0, "nodes": [], "running": [], "waiting": []}]
+        return self.looks
+
+    async def edge(self, replica: int, node: int) -> tuple[list[int], int]:
+        ids = self.edges.get((replica, node), [])
+        return ids, len(ids)

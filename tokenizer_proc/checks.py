@@ -15,7 +15,7 @@ MAX_NAME_CHARS = 256
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
 MAX_TOP_LOGPROBS = 64
 MAX_LOGPROB_TOKEN_IDS = 256
-CONTROL_OPS = ("flush_cache", "stats", "look")
+CONTROL_OPS = ("flush_cache", "stats", "look", "edge")
 
 
 def check_names(req: TextReq) -> None:

@@ -274,7 +274,8 @@ class Front:
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
         counts = self._counts() if req.op == "stats" else {}
-        self.dispatch.control(Control(client, req.rid, 0, req.op, req.timeout_s, counts))
+        control = Control(client, req.rid, 0, req.op, req.timeout_s, counts, node=req.node)
+        self.dispatch.control(control)
         return None
 
     def _counts(self) -> dict[str, float]:

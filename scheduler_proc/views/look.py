@@ -7,6 +7,8 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.views.queue import running, waiting
 from scheduler_proc.views.tree import TreeViews
 
+EDGE_IDS = 2048
+
 
 class Views:
     """Looks at one core, between its changes. Nobody looking, it does nothing."""
@@ -22,6 +24,7 @@ class Views:
             "nodes": tree.nodes,
             "nodes_are_all": tree.is_whole,
             "cached_tokens": tree.tokens,
+            "matches": core.cache.clock,
             "evicted_tokens_total": core.cache.evicted_total,
             "free_tokens": core.pool.free_size,
             "running": running(core, now),
@@ -29,3 +32,11 @@ class Views:
             "waiting": waiting(core, now),
             "num_waiting": len(core.waiting),
         }
+
+    def edge(self, uid: int) -> dict[str, Any]:
+        """The first EDGE_IDS token ids of a node that the last look has shown, and how many it has;
+        no ids if there is none now."""
+        node = self._trees.shown(uid)
+        if node is None:
+            return {"ids": [], "tokens": 0}
+        return {"ids": node.key[:EDGE_IDS].tolist(), "tokens": len(node.key)}

@@ -115,6 +115,14 @@ class TreeViews:
         tokens = self._cache.evictable_size + self._cache.protected_size
         return TreeView(nodes, tokens, not is_first and len(nodes) == self._count)
 
+    def shown(self, uid: int) -> TreeNode | None:
+        """A node that may have been in a look, unless it has been evicted."""
+        found = self._found or (self._pass.found() if self._pass else [])
+        for _, node in found:
+            if node.uid == uid and node.parent is not None:
+                return node
+        return None
+
     def _views(self, found: list[tuple[int, TreeNode]]) -> list[NodeView]:
         spaces: dict[int, int] = {}
         views = []

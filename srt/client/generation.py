@@ -323,3 +323,12 @@ class Client(Protocol):
     async def look(self) -> list[dict[str, Any]]:
         """What the radix tree and the queue look like, of each replica."""
         ...
+
+
+class ServerClient(Client, Protocol):
+    """A client on the ring, as the gateway needs it."""
+
+    async def edge(self, replica: int, node: int) -> tuple[list[int], int]:
+        """The first token ids of a node that the last `look` has shown, and how many it has; no
+        ids if it has been evicted since. `replica` is one of the ring's."""
+        ...

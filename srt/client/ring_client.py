@@ -158,9 +158,14 @@ class RingClient:
         replicas: list[dict[str, Any]] = found.get("replicas", [{"replica": 0} | found])
         return replicas
 
-    async def _control(self, op: str, timeout_s: float) -> bytes:
+    async def edge(self, replica: int, node: int) -> tuple[list[int], int]:
+        found: dict[str, Any] = msgspec.json.decode(await self._control("edge", 0.0, node))
+        of_one: dict[str, Any] = found.get("replicas", {0: found})[replica]
+        return of_one["ids"], of_one["tokens"]
+
+    async def _control(self, op: str, timeout_s: float, node: int = 0) -> bytes:
         await self._link.until_usable()
-        req = ControlReq(self._next_wire_id(), self._link.epoch, op, timeout_s)
+        req = ControlReq(self._next_wire_id(), self._link.epoch, op, timeout_s, node)
         result: ControlResult = await self._link.ask(req)
         return result.data
 

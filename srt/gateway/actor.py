@@ -37,7 +37,7 @@ class GatewayActor(Actor):
         vocab = load_vocab(files)
         app = create_app(self._client, self._facts(files, vocab), vocab, self._client.programs)
         gateway: Gateway = app.state.gateway
-        key_files = KeyFiles(self.args)
+        key_files = KeyFiles(self.args, self.ring.read_page_key())
         gateway.keys = key_files.keys
         self.background(_watch_keys(gateway, key_files))
         allow_connections(self.args.max_connections + PROBE_PLACES)
@@ -74,6 +74,7 @@ class GatewayActor(Actor):
             stream_interval=self.args.stream_interval,
             max_requests=self.args.max_queued_requests,
             cors_origins=self.args.cors_origins(),
+            has_page=not self.args.no_ui,
             media=MediaRules(limit=self.args.limit_media, domains=self.args.media_domains()),
             server_args=self.args.public(),
         )

@@ -1,4 +1,4 @@
-"""Builds the gateway: every route over one `Client`, as an ASGI application.
+"""Builds the gateway: every route over one `ServerClient`, as an ASGI application.
 
 `srt.gateway.http.server` runs it. The application keeps no state of requests after their end.
 """
@@ -7,7 +7,7 @@ from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 
-from srt.client.generation import Client
+from srt.client.generation import ServerClient
 from srt.client.programs import Programs
 from srt.files.vocab import Vocab
 from srt.gateway.callers.keys import Keys
@@ -21,10 +21,12 @@ from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.native.routes import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
 from srt.gateway.stored_responses import StoredResponses
+from srt.gateway.ui import routes as page
+from srt.gateway.watch.feed import Facts, Feed
 
 
 def create_app(
-    client: Client, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
+    client: ServerClient, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
 ) -> Litestar:
     """The gateway's application for the model of `vocab`. `client` must be open, and is not closed
     here; `programs` is its way to the part that runs programs."""
@@ -32,20 +34,27 @@ def create_app(
 
 
 def gateway_over(
-    client: Client, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
+    client: ServerClient, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
 ) -> Gateway:
     """What the routes work with; the arguments are those of `create_app`."""
-    keys = Keys(info.api_keys, info.admin_keys, info.share_cache_between_keys)
-    gateway = Gateway(Tenants(client), info, vocab, GatewayMetrics(), keys)
+    shares = info.share_cache_between_keys
+    keys = Keys(info.api_keys, info.admin_keys, shares, page_key=info.page_key)
+    tenants, metrics = Tenants(client), GatewayMetrics()
+    feed = Feed(tenants, _facts(info), metrics.latencies)
+    gateway = Gateway(tenants, info, vocab, metrics, keys, feed)
     gateway.programs = programs
     gateway.stored = StoredResponses(info.response_store_bytes)
     return gateway
 
 
+def _facts(info: GatewayInfo) -> Facts:
+    return Facts(info.model_name, info.version, info.context_len, info.max_total_tokens)
+
+
 def app_of(gateway: Gateway) -> Litestar:
     """The routes over the gateway that they find as the application's `state.gateway`."""
     return Litestar(
-        route_handlers=[*HANDLERS, *docs.ROUTES],
+        route_handlers=[*HANDLERS, *docs.ROUTES, *(page.ROUTES if gateway.info.has_page else ())],
         state=State({"gateway": gateway}),
         before_request=require_key,
         exception_handlers=EXCEPTION_HANDLERS,

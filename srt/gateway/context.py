@@ -14,7 +14,7 @@ import msgspec
 from litestar.datastructures import State
 from msgspec import Struct, field
 
-from srt.client.generation import Client, Generation, Request, ScoreRequest
+from srt.client.generation import Generation, Request, ScoreRequest, ServerClient
 from srt.client.programs import Programs
 from srt.files.vocab import Vocab
 from srt.gateway.callers.keys import Keys
@@ -25,6 +25,7 @@ from srt.gateway.media.given import NO_MEDIA, MediaRules
 from srt.gateway.media.load import MediaLoader
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
+from srt.gateway.watch.feed import Feed
 from srt.wire.errors import CONFLICT, UNAVAILABLE, ErrorInfo, RequestError, RingError, quoted
 
 HttpRequest = litestar.Request[Any, Any, State]
@@ -40,7 +41,8 @@ class GatewayInfo(Struct, frozen=True):
     share the prefix cache. `reasoning` says that the model's answers begin with its
     reasoning, which chats keep apart. `stream_interval` is how many tokens an event of a stream
     stands for. `cors_origins` are the web origins that may call. `fingerprint` tells the
-    model's files from others. `media` says what pictures and videos may be shown.
+    model's files from others. `media` says what pictures and videos may be shown. Where there are
+    no `admin_keys`, `page_key` opens what the page shows of the server.
     """
 
     model_name: str
@@ -59,6 +61,8 @@ class GatewayInfo(Struct, frozen=True):
     response_store_bytes: int = 0
     fingerprint: str = ""
     media: MediaRules = NO_MEDIA
+    has_page: bool = True
+    page_key: str = ""
     server_args: dict[str, Any] = {}
 
     @property
@@ -113,14 +117,15 @@ class Gateway(Struct, eq=False):
     as far as somebody asked; while it `is_paused`, requests to generate are refused. `num_aborts`
     counts how often everything was aborted, which no request that has begun before survives.
     `programs` is the way to the part that runs programs. `loading` are the requests whose pictures
-    are being loaded.
+    are being loaded. `feed` is what pages watch.
     """
 
-    client: Client
+    client: ServerClient
     info: GatewayInfo
     vocab: Vocab
     metrics: GatewayMetrics
     keys: Keys
+    feed: Feed
     live: dict[Name, Generation | Request | ScoreRequest] = {}
     groups: dict[Name, list[str]] = {}
     loading: list[Loading] = []

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.client.generation import GenerateOutput
+from srt.gateway.watch.latencies import Window
 from srt.wire.messages import DRAFT_SOURCES
 from srt.wire.ring_state import RingEvent
 
@@ -47,6 +48,10 @@ COUNTERS = {
     "media_encoded_total": "Images and parts of videos that were encoded.",
     "media_encode_seconds_total": "Time in which they were encoded, between forward passes.",
     "forward_steps_total": "Forward passes.",
+    "decode_steps_total": "Of those, of decodes alone.",
+    "verify_steps_total": "Of those, of decodes some of which verified guessed tokens.",
+    "prefill_steps_total": "Of those, of parts of prompts alone.",
+    "mixed_steps_total": "Of those, of both.",
     "forward_seconds_total": "Time in forward passes.",
     "exposed_seconds_total": "Time between forward passes in which there was work.",
     "num_grammar_compiled_total": "Constraints compiled.",
@@ -109,11 +114,16 @@ class GatewayMetrics:
             "From the request's arrival to its last token.",
             _LATENCY_BUCKETS_S,
         )
+        self._windows = Window(self._ttft), Window(self._itl)
         self._scheduler = _SchedulerStats()
         self._registry.register(self._scheduler)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self._registry)
+
+    def latencies(self) -> dict[str, list[float] | None]:
+        """p50 and p99 of the last minute, in seconds, as far as this was called in it."""
+        return {"ttft_s": self._windows[0].percentiles(), "itl_s": self._windows[1].percentiles()}
 
     def track(self, started: float) -> "RequestTimer":
         """A timer for one request that arrived at `started` (time.monotonic())."""

@@ -42,6 +42,11 @@ class Child:
     info: dict[str, Any] = field(default_factory=dict)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def pid(self) -> int:
+        """Of the present process, or the last; 0 before the first."""
+        return 0 if self.process is None else self.process.pid
+
     def start(
         self,
         directory: Path,

@@ -111,6 +111,15 @@ class Ring(NamedTuple):
         except OSError:
             return ""
 
+    def write_page_key(self, key: str) -> None:
+        """Keep the key of the server's page, for gateways to come."""
+        path = self.directory / "page_key"
+        path.touch(mode=0o600)
+        path.write_text(key)
+
+    def read_page_key(self) -> str:
+        return (self.directory / "page_key").read_text()
+
     def write_args(self, args: ServerArgs) -> None:
         path = self.directory / _ARGS_FILE
         path.touch(mode=0o600)

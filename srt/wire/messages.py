@@ -95,12 +95,14 @@ class AbortReq(RingMessage, frozen=True):
 
 
 class ControlReq(RingMessage, frozen=True):
-    """An operation on the scheduler: "flush_cache", "stats" or "look". Answered by ControlReply."""
+    """An operation on the scheduler: "flush_cache", "stats", "look", or "edge" for the token ids of
+    the tree's node `node`. Answered by ControlReply."""
 
     rid: str
     epoch: int
     op: str
     timeout_s: float = 0.0
+    node: int = 0
 
 
 class Continuation(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -90,6 +90,7 @@ class Control(RingMessage, frozen=True):
     timeout_s: float = 0.0
     counts: dict[str, float] = {}
     asked: int = 1
+    node: int = 0
 
 
 class GrammarLost(RingMessage, frozen=True):

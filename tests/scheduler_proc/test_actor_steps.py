@@ -22,6 +22,7 @@ from scheduler_proc.invariants import check_invariants
 from scheduler_proc.reports import Reports
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
+from scheduler_proc.views.look import Views
 from srt.tasks import TaskSet
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
@@ -70,7 +71,7 @@ class LoopOnly(SchedulerActor):
         self._compute.blame = self._blame
         self._stats_log = StatsLog(driver.core)
         self._wake = asyncio.Event()
-        self._controls = Controls(driver.core, dict, dict, lambda reply: None)
+        self._controls = Controls(driver.core, dict, Views(driver.core), lambda reply: None)
         self.tasks = TaskSet(self._on_failure)
         self._failure, self._stopping = None, asyncio.Event()
         self._encodes = Encodes(

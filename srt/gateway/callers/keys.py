@@ -33,7 +33,8 @@ class Caller(NamedTuple):
 class Keys:
     """`keys` open every route; `admin_keys` also those of admins. A server's only key is an
     admin's, if it `may_be_sole`. Without any keys, everybody is an admin. With `share_cache`
-    callers share the prefix cache."""
+    callers share the prefix cache. Where there are no admins' keys, `page_key` opens what is to be
+    watched."""
 
     def __init__(
         self,
@@ -41,18 +42,34 @@ class Keys:
         admin_keys: Sequence[str] = (),
         share_cache: bool = False,
         may_be_sole: bool = True,
+        page_key: str = "",
     ) -> None:
         self.is_sole = may_be_sole and len(keys) == 1 and not admin_keys
         self._admins = [_digest(key) for key in (keys if self.is_sole else admin_keys)]
         self._all = [*map(_digest, keys), *self._admins]
         self._share_cache = share_cache
+        self._page = [_digest(page_key)] if page_key and not self._admins else []
+
+    @property
+    def has_admins(self) -> bool:
+        return bool(self._admins)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may call."""
+        return not self._all
+
+    def is_of_page(self, given: str) -> bool:
+        """Whether this is the key that the server has made for its page."""
+        return _is_among(_digest(given), self._page)
 
     @classmethod
-    def of(cls, args: ServerArgs, may_be_sole: bool = True) -> "Keys":
+    def of(cls, args: ServerArgs, may_be_sole: bool = True, page_key: str = "") -> "Keys":
         """The keys of the command line and of the files. Raises ConfigError."""
         for path in _files(args):
             _warn_of_others(path)
-        return cls(args.api_keys(), args.admin_keys(), args.share_cache_between_keys, may_be_sole)
+        shares = args.share_cache_between_keys
+        return cls(args.api_keys(), args.admin_keys(), shares, may_be_sole, page_key)
 
     def caller(self, given: str, address: str) -> Caller | None:
         """Who calls from `address` with the key `given`; None if the server has no such key."""
@@ -68,10 +85,10 @@ class Keys:
 class KeyFiles:
     """The server's keys as its files have them. Raises ConfigError if they are wrong at first."""
 
-    def __init__(self, args: ServerArgs) -> None:
-        self._args = args
+    def __init__(self, args: ServerArgs, page_key: str = "") -> None:
+        self._args, self._page_key = args, page_key
         self._read = self._last = self._stamps()
-        self.keys = Keys.of(args)
+        self.keys = Keys.of(args, page_key=page_key)
 
     def have_changed(self) -> bool:
         """Whether `keys` have changed: a file was written or replaced, and is not still being
@@ -81,7 +98,7 @@ class KeyFiles:
         if self._last == self._read or self._last != before:
             return False
         try:
-            keys = Keys.of(self._args, may_be_sole=self.keys.is_sole)
+            keys = Keys.of(self._args, self.keys.is_sole, self._page_key)
         except ConfigError as error:
             log.warning("the API keys stay as they were: %s", error)
             self._read = self._last

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from srt.client.generation import (
-    Client,
     Generation,
     Request,
     ScoreOutput,
     ScoreRequest,
+    ServerClient,
     TokenizeRequest,
 )
 from srt.gateway.callers.keys import Caller
@@ -54,9 +54,9 @@ def check_admin(what: str) -> None:
 
 
 class Tenants:
-    """A `srt.client.generation.Client` that names the caller; all else is `client`'s."""
+    """A `srt.client.generation.ServerClient` that names the caller; all else is `client`'s."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ServerClient) -> None:
         self._client = client
 
     @property
@@ -86,6 +86,9 @@ class Tenants:
 
     async def look(self) -> list[dict[str, Any]]:
         return await self._client.look()
+
+    async def edge(self, replica: int, node: int) -> tuple[list[int], int]:
+        return await self._client.edge(replica, node)
 
 
 def _named(request: _T) -> _T:

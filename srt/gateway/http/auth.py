@@ -1,13 +1,19 @@
 """Checks the API key, `Authorization: Bearer KEY`, on every route that is not marked public, and
-notes the request's caller. Routes marked for admins need an admin's key."""
+notes the request's caller. Routes marked for admins need an admin's key.
+
+Routes that show what the server does, others' prompts among it, are marked to be watched. They need
+an admin's key even where nothing else needs one: a server without such keys has made a key for its
+page. They are not for web pages of other origins, whoever's browser shows these.
+"""
 
 from srt.gateway.callers.keys import Caller
 from srt.gateway.callers.tenant import check_admin, set_caller
-from srt.gateway.context import HttpRequest, gateway_of
-from srt.wire.errors import UNAUTHORIZED, RequestError
+from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.wire.errors import FORBIDDEN, UNAUTHORIZED, RequestError
 
 PUBLIC = {"public": True}
 ADMIN = {"admin": True}
+WATCH = {"watch": True}
 _SCHEME = "bearer "
 
 
@@ -20,9 +26,29 @@ async def require_key(request: HttpRequest) -> None:
         return
     header = request.headers.get("authorization", "")
     given = header[len(_SCHEME) :] if header[: len(_SCHEME)].lower() == _SCHEME else ""
-    caller = gateway_of(request).keys.caller(given, address)
+    gateway = gateway_of(request)
+    if opt.get("watch"):
+        _check_origin(request, gateway)
+        if gateway.keys.is_of_page(given):
+            set_caller(Caller(address))
+            return
+    caller = gateway.keys.caller(given, address)
     if caller is None:
         raise RequestError("a valid API key is required", code=UNAUTHORIZED)
+    if opt.get("watch") and gateway.keys.is_open:
+        reason = "this needs the key in the address that the server wrote when it was ready"
+        raise RequestError(reason, code=UNAUTHORIZED)
     set_caller(caller)
-    if opt.get("admin"):
+    if opt.get("admin") or opt.get("watch"):
         check_admin("this route")
+
+
+def _check_origin(request: HttpRequest, gateway: Gateway) -> None:
+    """Raise RequestError (403) for what a page of another origin has asked for. A browser says the
+    origin of all but plain reads of a page's own; `*` among the origins that may call is none."""
+    origin = request.headers.get("origin")
+    is_own = origin is not None and origin.partition("://")[2] == request.headers.get("host")
+    if origin is None:
+        is_own = request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+    if not is_own and origin not in gateway.info.cors_origins:
+        raise RequestError("pages of other origins may not watch this server", code=FORBIDDEN)

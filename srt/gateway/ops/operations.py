@@ -17,7 +17,7 @@ from srt.gateway.context import (
     names_of,
     sees,
 )
-from srt.gateway.http.auth import ADMIN
+from srt.gateway.http.auth import ADMIN, WATCH
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
@@ -153,7 +153,7 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-@get("/tree", opt=ADMIN | documented(answer=Tree))
+@get("/tree", opt=WATCH | documented(answer=Tree))
 async def tree(request: HttpRequest) -> ASGIApp:
     """What the radix tree and the queue look like, of each replica."""
     try:

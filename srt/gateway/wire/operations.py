@@ -53,6 +53,15 @@ class Tree(Struct, frozen=True, kw_only=True):
     replicas: list[dict[str, Any]]
 
 
+class EdgeText(Struct, frozen=True, kw_only=True):
+    """The answer of /ui/text: the text of a node's `tokens`, of which the end is `cut` if it is
+    long."""
+
+    text: str
+    tokens: int
+    cut: bool
+
+
 class ModelInfo(Struct, frozen=True, kw_only=True):
     """The answer of /get_model_info. `media_placeholders` are what stands for an "image" or a
     "video" in a text; null while the server does not know it yet."""

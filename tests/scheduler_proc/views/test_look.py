@@ -80,7 +80,7 @@ def test_a_look_is_asked_for_like_statistics() -> None:
     driver.generate(PROMPT, 2)
     replies: list[ControlReply] = []
     views = Views(driver.core)
-    Controls(driver.core, dict, views.look, replies.append).take(Control(b"c", "r", 3, "look"))
+    Controls(driver.core, dict, views, replies.append).take(Control(b"c", "r", 3, "look"))
     (reply,) = replies
     found = msgspec.json.decode(reply.data)
     assert (reply.client, reply.rid, reply.incarnation, reply.error) == (b"c", "r", 3, None)

@@ -21,6 +21,7 @@ INFO = GatewayInfo(
     context_len=2048,
     max_total_tokens=4096,
     version="0.1",
+    page_key="page",
     server_args={"port": 30000, "api_key": "sesame"},
 )
 
@@ -35,11 +36,12 @@ def fake_vocab(pieces: tuple[str, ...] = DEFAULT_PIECES, template: str = "") -> 
 
 
 VOCAB = fake_vocab()
+PAGE = {"authorization": "Bearer page"}
 
 
-# Applications that no test uses now, by `cors_origins`: making one takes 70 ms of CPU time, and all
-# that differs between the others is their gateway.
-_IDLE: defaultdict[tuple[str, ...], list[Litestar]] = defaultdict(list)
+# Applications that no test uses now, by what they depend on: making one takes 70 ms of CPU time, and
+# all that differs between the others is their gateway.
+_IDLE: defaultdict[tuple[tuple[str, ...], bool], list[Litestar]] = defaultdict(list)
 
 
 @contextmanager
@@ -49,7 +51,7 @@ def _app(client: FakeClient, info: dict[str, Any]) -> Iterator[Litestar]:
     gateway = gateway_over(client, msgspec.structs.replace(INFO, **info), vocab)
     if loader is not None:
         gateway.media = loader
-    idle = _IDLE[gateway.info.cors_origins]
+    idle = _IDLE[gateway.info.cors_origins, gateway.info.has_page]
     app = idle.pop() if idle else app_of(gateway)
     app.state.gateway = gateway
     yield app

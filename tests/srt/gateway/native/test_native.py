@@ -13,8 +13,8 @@ from srt.gateway.native.answers import NativeAnswers
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
 from srt.wire.messages import JUMP_WINDOW_TOKENS, DraftCounts, Finish
 from srt.wire.sampling import SamplingParams, Scoring
-from tests.fakes import READY, FakeClient
-from tests.srt.gateway.setup import error_of, in_process, sse_payloads
+from tests.fakes import LOOK, READY, FakeClient
+from tests.srt.gateway.setup import PAGE, error_of, in_process, sse_payloads
 
 
 async def test_one_prompt() -> None:
@@ -611,10 +611,10 @@ async def test_server_info_has_stats_and_no_secrets(path: str) -> None:
 async def test_the_tree_is_each_replicas() -> None:
     client = FakeClient()
     async with in_process(client) as http:
-        (replica,) = (await http.get("/tree")).json()["replicas"]
-        assert replica == {"replica": 0, "nodes": [], "running": [], "waiting": []}
+        (replica,) = (await http.get("/tree", headers=PAGE)).json()["replicas"]
+        assert replica == LOOK
         client.look = AsyncMock(side_effect=TimeoutError)  # type: ignore[method-assign]
-        response = await http.get("/tree")
+        response = await http.get("/tree", headers=PAGE)
     assert response.status_code == 503 and "did not answer" in error_of(response)["message"]
 
 

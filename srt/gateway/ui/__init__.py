@@ -1,0 +1,1 @@
+"""The page at /, and what it reads of the server."""

@@ -1,0 +1,91 @@
+"""The page at /, its files, and what it watches: events, and the texts of the tree's nodes."""
+
+from collections.abc import AsyncGenerator
+
+from litestar import get
+from litestar.response.base import ASGIResponse
+from litestar.types import ASGIApp
+
+from srt.gateway.context import HttpRequest, gateway_of
+from srt.gateway.http.auth import PUBLIC, WATCH
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.http.sse import EventStream
+from srt.gateway.ui.assets import Asset, assets
+from srt.gateway.wire.operations import EdgeText
+from srt.wire.errors import NOT_FOUND, RequestError
+
+MAX_CHARS = 4096  # of a node's text
+# The page loads nothing from elsewhere, runs what is served here, and is part of no other page.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+@get("/", opt=PUBLIC)
+async def index(request: HttpRequest) -> ASGIApp:
+    """The page."""
+    return _file(request, assets()["index.html"])
+
+
+@get("/ui/{path:path}", opt=PUBLIC)
+async def file(request: HttpRequest) -> ASGIApp:
+    """One of its files."""
+    name = str(request.path_params["path"]).removeprefix("/")
+    found = assets().get(name)
+    if found is None:
+        raise RequestError("there is no such file of the page", code=NOT_FOUND)
+    return _file(request, found)
+
+
+def _file(request: HttpRequest, found: Asset) -> ASGIApp:
+    headers = _HEADERS | {"etag": found.tag}
+    if request.headers.get("if-none-match") == found.tag:
+        return ASGIResponse(status_code=304, headers=headers, media_type=found.media_type)
+    return ASGIResponse(body=found.body, media_type=found.media_type, headers=headers)
+
+
+@get("/ui/events", opt=WATCH)
+async def events(request: HttpRequest) -> ASGIApp:
+    """Server-sent events for the page: trees, queues, numbers and runs of programs."""
+    page = gateway_of(request).feed.open()
+    return EventStream(page.events(), page, frames=_as_they_are)
+
+
+async def _as_they_are(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async for frame in frames:
+        yield frame
+
+
+@get("/ui/text", opt=WATCH | documented(answer=EdgeText, query={"replica": int, "node": int}))
+async def text(request: HttpRequest) -> ASGIApp:
+    """The text of a node of the radix tree that has been shown; 404 if it has been evicted."""
+    replica, node = _number(request, "replica"), _number(request, "node")
+    gateway = gateway_of(request)
+    ring = gateway.client.ring
+    if ring is None or replica >= len(ring.incarnations):
+        raise RequestError(" is none of this server's", at="replica")
+    ids, tokens = await gateway.client.edge(replica, node)
+    if not ids:
+        raise RequestError("there is no such node any more", code=NOT_FOUND)
+    whole = gateway.vocab.decode(ids, False)
+    cut = len(ids) < tokens or len(whole) > MAX_CHARS
+    return json_reply(EdgeText(text=whole[:MAX_CHARS], tokens=tokens, cut=cut))
+
+
+def _number(request: HttpRequest, name: str) -> int:
+    given = request.query_params.get(name, "0")
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        raise RequestError(" must be a number", at=name)
+    return int(given)
+
+
+ROUTES = [index, file, events, text]

@@ -1,0 +1,223 @@
+"""What pages watch: one stream of events that all of them share.
+
+While a page watches, the feed asks the schedulers every INTERVAL_S for their tree, queue and
+statistics, and encodes what has changed once for all pages. Nobody watching, nothing is asked. A
+page that comes gets everything at first, and again if it reads so slowly that it has missed some.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from srt.client.generation import ServerClient
+from srt.gateway.watch.changes import Event, QueueChanges, TreeChanges
+from srt.gateway.watch.parts import Parts
+from srt.wire.errors import UNAVAILABLE, RequestError
+from srt.wire.ring_state import RingEvent
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 0.5
+MAX_BYTES_PER_S = 150_000  # to each page, but for what a new one gets at first
+MAX_PAGES = 64
+MAX_BEHIND = 8  # looks that a page may still have to read
+ANSWER_TIMEOUT_S = 2.0  # of the schedulers
+KEEP_ALIVE_S = 10.0
+Latencies = Callable[[], dict[str, list[float] | None]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Facts(NamedTuple):
+    """What does not change while the server runs."""
+
+    model: str
+    version: str
+    context_len: int
+    pool_tokens: int  # as it was asked for
+
+
+class Page:
+    """One reader of the feed. `events` may be read once."""
+
+    def __init__(self, feed: "Feed") -> None:
+        self._feed = feed
+        self._waiting: list[list[bytes]] = []
+        self._is_behind = True  # it gets everything next
+        self._has_news = asyncio.Event()
+        self._is_closed = False
+
+    def add(self, frames: list[bytes]) -> None:
+        """More for it to read."""
+        if not self._is_behind:
+            self._waiting.append(frames)
+            if len(self._waiting) > MAX_BEHIND:
+                self._waiting, self._is_behind = [], True
+        self._has_news.set()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, until the server ends."""
+        while not self._is_closed:
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    await self._has_news.wait()
+            except TimeoutError:
+                yield b":\n\n"
+                continue
+            self._has_news.clear()
+            looks, self._waiting = self._waiting, []
+            if self._is_behind and (whole := self._feed.whole()):
+                looks, self._is_behind = [whole], False
+            for frames in looks:
+                yield b"".join(frames)
+
+    def end(self) -> None:
+        """The stream ends, after what there is to read."""
+        self._is_closed = True
+        self._has_news.set()
+
+    async def aclose(self) -> None:
+        """Nobody reads it any more."""
+        self.end()
+        self._feed.leave(self)
+
+
+class Feed:
+    """Of the server that `client` reaches; `latencies` are those that the gateway sees."""
+
+    def __init__(self, client: ServerClient, facts: Facts, latencies: Latencies) -> None:
+        self._client, self._facts, self._latencies = client, facts, latencies
+        self._pages: set[Page] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._told: list[bytes] = []  # everything, if a page has asked since the last look
+        self._forget()
+
+    def open(self) -> Page:
+        """A new page. RequestError (503) if there are too many."""
+        if len(self._pages) >= MAX_PAGES:
+            reason = f"{MAX_PAGES} pages watch this server already"
+            raise RequestError(reason, code=UNAVAILABLE, retryable=True)
+        page = Page(self)
+        self._pages.add(page)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif self._has_looked:
+            page.add([])
+        return page
+
+    def leave(self, page: Page) -> None:
+        """The page is not read any more; with the last one the feed stands still."""
+        self._pages.discard(page)
+        if not self._pages and self._task is not None:
+            self._task.cancel()
+            self._task = None
+            self._forget()
+
+    def whole(self) -> list[bytes]:
+        """Frames that tell everything as it was last told; none before the first look."""
+        if not self._has_looked:
+            return []
+        if not self._told:
+            trees = [each.whole() for each in self._trees.values()]
+            queues = [each.whole() for each in self._queues.values()]
+            events = [self._hello, self._pulse, *trees, *queues]
+            self._told = [_frame(event) for event in events]
+        return self._told
+
+    def _forget(self) -> None:
+        self._has_looked = False
+        self._hello: Event = {}
+        self._pulse: Event = {}
+        self._told = []
+        self._trees: dict[int, TreeChanges] = {}
+        self._queues: dict[int, QueueChanges] = {}
+        self._parts = Parts()
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                frames = [_frame(event) for event in await self._look()]
+            except Exception:  # a defect here is no reason to leave pages without an end
+                log.exception("the page's feed has failed")
+                self._end_all()
+                return
+            for page in self._pages:
+                page.add(frames)
+            ring = self._client.ring
+            if ring is not None and ring.draining:
+                self._end_all()
+                return
+            took, num_bytes = time.monotonic() - began, sum(map(len, frames))
+            await asyncio.sleep(max(INTERVAL_S - took, num_bytes / MAX_BYTES_PER_S, 0.05))
+
+    def _end_all(self) -> None:
+        self._task = None
+        for page in self._pages:
+            page.end()
+        self._pages.clear()
+        self._forget()
+
+    async def _look(self) -> list[Event]:
+        """What there is to tell, the newest look of it."""
+        looks, stats = await asyncio.gather(
+            self._answer(self._client.look()), self._answer(self._client.stats())
+        )
+        now, ring = time.time(), self._client.ring
+        events = []
+        if (hello := self._greeting(ring)) != self._hello:
+            self._hello = hello
+            self._trees, self._queues = {}, {}
+            events.append(hello)
+        self._pulse = self._pulse_of(ring, stats)
+        events.append(self._pulse)
+        for look in looks or []:
+            events += self._news(look)
+        self._told, self._has_looked = [], True
+        for event in events:
+            event["t"] = round(now, 3)
+        return events
+
+    async def _answer(self, question: Any) -> Any:
+        """What the schedulers say; None if they do not, as while one starts."""
+        with suppress(RequestError, TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await question
+        return None
+
+    def _greeting(self, ring: RingEvent | None) -> Event:
+        facts = self._facts
+        incarnations = [] if ring is None else ring.incarnations
+        return {
+            "type": "hello",
+            "model": facts.model,
+            "version": facts.version,
+            "context_len": facts.context_len,
+            "pool_tokens": (0 if ring is None else ring.pool_tokens) or facts.pool_tokens,
+            "replicas": len(incarnations),
+            "epoch": 0 if ring is None else ring.epoch,
+            "incarnations": incarnations,
+            "t": self._hello.get("t"),
+        }
+
+    def _pulse_of(self, ring: RingEvent | None, stats: Any) -> Event:
+        stats = stats or {}
+        of_each = stats.get("replicas", [{"replica": 0} | stats] if stats else [])
+        parts = [] if ring is None else self._parts.look(ring)
+        latency = self._latencies()
+        return {"type": "pulse", "replicas": of_each, "latency": latency, "parts": parts}
+
+    def _news(self, look: dict[str, Any]) -> Iterable[Event]:
+        replica: int = look["replica"]
+        tree = self._trees.setdefault(replica, TreeChanges(replica))
+        queue = self._queues.setdefault(replica, QueueChanges(replica))
+        return [event for event in (tree.take(look), queue.take(look)) if event is not None]
+
+
+def _frame(event: Event) -> bytes:
+    return b"data: " + _encode(event) + b"\n\n"
