@@ -60,7 +60,7 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
     log.info("ring    ipc://%s", supervisor.ring.directory)
     where = paint(supervisor.url, "1;32") if supervisor.url else "on the ring only"
     if supervisor.url and not args.no_ui:
-        log.info("page    %s", page_address(args, supervisor.url, supervisor.page_key))
+        log.info("page    %s", page_address(args, supervisor.url, supervisor.ring.read_page_key()))
     log.info("ready   %s after %.1f s", where, elapsed_s)
 
 

@@ -44,8 +44,8 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the present process, or the last; 0 before the first."""
-        return 0 if self.process is None else self.process.pid
+        """Of the present process; 0 if there is none."""
+        return 0 if self.process is None or self.state == "dead" else self.process.pid
 
     def start(
         self,

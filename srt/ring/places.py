@@ -5,6 +5,7 @@ talk to the ring. Sends never block: a full or missing peer is an answer, not a 
 """
 
 import os
+import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learn
 MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, including its name
 
 _ARGS_FILE = "args.json"
+_PAGE_KEY_FILE = "page_key"
 
 
 class Ring(NamedTuple):
@@ -111,19 +113,19 @@ class Ring(NamedTuple):
         except OSError:
             return ""
 
-    def write_page_key(self, key: str) -> None:
-        """Keep the key of the server's page, for gateways to come."""
-        path = self.directory / "page_key"
-        path.touch(mode=0o600)
-        path.write_text(key)
+    def write_args(self, args: ServerArgs) -> None:
+        """Write what the server's parts read when they start, a new key for its page among it."""
+        for name, data in (
+            (_ARGS_FILE, msgspec.json.encode(args)),
+            (_PAGE_KEY_FILE, secrets.token_urlsafe(16).encode()),
+        ):
+            path = self.directory / name
+            path.touch(mode=0o600)
+            path.write_bytes(data)
 
     def read_page_key(self) -> str:
-        return (self.directory / "page_key").read_text()
-
-    def write_args(self, args: ServerArgs) -> None:
-        path = self.directory / _ARGS_FILE
-        path.touch(mode=0o600)
-        path.write_bytes(msgspec.json.encode(args))
+        """The key of the server's page, where nobody has an admin's."""
+        return (self.directory / _PAGE_KEY_FILE).read_text()
 
     def read_args(self) -> ServerArgs:
         return msgspec.json.decode((self.directory / _ARGS_FILE).read_bytes(), type=ServerArgs)

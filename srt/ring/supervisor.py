@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -68,8 +67,6 @@ class Supervisor:
         self._listener = None if args.no_http else bind_listener(args.host, args.port)
         self.ring: Ring = create_ring(args.ring_dir)
         self.ring.write_args(args)
-        self.page_key = secrets.token_urlsafe(16)
-        self.ring.write_page_key(self.page_key)
         self._epoch = 1
         self._incarnations = [args.dp + replica for replica in range(args.dp)]
         self._draining = False
@@ -302,7 +299,6 @@ class Supervisor:
         beats = [child.beat for child in self._children.values() if child.beat is not None]
         dropped = self._dropped.count + sum(beat.dropped for beat in beats)
         tokenizer = self._children["tokenizer"]
-        running = {part: child for part, child in self._children.items() if child.state != "dead"}
         pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
         return RingEvent(
             self._epoch,
@@ -317,7 +313,7 @@ class Supervisor:
             min(pools, default=0),
             tokenizer.info.get("media_kinds"),
             tokenizer.info.get("media_placeholders", {}),
-            {"launcher": os.getpid()} | {name: child.pid for name, child in running.items()},
+            {"launcher": os.getpid()} | {each.part: each.pid for each in self._children.values()},
         )
 
     def _state(self, child: Child) -> str:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
     ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
+    ".txt": "text/plain",
 }
 _ROOT = Path(__file__).parent / "static"
 

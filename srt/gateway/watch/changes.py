@@ -26,9 +26,9 @@ class TreeChanges:
             "evicted_tokens_total": look["evicted_tokens_total"],
             "matches": look["matches"],
         }
-        is_same = not changed and not removed and facts == self._facts
+        is_first, is_same = not self._facts, facts == self._facts and not changed and not removed
         self._nodes, self._facts = nodes, facts
-        return None if is_same else self._event(False, changed, removed)
+        return None if is_same else self._event(is_first, changed, removed)
 
     def whole(self) -> Event:
         """The event that tells all."""

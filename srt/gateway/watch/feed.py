@@ -126,11 +126,12 @@ class Feed:
             trees = [each.whole() for each in self._trees.values()]
             queues = [each.whole() for each in self._queues.values()]
             events = [self._hello, self._pulse, *trees, *queues]
-            self._told = [_frame(event) for event in events]
+            self._told = [_frame(event | {"t": self._at}) for event in events]
         return self._told
 
     def _forget(self) -> None:
         self._has_looked = False
+        self._at = 0.0  # Unix time of the last look
         self._hello: Event = {}
         self._pulse: Event = {}
         self._told = []
@@ -168,7 +169,7 @@ class Feed:
         looks, stats = await asyncio.gather(
             self._answer(self._client.look()), self._answer(self._client.stats())
         )
-        now, ring = time.time(), self._client.ring
+        self._at, ring = round(time.time(), 3), self._client.ring
         events = []
         if (hello := self._greeting(ring)) != self._hello:
             self._hello = hello
@@ -179,9 +180,7 @@ class Feed:
         for look in looks or []:
             events += self._news(look)
         self._told, self._has_looked = [], True
-        for event in events:
-            event["t"] = round(now, 3)
-        return events
+        return [event | {"t": self._at} for event in events]
 
     async def _answer(self, question: Any) -> Any:
         """What the schedulers say; None if they do not, as while one starts."""
@@ -202,7 +201,6 @@ class Feed:
             "replicas": len(incarnations),
             "epoch": 0 if ring is None else ring.epoch,
             "incarnations": incarnations,
-            "t": self._hello.get("t"),
         }
 
     def _pulse_of(self, ring: RingEvent | None, stats: Any) -> Event:

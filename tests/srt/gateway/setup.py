@@ -39,8 +39,8 @@ VOCAB = fake_vocab()
 PAGE = {"authorization": "Bearer page"}
 
 
-# Applications that no test uses now, by what they depend on: making one takes 70 ms of CPU time, and
-# all that differs between the others is their gateway.
+# Applications that no test uses now, by what they depend on: making one takes 70 ms of CPU time,
+# and all that differs between the others is their gateway.
 _IDLE: defaultdict[tuple[tuple[str, ...], bool], list[Litestar]] = defaultdict(list)
 
 

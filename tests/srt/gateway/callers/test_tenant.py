@@ -57,7 +57,6 @@ ADMINS = [
     ("POST", "/pause_generation"),
     ("POST", "/continue_generation"),
     ("GET", "/metrics"),
-    ("GET", "/tree"),
 ]
 
 
