@@ -298,7 +298,6 @@ class Supervisor:
         parts = {child.part: self._state(child) for child in self._children.values()}
         beats = [child.beat for child in self._children.values() if child.beat is not None]
         dropped = self._dropped.count + sum(beat.dropped for beat in beats)
-        tokenizer = self._children["tokenizer"]
         pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
         return RingEvent(
             self._epoch,
@@ -311,8 +310,8 @@ class Supervisor:
             self._losses.counts,
             self._losses.pause_s,
             min(pools, default=0),
-            tokenizer.info.get("media_kinds"),
-            tokenizer.info.get("media_placeholders", {}),
+            self._children["tokenizer"].info.get("media_kinds"),
+            self._children["tokenizer"].info.get("media_placeholders", {}),
             {"launcher": os.getpid()} | {each.part: each.pid for each in self._children.values()},
         )
 
