@@ -1,0 +1,49 @@
+/** The bodies of requests, for the server and for people who copy them. */
+
+/** @typedef {import('./settings.js').Settings} Settings */
+/** @typedef {{role: string, content: string}} Message */
+
+/**
+ * What the settings mean in a body of either route.
+ * @param {Settings} settings
+ * @returns {Record<string, any>}
+ */
+function sampling(settings) {
+  /** @type {Record<string, any>} */
+  const body = { max_tokens: settings.maxTokens, temperature: settings.temperature };
+  if (settings.topP !== 1) body.top_p = settings.topP;
+  if (settings.topK > 0) body.top_k = settings.topK;
+  if (settings.minP > 0) body.min_p = settings.minP;
+  if (settings.seed !== null) body.seed = settings.seed;
+  if (settings.samples > 1) body.n = settings.samples;
+  if (settings.stop.length) body.stop = settings.stop;
+  if (settings.kind === 'regex') body.regex = settings.constraint;
+  if (settings.kind === 'ebnf') body.ebnf = settings.constraint;
+  if (settings.kind === 'json_schema') {
+    body.response_format = { type: 'json_schema', json_schema: { name: 'answer', schema: JSON.parse(settings.constraint) } };
+  }
+  return body;
+}
+
+/** Throws SyntaxError for a JSON Schema that is no JSON. @param {Settings} settings @param {Message[]} messages */
+export function chatBody(settings, messages) {
+  return { messages: withSystem(settings, messages), ...sampling(settings) };
+}
+
+/** @param {Settings} settings @param {string} prompt */
+export function completionBody(settings, prompt) {
+  return { prompt, ...sampling(settings) };
+}
+
+/** The same as a stream, with what the page shows of tokens. @param {any} body @param {Settings} settings */
+export function streaming(body, settings) {
+  const stream = { ...body, stream: true, stream_options: { include_usage: true } };
+  if (!settings.tokens) return stream;
+  const logprobs = settings.mode === 'chat' ? { logprobs: true, top_logprobs: 5 } : { logprobs: 5 };
+  return { ...stream, ...logprobs, return_token_origins: true };
+}
+
+/** @param {Settings} settings @param {Message[]} messages */
+export function withSystem(settings, messages) {
+  return settings.system ? [{ role: 'system', content: settings.system }, ...messages] : messages;
+}

@@ -1,0 +1,46 @@
+/** The keys that the server wants. They live in this tab's session and go into headers, never into addresses. */
+
+const ADMIN = 'srt-admin-key';
+const API = 'srt-api-key';
+
+export class Keys extends EventTarget {
+  /** Takes the key out of the address that the server has written, if it stands there. */
+  constructor() {
+    super();
+    const given = new URLSearchParams(location.hash.slice(1)).get('key');
+    if (given) {
+      sessionStorage.setItem(ADMIN, given);
+      history.replaceState(null, '', location.pathname);
+    }
+  }
+
+  get adminKey() {
+    return sessionStorage.getItem(ADMIN) ?? '';
+  }
+
+  get apiKey() {
+    return sessionStorage.getItem(API) ?? '';
+  }
+
+  /** @param {string} adminKey @param {string} apiKey */
+  set(adminKey, apiKey) {
+    sessionStorage.setItem(ADMIN, adminKey.trim());
+    sessionStorage.setItem(API, apiKey.trim());
+    this.dispatchEvent(new Event('changed'));
+  }
+
+  /** For what is watched. @returns {Record<string, string>} */
+  watchHeaders() {
+    return bearer(this.adminKey);
+  }
+
+  /** For the chat, which an admin's key opens too. @returns {Record<string, string>} */
+  chatHeaders() {
+    return bearer(this.apiKey || this.adminKey);
+  }
+}
+
+/** @param {string} key @returns {Record<string, string>} */
+function bearer(key) {
+  return key ? { authorization: `Bearer ${key}` } : {};
+}

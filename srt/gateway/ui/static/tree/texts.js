@@ -1,0 +1,75 @@
+/** The texts of nodes, asked for when somebody wants to see them. */
+
+import { ApiError, getJson } from '../api.js';
+import { TOKENS, UID } from './layout.js';
+
+/** @typedef {import('../types.js').Node} Node */
+
+const MOST = 2000; // kept
+const AT_ONCE = 4;
+
+/** @param {number | string} replica @param {Node} node */
+export function nameOf(replica, node) {
+  return `${replica}/${node[UID]}/${node[TOKENS]}`;
+}
+
+export class Texts {
+  /** @param {import('../keys.js').Keys} keys */
+  constructor(keys) {
+    this.keys = keys;
+    /** By `replica/uid/tokens`: a node that is split keeps its number. @type {Map<string, string>} */
+    this.known = new Map();
+    /** @type {Map<string, Promise<string>>} */
+    this.asked = new Map();
+  }
+
+  /** The text of a node; '' if it has been evicted. @param {number} replica @param {Node} node @returns {Promise<string>} */
+  get(replica, node) {
+    const name = nameOf(replica, node);
+    const known = this.known.get(name);
+    if (known !== undefined) return Promise.resolve(known);
+    let asked = this.asked.get(name);
+    if (!asked) {
+      asked = this.ask(replica, node[UID], name).finally(() => this.asked.delete(name));
+      this.asked.set(name, asked);
+    }
+    return asked;
+  }
+
+  /** @param {number} replica @param {number} uid @param {string} name */
+  async ask(replica, uid, name) {
+    try {
+      const found = await getJson(`/ui/text?replica=${replica}&node=${uid}`, this.keys.watchHeaders());
+      const text = found.cut ? `${found.text} …` : found.text;
+      this.known.set(name, text);
+      for (const first of this.known.keys()) {
+        if (this.known.size <= MOST) break;
+        this.known.delete(first);
+      }
+      return text;
+    } catch (error) {
+      if (error instanceof ApiError) return '';
+      throw error;
+    }
+  }
+
+  /** Ask for several; whether any was not known. @param {number} replica @param {Node[]} nodes */
+  async getAll(replica, nodes) {
+    const before = this.known.size;
+    for (let i = 0; i < nodes.length; i += AT_ONCE) {
+      await Promise.all(nodes.slice(i, i + AT_ONCE).map((node) => this.get(replica, node)));
+    }
+    return this.known.size !== before;
+  }
+
+  /** Uids of replica whose text is known, and has `words`. @param {number} replica @param {string} words */
+  having(replica, words) {
+    /** @type {Set<number>} */
+    const found = new Set();
+    for (const [name, text] of this.known) {
+      const [of, uid] = name.split('/').map(Number);
+      if (of === replica && text.toLowerCase().includes(words)) found.add(uid);
+    }
+    return found;
+  }
+}

@@ -1,0 +1,79 @@
+/**
+ * Types that several modules share; nothing runs here.
+ *
+ * @typedef {object} Context
+ * @property {import('./keys.js').Keys} keys
+ * @property {import('./feed.js').Feed} feed
+ * @property {(text: string) => void} announce  says it to screen readers
+ *
+ * @typedef {{shown(): void, hidden(): void}} View
+ *
+ * A node of the radix tree: uid, parent (0: top), start, tokens, locks, number of its last match (-1: a
+ * waiting request is going to match it), matches since it was made, tokens in and below it, salt.
+ * @typedef {[number, number, number, number, number, number, number, number, number]} Node
+ *
+ * @typedef {object} Req
+ * @property {string} rid
+ * @property {number} prompt
+ * @property {number} output
+ * @property {number} age_s
+ * @property {boolean} constrained
+ * @property {'prefill' | 'decode' | 'waiting'} state
+ * @property {number} computed
+ * @property {number} cached
+ * @property {number} node  where its cached prefix ends; 0: nowhere
+ * @property {string} [why]
+ *
+ * @typedef {object} Queue
+ * @property {number} t
+ * @property {Req[]} running
+ * @property {Req[]} waiting
+ * @property {number} num_running
+ * @property {number} num_waiting
+ *
+ * @typedef {object} Part
+ * @property {string} name
+ * @property {string} state
+ * @property {number | null} cpu
+ * @property {number | null} rss
+ * @property {number} losses
+ *
+ * @typedef {object} Pulse
+ * @property {number} t
+ * @property {Record<string, number>[]} replicas
+ * @property {{ttft_s: [number, number] | null, itl_s: [number, number] | null}} latency
+ * @property {Part[]} parts
+ *
+ * @typedef {object} Hello
+ * @property {string} model
+ * @property {string} version
+ * @property {number} context_len
+ * @property {number} pool_tokens
+ * @property {number} replicas
+ * @property {number} epoch
+ * @property {number[]} incarnations
+ *
+ * A step of a program's run; see srt/gateway/watch/runs.py.
+ * @typedef {object} Step
+ * @property {number} id
+ * @property {string} kind
+ * @property {number} lane
+ * @property {number | null} parent_lane
+ * @property {string} name
+ * @property {number} t0
+ * @property {number | null} t1
+ * @property {number[]} after
+ * @property {number} prompt_tokens
+ * @property {number} cached_tokens
+ * @property {number} completion_tokens
+ * @property {string} text
+ * @property {string | null} error
+ *
+ * @typedef {object} Run
+ * @property {string} run
+ * @property {string} name
+ * @property {number} started
+ * @property {Map<number, Step>} steps
+ */
+
+export {};
