@@ -10,7 +10,7 @@ at the loss of its scheduler after its finish, and if its client is there, one f
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from detokenizer_proc.request import Column, Jump, Request
+from detokenizer_proc.request import CLOSING, FORCED, GUESSED, SAMPLED, Column, Jump, Request
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
 from srt.wire.messages import Output, id_list
@@ -165,13 +165,16 @@ class Detokenizer:
 def _columns(batch: TokenBatch) -> Iterator[Column]:
     ids = id_list(batch.ids)
     jumps = {column: Jump(drop, skip) for column, drop, skip in batch.jumps}
+    origins = dict.fromkeys(jumps, FORCED) | dict.fromkeys(batch.guessed, GUESSED)
+    origins |= dict.fromkeys(batch.closing, CLOSING)
     start = 0
     for i, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
         stop = start + count
         raw = slice(start * _TOKEN_BYTES, stop * _TOKEN_BYTES)
         logprobs = batch.logprobs[raw]
         detail = batch.details.get(i)
-        yield Column(handle, ids[start:stop], batch.ids[raw], logprobs, jumps.get(i), detail)
+        jump, origin = jumps.get(i), origins.get(i, SAMPLED)
+        yield Column(handle, ids[start:stop], batch.ids[raw], logprobs, jump, detail, origin)
         start = stop
 
 

@@ -13,6 +13,8 @@ from detokenizer_proc.text_stream import Stops, TextStream
 from srt.wire.messages import NO_DRAFTS, NO_TIMES, Finish, LogprobDetail, Output, Times
 from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
+SAMPLED, FORCED, GUESSED, CLOSING = "s", "j", "d", "c"  # where a token is from
+
 
 class Jump(NamedTuple):
     """The ids replace the last `drop` ones, and begin with their `skip` bytes."""
@@ -23,7 +25,8 @@ class Jump(NamedTuple):
 
 class Column(NamedTuple):
     """Tokens of one request in a batch: ids, then ids and log-probabilities packed in four bytes
-    each; `jump` if they were not sampled, `detail` if the request asked for it."""
+    each; `jump` if they were not sampled, `detail` if the request asked for it, and the letter of
+    their `origin`, which counts only if the request asked for that."""
 
     handle: int
     ids: list[int]
@@ -31,6 +34,7 @@ class Column(NamedTuple):
     logprobs: bytes
     jump: Jump | None = None
     detail: LogprobDetail | None = None
+    origin: str = SAMPLED
 
 
 @dataclass(slots=True)
@@ -47,6 +51,7 @@ class _Unsent:
     prompt_ids: bytearray = field(default_factory=bytearray)
     prompt_logprobs: bytearray = field(default_factory=bytearray)
     dropped: int = 0
+    origins: str = ""
 
 
 class Request:
@@ -58,6 +63,8 @@ class Request:
         self._text = TextStream(pieces, stops, start.skip_bytes)
         self._unsent = self._nothing()
         self._ids = bytearray()  # packed: all so far
+        self._pieces = pieces
+        self._origins = ""  # of all of them, if they are asked for
         self._is_forced = False  # the last of them
         self._prompt_logprobs = 0  # where those that have come end
         self._jump_tokens = 0
@@ -112,7 +119,9 @@ class Request:
         If `stop_id` is the last id, it ended the request; its text is usually not shown.
         """
         ids, packed, logprobs = column.ids, column.packed, column.logprobs
+        replaced = ""
         if column.jump is not None:
+            replaced = self._origins[max(0, len(self._origins) - column.jump.drop) :]
             self._drop(column.jump)
         unsent, before = self._unsent, self._text.num_tokens
         is_stop_id = ids[-1] == stop_id
@@ -128,12 +137,28 @@ class Request:
         self._ids += packed[:size]
         self._is_forced = column.jump is not None
         unsent.ids += packed[:size]
+        if self._start.token_origins:
+            letters = self._letters(column, replaced)[:added]
+            self._origins += letters
+            unsent.origins += letters
         if self._start.scoring is not None:
             unsent.logprobs += logprobs[:size]
             if unsent.detail and column.detail:
                 unsent.detail.add(column.detail, added)
         if stopped := self._text.stopped:
             self.finish = Finish("stop", stopped.matched)
+
+    def _letters(self, column: Column, replaced: str) -> str:
+        """Where the tokens of a column are from. Those of a jump that only write text again are
+        from where the tokens were that they stand for, whose letters were `replaced`."""
+        if column.jump is None:
+            return column.origin * len(column.ids)
+        letters, size = "", 0
+        for number, token in enumerate(column.ids):
+            size += len(self._pieces[token])
+            is_old = number < len(replaced) and size <= column.jump.skip
+            letters += replaced[number] if is_old else column.origin
+        return letters
 
     def _drop(self, jump: Jump) -> None:
         """Forget the ids that a jump replaces; the client forgets those that were already sent."""
@@ -144,6 +169,8 @@ class Request:
         unsent.dropped += jump.drop - (len(unsent.ids) - left) // 4
         del unsent.ids[left:]
         del unsent.logprobs[left:]
+        unsent.origins = unsent.origins[: left // 4]
+        self._origins = self._origins[: max(0, len(self._origins) - jump.drop)]
         if unsent.detail:
             unsent.detail.keep(left // 4)
 
@@ -184,6 +211,7 @@ class Request:
             prompt_detail=unsent.prompt_detail.packed() if unsent.prompt_detail else None,
             times=self._times(now) if self.finish else NO_TIMES,
             drafts=self.drafts,
+            origins=unsent.origins,
         )
 
     def _times(self, end_s: float) -> Times:

@@ -67,7 +67,7 @@ class Commits:
             if req.wish.wants_details:
                 detail = details.read(row.sample_detail + number, 1)
             held = row.residency if is_right and row.is_current else None
-            goes_on = self.accept(req, token, logprobs[sample], detail, held)
+            goes_on = self.accept(req, token, logprobs[sample], detail, held, is_right)
             if not (is_right and goes_on):
                 break
         if row.origin is not None:
@@ -83,9 +83,10 @@ class Commits:
         logprob: float,
         detail: LogprobDetail | None = None,
         guessed: Residency | None = None,
+        was_guessed: bool = False,
     ) -> bool:
-        """Append a sampled token and see whether it ends the req. If it was `guessed`, its KV is
-        there already. Whether what was sampled for the case that it comes next still holds."""
+        """Append a sampled token and see whether it ends the req. In `guessed` its KV is there
+        already. Whether what was sampled for the case that it comes next still holds."""
         had_grammar = req.grammar is not None
         if req.grammar is not None:
             try:
@@ -102,7 +103,7 @@ class Commits:
         if guessed is not None:
             self._state.memory.keep_guessed(guessed)
         self._state.counters.generation_tokens += 1
-        self._outputs.token(req, token, logprob, detail)
+        self._outputs.token(req, token, logprob, detail, was_guessed=was_guessed)
         if self.ends(req, token):
             return False
         if req.grammar is None:
@@ -152,5 +153,7 @@ class Commits:
         the text that it replaces."""
         tokens = req.tokens.known[pending.stop - len(pending.scored) : pending.stop].tolist()
         detail = joined(pending.details)
-        self._outputs.jump(req, *pending.jump, tokens, pending.scored, detail)
+        self._outputs.jump(
+            req, *pending.jump, tokens, pending.scored, detail, closes=pending.closes
+        )
         pending.jump, pending.scored, pending.details = (0, 0), [], []

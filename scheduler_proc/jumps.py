@@ -76,10 +76,12 @@ class Jumps:
             pending.jump = (jump.drop, jump.skip)
             pending.start = pending.start if pending.is_unplanned else first
             pending.stop, pending.ending = req.tokens.known_len, finish
+            pending.closes = ending is not None
             self._state.memory.truncate(req, first - 1)
             return
         self._state.memory.truncate(req, first)
-        self._state.outputs.jump(req, jump.drop, jump.skip, tokens, [math.nan] * len(tokens))
+        unknown, closes = [math.nan] * len(tokens), ending is not None
+        self._state.outputs.jump(req, jump.drop, jump.skip, tokens, unknown, closes=closes)
         if finish is not None:
             self._state.finish(req, finish)
 

@@ -52,13 +52,23 @@ class OutputBuffer:
         self._ends: list[ReqEnd] = []
         self._firsts: list[int] = []
         self._drafting: dict[int, Req] = {}  # by handle
+        self._guessed: list[int] = []  # columns
+        self._closing: list[int] = []
 
     def token(
-        self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
+        self,
+        req: Req,
+        token: int,
+        logprob: float,
+        detail: LogprobDetail | None = None,
+        *,
+        was_guessed: bool = False,
     ) -> None:
         if not req.has_first:
             self._first(req)
         if req.wish.is_watched:
+            if was_guessed and req.wish.sampling.token_origins:
+                self._guessed.append(len(self._handles))
             self._add_detail(detail)
             self._add_column(req, [token], [logprob])
             return
@@ -78,9 +88,11 @@ class OutputBuffer:
         tokens: list[int],
         logprobs: list[float],
         detail: LogprobDetail | None = None,
+        *,
+        closes: bool = False,
     ) -> None:
         """`tokens` replace the last `drop` tokens and begin with `skip` bytes of these;
-        `logprobs` and `detail` belong to `tokens`."""
+        `logprobs` and `detail` belong to `tokens`. They may be what closes the output."""
         if req.cached_tokens is None and not req.is_resumed:
             self._early.setdefault(req.handle, []).extend(tokens)
             return
@@ -88,6 +100,8 @@ class OutputBuffer:
         self._release(req)
         self._add_detail(detail)
         self._jumps[len(self._handles)] = (drop, skip)
+        if closes and req.wish.sampling.token_origins:
+            self._closing.append(len(self._handles))
         self._add_column(req, tokens, logprobs)
 
     def admitted(self, req: Req) -> None:
@@ -137,6 +151,8 @@ class OutputBuffer:
                 handle: DraftCounts(req.num_verified, req.num_drafted, req.num_accepted)
                 for handle, req in self._drafting.items()
             },
+            guessed=self._guessed,
+            closing=self._closing,
         )
         self._begin()
         return batch
@@ -194,6 +210,7 @@ class OutputBuffer:
                 no_stop_trim=wish.sampling.no_stop_trim,
                 arrival_s=req.came_s,
                 queued_s=req.queued_s,
+                token_origins=wish.sampling.token_origins,
             )
         )
         if scoring is not None and scoring.start == 0:

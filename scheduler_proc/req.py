@@ -60,6 +60,7 @@ class Pending:
     stop: int
     jump: tuple[int, int] = (0, 0)  # how many tokens it drops, and how many bytes it skips
     ending: Finish | None = None  # how the req ends, if only log-probabilities are missing
+    closes: bool = False  # the jump closes the output
     # Those of the jump's first tokens, which several steps may score: it is sent whole.
     scored: list[float] = field(default_factory=list)
     details: list[LogprobDetail] = field(default_factory=list)

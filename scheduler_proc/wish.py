@@ -34,7 +34,12 @@ class Wish(Struct, frozen=True):
             scoring = replace(scoring, top=vocab_size)
         wants_details = scoring is not None and scoring.has_details
         # Each token is looked at: by the client, or by the detokenizer, which looks for stop texts.
-        is_watched = wire.stream or bool(sampling.stop or sampling.stop_regex) or wants_details
+        is_watched = (
+            wire.stream
+            or bool(sampling.stop or sampling.stop_regex)
+            or wants_details
+            or sampling.token_origins
+        )
         return cls(
             client=wire.client,
             rid=wire.rid,

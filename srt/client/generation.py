@@ -103,7 +103,8 @@ class GenerateOutput(Struct, frozen=True):
     for; None if it has none, or if they could not be found in the time there is for that.
     `routed_replica` serves the request, or did at the end. `media_tokens` of the prompt stand for
     pictures and videos. `drafts` says what guessing tokens did; the chat route over HTTP does not
-    tell it of each sample, and then it is `NO_DRAFTS`.
+    tell it of each sample, and then it is `NO_DRAFTS`. `token_origins` has a letter for each output
+    id, if the request asked for them (`SamplingParams.token_origins`).
 
     Times are in seconds, by the server's clock, and in the last snapshot only; those of what did
     not happen are None, and so are all from routes that have none. From the request's arrival,
@@ -135,6 +136,7 @@ class GenerateOutput(Struct, frozen=True):
     decode_s: float | None = None
     media_tokens: int = 0
     drafts: DraftCounts = NO_DRAFTS
+    token_origins: str = ""
 
 
 class ScoreRequest(PromptRequest, frozen=True, kw_only=True):

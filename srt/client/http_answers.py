@@ -51,6 +51,7 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         decode_s=meta.get("decode_s"),
         media_tokens=meta.get("media_tokens", 0),
         drafts=DraftCounts.of_meta(meta),
+        token_origins=meta.get("token_origins", ""),
         **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
     return {index: output}
@@ -114,6 +115,7 @@ def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOu
             completion_tokens=len(ids),
             finish=finish_of(word and _reason(word, choice)),
             captures=_captures(choice),
+            token_origins=output.token_origins + choice.get("token_origins", ""),
             **_chat_logprobs(choice.get("logprobs"), output),
         )
     return outputs

@@ -119,6 +119,7 @@ class RingGeneration(Snapshots):
         self._cached_tokens = self._replica = 0
         self._jump_tokens = 0
         self._forward_passes = 0
+        self._origins = ""
         self._captures: list[Capture] | None = None
         self._times = NO_TIMES
         self._drafts = NO_DRAFTS
@@ -154,6 +155,7 @@ class RingGeneration(Snapshots):
         self._times, self._drafts = output.times, output.drafts
         if self._logprobs is not None:
             _take(self._logprobs, output.dropped, float_list(output.logprobs))
+        self._origins = self._origins[: len(self._origins) - output.dropped] + output.origins
         count = len(output.ids) // 4
         if self._tops is not None:
             _take(self._tops, output.dropped, _top_rows(output.detail, count))
@@ -200,6 +202,7 @@ class RingGeneration(Snapshots):
             decode_s=self._times.decode_s,
             media_tokens=self.media_tokens,
             drafts=self._drafts,
+            token_origins=self._origins,
         )
 
 

@@ -326,7 +326,8 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     `forward_passes` (that sampled a token) are totals so far. `prompt_logprobs` come with the first
     Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `replica` has the
     request. `more`: this Output was too long for one message, and the next one continues it.
-    `times` come with `finish`. `drafts` are totals so far.
+    `times` come with `finish`. `drafts` are totals so far. `origins` has a letter for
+    each of `ids`, if the request asked for them.
     """
 
     rid: str
@@ -349,6 +350,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     more: bool = False
     times: Times = NO_TIMES
     drafts: DraftCounts = NO_DRAFTS
+    origins: str = ""
 
 
 class OutputBatch(RingMessage, frozen=True):

@@ -93,6 +93,7 @@ def _output_parts(output: Output) -> Iterator[Output]:
         prompt_detail=None,
         more=True,
         times=NO_TIMES,
+        origins="",
     )
     if output.prompt_logprob_ids:
         prompt = PromptLogprobs(
@@ -117,7 +118,10 @@ def _output_parts(output: Output) -> Iterator[Output]:
         packed = slice(_ID_BYTES * rows.start, _ID_BYTES * rows.stop)
         detail = _rows_of(output.detail, count, rows)
         ids, logprobs = output.ids[packed], output.logprobs[packed]
-        yield replace(bare, ids=ids, logprobs=logprobs, detail=detail, dropped=dropped)
+        origins = output.origins[rows]
+        yield replace(
+            bare, ids=ids, logprobs=logprobs, detail=detail, dropped=dropped, origins=origins
+        )
         dropped = 0
     yield replace(bare, dropped=dropped, finish=output.finish, more=False, times=output.times)
 

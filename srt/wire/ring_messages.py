@@ -198,6 +198,7 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     no_stop_trim: bool = False
     arrival_s: float = 0.0
     queued_s: float | None = None
+    token_origins: bool = False
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -232,6 +233,9 @@ class TokenBatch(RingMessage, frozen=True):
     of the reqs that have their first token since the batch before, even if it is held back.
     `drafts`, by handle, are the totals so far of those reqs of the batch for which tokens were
     guessed: they come with tokens, since a text may stop before the scheduler ends it.
+
+    Of reqs that ask where tokens are from, the columns `guessed` have a token each that was guessed
+    and right, and the columns `closing` what closes the output.
     """
 
     incarnation: int
@@ -247,6 +251,8 @@ class TokenBatch(RingMessage, frozen=True):
     time_s: float = 0.0
     firsts: list[int] = []
     drafts: dict[int, DraftCounts] = {}
+    guessed: list[int] = []
+    closing: list[int] = []
 
 
 class ControlReply(RingMessage, frozen=True):

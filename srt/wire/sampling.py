@@ -92,7 +92,8 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt's last tokens back if a longer token begins with their text, and lets the model write
     that text again, in these or other tokens; it is not returned. `speculative` says whether tokens
     may be guessed and verified several at a time, as the server is set to; the output is the same.
-    `close` says whether constrained output is steered to an end within the limit of tokens; None is
+    With `token_origins` the answer says of each token where it is from. `close` says whether
+    constrained output is steered to an end within the limit of tokens; None is
     what the server does by itself.
 
     Logits are changed in this order, before the temperature: `repetition_penalty` divides the
@@ -189,6 +190,13 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Speculative,
         Meta(description='"off" guesses no tokens ahead; the output is the same.'),
     ] = "auto"
+    token_origins: Annotated[
+        bool,
+        Meta(
+            description="Say of each output token where it is from: s sampled, j forced by the "
+            "constraint, d guessed and right, c appended to close the output."
+        ),
+    ] = False
     close: Annotated[
         bool | None,
         Meta(

@@ -74,6 +74,7 @@ class NativeAnswers:
             queued_s=_if_known(output.queued_s),
             ttft_s=_if_known(output.ttft_s),
             decode_s=_if_known(output.decode_s),
+            token_origins=output.token_origins or UNSET,
             **output.drafts.meta,
         )
         logprobs = self._logprobs[index]

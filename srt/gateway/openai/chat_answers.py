@@ -211,7 +211,7 @@ class _ChatWriter:
     def whole(self, output: GenerateOutput, index: int) -> Iterator[ChatChoice | None]:
         """The choice of a finished answer, after None for each token with a log-probability, and
         for each slice of the text."""
-        positions, ids = self._new_tokens(output)
+        positions, ids, origins = self._new_tokens(output)
         rows: list[Any] = []
         for position in positions or ():
             rows.append(msgspec.Raw(_encode(chat_token(position, self._names))))
@@ -230,6 +230,7 @@ class _ChatWriter:
             matched_stop=matched(output),
             **steering(output),
             token_ids=ids,
+            token_origins=origins,
             captures=captures_in(output, whole.content or ""),
         )
 
@@ -238,12 +239,12 @@ class _ChatWriter:
         if not self._begun:
             self._begun = True
             yield ChatChunkChoice(index=0, delta=ChatDelta(role="assistant", content=""))
-        logprobs, ids = self._tokens(output)
+        tokens = self._tokens(output)
         for deltas in self._reader.feed(output.delta, final=output.finish is not None):
             for delta in deltas:
                 self._content.append(delta.content or "")
-                yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
-                logprobs, ids = None, UNSET
+                yield ChatChunkChoice(index=0, delta=delta, **tokens)
+                tokens = {}
             yield None
         if output.finish is not None:
             yield ChatChunkChoice(
@@ -252,24 +253,24 @@ class _ChatWriter:
                 finish_reason=self._reader.finish_word(output),
                 matched_stop=matched(output),
                 **steering(output),
-                logprobs=logprobs,
-                token_ids=ids,
+                **tokens,
                 captures=captures_in(output, "".join(self._content)),
             )
-        elif (logprobs and logprobs.content) or ids:
-            delta = ChatDelta(content="")
-            yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
+        elif any(value and (name != "logprobs" or value.content) for name, value in tokens.items()):
+            yield ChatChunkChoice(index=0, delta=ChatDelta(content=""), **tokens)
 
-    def _tokens(self, output: GenerateOutput) -> tuple[ChatLogprobs | None, list[int] | UnsetType]:
-        """The new log-probabilities and ids."""
-        positions, ids = self._new_tokens(output)
-        return None if positions is None else chat_logprobs(positions, self._names), ids or UNSET
+    def _tokens(self, output: GenerateOutput) -> dict[str, Any]:
+        """The fields of a choice that tell of the new tokens."""
+        positions, ids, origins = self._new_tokens(output)
+        logprobs = None if positions is None else chat_logprobs(positions, self._names)
+        return {"logprobs": logprobs, "token_ids": ids or UNSET, "token_origins": origins}
 
     def _new_tokens(
         self, output: GenerateOutput
-    ) -> tuple[list[Position] | None, list[int] | UnsetType]:
+    ) -> tuple[list[Position] | None, list[int] | UnsetType, str | UnsetType]:
         start, end = self._new.take(output)
         ids = output.output_ids[start:end] if self._body.return_token_ids else UNSET
+        origins = output.token_origins[start:end] or UNSET
         if not self._body.logprobs:
-            return None, ids
-        return output_positions(output, start, end, self._body.top_logprobs), ids
+            return None, ids, origins
+        return output_positions(output, start, end, self._body.top_logprobs), ids, origins

@@ -190,7 +190,8 @@ class _CompletionWriter:
             self._held += output.delta
             return
         choice = self.write(output)
-        tokens = choice.token_ids or choice.prompt_token_ids or _has_tokens(choice.logprobs)
+        ids = choice.token_ids or choice.prompt_token_ids or choice.token_origins
+        tokens = ids or _has_tokens(choice.logprobs)
         if choice.text or choice.finish_reason or tokens:
             yield choice
 
@@ -215,6 +216,7 @@ class _CompletionWriter:
             **steering(output),
             captures=captures_in(output, self._echoed + output.text),
             token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
+            token_origins=output.token_origins[start:end] or UNSET,
             prompt_token_ids=UNSET if prompt_ids is None else prompt_ids,
         )
 

@@ -162,6 +162,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
 
     If tokens were guessed, `spec_verify_ct` steps verified `spec_draft_token_num` of them, of which
     `spec_accept_token_num` were right; such a step gave `spec_accept_length` tokens on average.
+    `token_origins` has a letter for each output id, if the request asked for them.
     """
 
     id: str
@@ -190,6 +191,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     spec_accept_length: float | UnsetType = UNSET
     spec_draft_token_num: int | UnsetType = UNSET
     spec_accept_token_num: int | UnsetType = UNSET
+    token_origins: str | UnsetType = UNSET
 
 
 class NativeResponse(Struct, frozen=True, kw_only=True):

@@ -266,6 +266,7 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     steered: int | UnsetType = UNSET
     closed: bool | UnsetType = UNSET
+    token_origins: str | UnsetType = UNSET
     captures: list[Capture] | UnsetType = UNSET
 
 
@@ -298,6 +299,7 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
     steered: int | UnsetType = UNSET
     closed: bool | UnsetType = UNSET
+    token_origins: str | UnsetType = UNSET
     captures: list[Capture] | UnsetType = UNSET
 
 
@@ -312,6 +314,7 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
     steered: int | UnsetType = UNSET
     closed: bool | UnsetType = UNSET
+    token_origins: str | UnsetType = UNSET
     captures: list[Capture] | UnsetType = UNSET
 
 

@@ -61,6 +61,7 @@ OTHER: dict[str, Any] = {
     "jump_forward": "off",
     "token_healing": True,
     "speculative": "off",
+    "token_origins": True,
     "close": False,
 }
 

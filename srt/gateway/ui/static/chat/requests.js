@@ -40,7 +40,7 @@ export function streaming(body, settings) {
   const stream = { ...body, stream: true, stream_options: { include_usage: true } };
   if (!settings.tokens) return stream;
   const logprobs = settings.mode === 'chat' ? { logprobs: true, top_logprobs: 5 } : { logprobs: 5 };
-  return { ...stream, ...logprobs, return_token_origins: true };
+  return { ...stream, ...logprobs, token_origins: true };
 }
 
 /** @param {Settings} settings @param {Message[]} messages */

@@ -1,0 +1,100 @@
+"""`token_origins` of the real model: what was sampled, guessed, forced and appended."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from srt import AsyncClient
+from tests.e2e.server import Server, running_server
+
+REPEAT = "one two three four five six seven\n" * 6 + "one two"
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+WISHES: dict[str, dict[str, Any]] = {
+    "repeats": {"text": REPEAT, "max_new_tokens": 40},
+    "regex": {"text": "The code: ", "regex": "[a-z]{3}: forced text, and [0-9]{2} more"},
+    "scored": {"text": "The code: ", "regex": "[a-z]{3}: forced text", "return_logprob": True},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("origins")
+    with running_server(directory, "--speculative", "own", "--check-invariants") as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", WISHES)
+@pytest.mark.parametrize("is_http", [True, False])
+async def test_letters_are_what_the_counters_count(
+    server: Server, name: str, is_http: bool
+) -> None:
+    wish = dict(WISHES[name])
+    text, return_logprob = wish.pop("text"), wish.pop("return_logprob", False)
+    sampling = {"temperature": 0.8, "seed": 4, "token_origins": True} | wish
+    if name == "repeats":
+        sampling["temperature"] = 0
+    async with AsyncClient(server.url if is_http else server.ring) as client:
+        found = await client.generate(text, sampling=sampling, return_logprob=return_logprob)
+        last = None
+        async for part in client.stream(text, sampling=sampling, return_logprob=return_logprob):
+            assert len(part.token_origins) == len(part.output_ids)
+            last = part
+        silent = sampling | {"token_origins": False}
+        plain = await client.generate(text, sampling=silent, return_logprob=return_logprob)
+    assert last is not None and plain.output_ids == found.output_ids == last.output_ids
+    assert plain.token_origins == ""
+    letters = found.token_origins
+    assert len(letters) == len(found.output_ids) and set(letters) <= set("sdjc")
+    forced = letters.count("j") + letters.count("c")
+    assert forced >= found.jump_forward_tokens > 0 or name == "repeats"
+    if name == "repeats":
+        assert letters.count("d") == found.drafts.accepted > 0
+    # What is forced is so whatever was guessed meanwhile.
+    assert [letter in "jc" for letter in last.token_origins] == [
+        letter in "jc" for letter in letters
+    ]
+
+
+async def test_what_closes_an_output_has_a_letter_of_its_own(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        for seed in range(40):
+            sampling = {"json_schema": json.dumps(NAMED), "max_new_tokens": 9, "seed": seed}
+            found = await client.generate("A name:", sampling=sampling | {"token_origins": True})
+            assert found.finish is not None
+            assert "c" not in found.token_origins or found.finish.closed
+            if "c" in found.token_origins:
+                json.loads(found.text)
+                return
+    raise AssertionError("none of 40 outputs was closed by what was appended")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_chats_and_completions_say_it_too(server: Server, path: str) -> None:
+    prompt: dict[str, Any] = {"prompt": "Say"}
+    if "chat" in path:
+        prompt = {"messages": [{"role": "user", "content": "Say"}]}
+    logprobs: dict[str, Any] = {"logprobs": True if "chat" in path else 1}
+    body = {"regex": "[a-z]{3}: forced text", "seed": 4, "token_origins": True, "n": 2, **logprobs}
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+        whole = (await http.post(path, json=prompt | body)).json()["choices"]
+        streamed = {0: "", 1: ""}
+        counts = {0: 0, 1: 0}
+        answer = await http.post(path, json=prompt | body | {"stream": True})
+        for line in answer.text.split("\n\n"):
+            if line.startswith("data: {"):
+                for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                    new = choice.get("token_origins", "")
+                    streamed[choice["index"]] += new
+                    counts[choice["index"]] += len(new)
+                    tokens = choice["logprobs"] or {}
+                    rows = tokens.get("content", tokens.get("tokens", []))
+                    assert len(rows) == len(new)
+        wrong = await http.post(path, json=prompt | {"token_origins": "yes"})
+    assert [choice["token_origins"] for choice in whole] == [streamed[0], streamed[1]]
+    for choice in whole:
+        rows = choice["logprobs"].get("content") or choice["logprobs"]["tokens"]
+        assert len(rows) == len(choice["token_origins"]) and "j" in choice["token_origins"]
+    assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "token_origins"
