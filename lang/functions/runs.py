@@ -38,6 +38,7 @@ class Run:
         self, function: Function, program: Program, args: tuple, kwargs: dict[str, Any]
     ) -> None:
         program.returns = returns_of(function)
+        program.name = getattr(function, "__name__", "")
         self.state = ProgramState(Worker(program))
         self._is_async = inspect.iscoroutinefunction(function)
         self._call = partial(function, self.state, *args, **kwargs)

@@ -23,6 +23,7 @@ from lang.config import backend_of
 from lang.errors import CancelledError
 from lang.logs.address import Path, Step
 from lang.logs.journal import Journal, Models
+from lang.reports.report import ended
 from lang.run.shared import SharedAnswers
 from lang.sampling import Sampling, derived_seed
 
@@ -76,6 +77,7 @@ class Program:
         self.streaming = streaming
         self.template: ChatTemplate | None = None
         self.returns: Callable[[], Any] | None = None  # finds the type that the function returns
+        self.name = ""  # of the function
         self.ended_by: BaseException | None = None
         self.body_error: BaseException | None = None
         self.body_done: Future[None] = Future()
@@ -94,6 +96,14 @@ class Program:
             with outer._lock:
                 outer._inner.add(self)
                 self.ended_by = outer.ended_by
+
+    @property
+    def outermost(self) -> "Program":
+        """The run that this one is inside of, at any depth; itself if there is none."""
+        program = self
+        while program._outer is not None:
+            program = program._outer
+        return program
 
     @property
     def backend(self) -> Backend:
@@ -189,6 +199,7 @@ class Program:
     def _end_if_over(self) -> None:
         if not self.is_over:
             return
+        ended(self)
         if self.place.journal is not None:
             self.place.journal.end(self)
         timer, self._timer = self._timer, None

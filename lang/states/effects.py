@@ -20,6 +20,7 @@ from lang.errors import CancelledError, ProgramError
 from lang.logs.address import Step
 from lang.logs.entries import Entry, Request, arguments_of, request_of_effect
 from lang.refs.refs import refuse_unread
+from lang.reports.report import tell
 from lang.run.program import Program, running
 from lang.run.stream import Stream
 from lang.run.trace import Asked, Call
@@ -144,6 +145,7 @@ class Effect:
             asked=Asked(stream.told(), self._arguments.parameters),
         )
         stream.trace.steps.append(self._call)
+        tell(stream.program, self._call, has_ended=False)
         journal = stream.program.place.journal
         entry = None
         if journal is not None:
@@ -172,6 +174,8 @@ class Effect:
         """The function raised: nothing is recorded, so a replay calls it again."""
         assert self._call is not None
         self._call.error = f"{type(error).__name__}: {error}"
+        self._call.latency_s = time.perf_counter() - self._began
+        tell(self._stream.program, self._call, has_ended=True)
 
     def done(self, result: Any) -> Any:
         """Record the function's result, and return it as a replay would. TypeError for one that
@@ -204,6 +208,7 @@ class Effect:
         assert self._call is not None
         self._call.text = value[:_SHOWN_BYTES].decode(errors="replace")
         self._call.asked.answers = msgspec.json.decode(value)
+        tell(self._stream.program, self._call, has_ended=True)
         return msgspec.json.decode(value, type=self._returns)
 
 

@@ -2,17 +2,21 @@
 
 from collections.abc import AsyncGenerator
 
-from litestar import get
+import msgspec
+from litestar import get, post
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.http.auth import PUBLIC, WATCH
+from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream
 from srt.gateway.ui.assets import Asset, assets
+from srt.gateway.wire.fields import NO_EXTRAS
 from srt.gateway.wire.operations import EdgeText
+from srt.gateway.wire.runs import RunReport, RunTaken
 from srt.wire.errors import NOT_FOUND, RequestError
 
 MAX_CHARS = 4096  # of a node's text
@@ -81,6 +85,16 @@ async def text(request: HttpRequest) -> ASGIApp:
     return json_reply(EdgeText(text=whole[:MAX_CHARS], tokens=tokens, cut=cut))
 
 
+@post("/ui/runs", status_code=200, opt=WATCH | documented(RunReport, NO_EXTRAS, RunTaken))
+async def runs(request: HttpRequest) -> ASGIApp:
+    """Show steps of a program's run on the page; `lang` posts them where SGL_TRACE is set."""
+    body = await read_body(request, RunReport, NO_EXTRAS)
+    about = msgspec.to_builtins(body)
+    steps = about.pop("steps")
+    gateway_of(request).feed.runs.add(about, steps)
+    return json_reply(RunTaken(steps=len(steps)))
+
+
 def _number(request: HttpRequest, name: str) -> int:
     given = request.query_params.get(name, "0")
     if not (given.isascii() and given.isdigit() and len(given) < 19):
@@ -88,4 +102,4 @@ def _number(request: HttpRequest, name: str) -> int:
     return int(given)
 
 
-ROUTES = [index, file, events, text]
+ROUTES = [index, file, events, text, runs]

@@ -17,6 +17,7 @@ import msgspec
 from srt.client.generation import ServerClient
 from srt.gateway.watch.changes import Event, QueueChanges, TreeChanges
 from srt.gateway.watch.parts import Parts
+from srt.gateway.watch.runs import Runs
 from srt.wire.errors import UNAVAILABLE, RequestError
 from srt.wire.ring_state import RingEvent
 
@@ -96,6 +97,7 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
         self._told: list[bytes] = []  # everything, if a page has asked since the last look
         self._forget()
+        self.runs = Runs(self._tell_run)
 
     def open(self) -> Page:
         """A new page. RequestError (503) if there are too many."""
@@ -125,9 +127,18 @@ class Feed:
         if not self._told:
             trees = [each.whole() for each in self._trees.values()]
             queues = [each.whole() for each in self._queues.values()]
-            events = [self._hello, self._pulse, *trees, *queues]
+            events = [self._hello, self._pulse, *trees, *queues, *self.runs.whole()]
             self._told = [_frame(event | {"t": self._at}) for event in events]
         return self._told
+
+    def _tell_run(self, event: Event) -> None:
+        """A program has reported something."""
+        if not self._pages:
+            return
+        self._told = []
+        frame = _frame(event | {"t": round(time.time(), 3)})
+        for page in self._pages:
+            page.add([frame])
 
     def _forget(self) -> None:
         self._has_looked = False

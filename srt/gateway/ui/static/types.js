@@ -53,27 +53,29 @@
  * @property {number} epoch
  * @property {number[]} incarnations
  *
- * A step of a program's run; see srt/gateway/watch/runs.py.
+ * A call of a program; see srt/gateway/wire/runs.py.
  * @typedef {object} Step
- * @property {number} id
+ * @property {string} id  where it stands, for instance `0/fork1.2/3`: call 3 of child 2 of fork 1 of row 0
  * @property {string} kind
- * @property {number} lane
- * @property {number | null} parent_lane
  * @property {string} name
  * @property {number} t0
  * @property {number | null} t1
- * @property {number[]} after
  * @property {number} prompt_tokens
  * @property {number} cached_tokens
  * @property {number} completion_tokens
+ * @property {string} prompt  its end
  * @property {string} text
  * @property {string | null} error
+ * @property {boolean} from_log
+ * @property {boolean} is_shared
  *
  * @typedef {object} Run
  * @property {string} run
  * @property {string} name
  * @property {number} started
- * @property {Map<number, Step>} steps
+ * @property {number | null} ended
+ * @property {number} cut  steps that were too many to keep
+ * @property {Map<string, Step>} steps
  */
 
 export {};

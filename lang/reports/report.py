@@ -1,0 +1,96 @@
+"""What the page is told of a run: its calls, each when it begins and when it ends.
+
+Where SGL_TRACE is not set, all of this is one look at a variable of the module.
+"""
+
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from lang.errors import LangError
+
+if TYPE_CHECKING:
+    from lang.reports.sender import Head, Sender
+    from lang.run.program import Program
+    from lang.run.trace import Call
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "SGL_TRACE"
+MAX_TEXT_CHARS = 2000
+MAX_NAME_CHARS = 200
+
+_is_on = bool(os.environ.get(VARIABLE))
+_sender: "Sender | None" = None
+_heads: "WeakKeyDictionary[Program, Head]" = WeakKeyDictionary()
+
+
+def tell(program: "Program", call: "Call", *, has_ended: bool) -> None:
+    """A call of the program has begun, or has ended."""
+    if not _is_on:
+        return
+    sender = _started()
+    if sender is None:
+        return
+    head = _head_of(program, call.began_s)
+    began_s = max(0.0, call.began_s - head.started)
+    step: dict[str, Any] = {
+        "id": call.address,
+        "kind": call.kind,
+        "name": call.name[:MAX_NAME_CHARS],
+        "t0": began_s,
+        "t1": began_s + call.latency_s if has_ended else None,
+        "prompt_tokens": call.prompt_tokens,
+        "cached_tokens": call.cached_tokens,
+        "completion_tokens": call.completion_tokens,
+        "prompt": call.prompt_tail,
+        "text": call.text[:MAX_TEXT_CHARS],
+        "error": None if call.error is None else call.error[:MAX_TEXT_CHARS],
+        "from_log": call.from_log,
+        "is_shared": call.is_shared,
+    }
+    sender.add(head, step)
+
+
+def ended(program: "Program") -> None:
+    """Nothing of the program is at work any more."""
+    if _is_on and _sender is not None and program in _heads:
+        _sender.end(_heads[program])
+
+
+def _started() -> "Sender | None":
+    """The sender of this process; None after a wrong address."""
+    global _is_on, _sender
+    if _sender is None:
+        from lang.reports.sender import Sender
+
+        try:
+            _sender = Sender(os.environ[VARIABLE])
+        except LangError as error:
+            _is_on = False
+            log.warning("%s", error)
+    return _sender
+
+
+def _head_of(program: "Program", began_s: float) -> "Head":
+    """Of the outermost run, which all runs inside it belong to; it begins with its first call."""
+    outermost = program.outermost
+    found = _heads.get(outermost)
+    if found is None:
+        from lang.reports.sender import Head
+
+        name = outermost.name[:MAX_NAME_CHARS] or "a program"
+        found = _heads.setdefault(outermost, Head(secrets.token_hex(16), name, began_s))
+    return found
+
+
+def _forget() -> None:
+    """In a fork of the process, whose threads are not there."""
+    global _sender
+    _sender = None
+    _heads.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
