@@ -23,6 +23,8 @@ MAX_TEXT_CHARS = 2000
 MAX_NAME_CHARS = 200
 
 _is_on = bool(os.environ.get(VARIABLE))
+if _is_on:  # now: imported by the first call, it would hold up that one
+    import lang.reports.sender  # noqa: F401
 _sender: "Sender | None" = None
 _heads: "WeakKeyDictionary[Program, Head]" = WeakKeyDictionary()
 

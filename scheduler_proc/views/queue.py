@@ -48,8 +48,9 @@ def waiting(core: Scheduler, now: float) -> list[dict[str, Any]]:
 
 
 def _common(req: Req, now: float) -> dict[str, Any]:
+    """Clients number their requests: the client is a part of the name, until it is known there."""
     return {
-        "rid": req.wish.rid,
+        "rid": f"{req.wish.client.hex()}/{req.wish.rid}",
         "prompt": req.tokens.prompt_len,
         "output": req.tokens.num_outputs,
         "age_s": round(max(0.0, now - req.came_s), 3),

@@ -156,6 +156,11 @@ class RingClient:
     async def look(self) -> list[dict[str, Any]]:
         found: dict[str, Any] = msgspec.json.decode(await self._control("look", 0.0))
         replicas: list[dict[str, Any]] = found.get("replicas", [{"replica": 0} | found])
+        for replica in replicas:
+            for shown in (*replica["running"], *replica["waiting"]):
+                client, _, wire_id = shown["rid"].partition("/")
+                if client == self._link.identity.hex() and wire_id in self._live:
+                    shown["rid"] = self._live[wire_id].rid
         return replicas
 
     async def edge(self, replica: int, node: int) -> tuple[list[int], int]:

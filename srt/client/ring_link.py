@@ -184,7 +184,7 @@ class RingLink:
 
     def _incarnate(self) -> None:
         """Open both sockets under a fresh identity."""
-        identity = os.urandom(16)
+        self.identity = identity = os.urandom(16)
         self._front = self.open_dealer(self.places.front, identity)
         self._back = self.open_dealer(self.places.back, identity)
         loops = (self._read_front(self._front), self._read_back(self._back))

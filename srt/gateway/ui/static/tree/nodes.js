@@ -43,7 +43,10 @@ export class NodeList {
     const rows = below.slice(0, this.most).map((node) => this.row(node, since, texts.get(nameOf(replica, node))));
     this.body.replaceChildren(...rows);
     this.more.hidden = below.length <= this.most;
-    if (chosen) /** @type {HTMLElement | null} */ (this.body.querySelector(`button[data-uid="${chosen}"]`))?.focus();
+    if (!chosen) return;
+    // One that was opened is in the path now.
+    const next = this.body.querySelector(`button[data-uid="${chosen}"]`) ?? this.path.querySelector('li:last-child button');
+    /** @type {HTMLElement} */ (next).focus();
   }
 
   /** @param {number} uid @param {string} title */
