@@ -12,8 +12,9 @@ const LABEL_FROM = 48; // a box as wide as this has a text
 const FADE_MS = 1500;
 
 /** What a node is to the requests: in this order, the first that holds. */
-export const STATES = /** @type {const} */ (['wanted', 'locked', 'hit', 'evictable']);
+export const STATES = /** @type {const} */ (['computing', 'wanted', 'locked', 'hit', 'evictable']);
 export const WORDS = {
+  computing: 'being computed by a running request, not in the tree yet',
   wanted: 'a waiting request is going to use it',
   locked: 'held by running requests',
   hit: 'a prompt has gone through it in the last seconds',
@@ -22,6 +23,7 @@ export const WORDS = {
 
 /** @param {Node} node @param {number} since  the number of a match: later ones are hits @returns {typeof STATES[number]} */
 export function stateOf(node, since) {
+  if (node[UID] < 0) return 'computing';
   if (node[LAST_MATCH] === -1) return 'wanted';
   if (node[LOCKS] > 0) return 'locked';
   return node[LAST_MATCH] > since ? 'hit' : 'evictable';
@@ -97,7 +99,7 @@ function drawThin(ctx, { boxes, palette }) {
 }
 
 /** What colours say is also said by marks: a bar below what is held, a bar above what was hit, a frame of
- * dashes where one waits. @param {CanvasRenderingContext2D} ctx @param {Scene} scene */
+ * dashes where one waits, dots on what is being computed. @param {CanvasRenderingContext2D} ctx @param {Scene} scene */
 function drawMarks(ctx, scene) {
   const { boxes, palette } = scene;
   ctx.fillStyle = palette.text;
@@ -108,7 +110,9 @@ function drawMarks(ctx, scene) {
     const y = boxes.row[i] * ROW;
     if (state === 'locked') ctx.fillRect(boxes.x[i], y + ROW - GAP - 3, boxes.width[i] - GAP, 3);
     else if (state === 'hit') ctx.fillRect(boxes.x[i], y, boxes.width[i] - GAP, 2);
-    else if (state === 'wanted') {
+    else if (state === 'computing') {
+      for (let x = boxes.x[i] + 2; x < boxes.x[i] + boxes.width[i] - 2; x += 6) ctx.fillRect(x, y + ROW - GAP - 3, 2, 2);
+    } else if (state === 'wanted') {
       for (let x = boxes.x[i]; x < boxes.x[i] + boxes.width[i] - 4; x += 8) ctx.fillRect(x, y, 4, 3);
     }
     if (scene.marked.has(node[UID]) || scene.under === node[UID]) {

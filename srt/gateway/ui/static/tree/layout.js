@@ -123,6 +123,30 @@ export function layout(nodes, focus, width, total, into = new Layout()) {
   return into;
 }
 
+/**
+ * The nodes, and below them what running requests hold beyond the tree: nodes with negative numbers.
+ * @param {Map<number, Node>} nodes
+ * @param {import('../types.js').Req[]} running
+ */
+export function withGrowing(nodes, running) {
+  if (!running.length) return nodes;
+  const all = new Map(nodes);
+  running.forEach((req, index) => {
+    const at = nodes.get(req.node);
+    const start = at ? at[START] + at[TOKENS] : 0;
+    const tokens = req.prompt + req.output - start;
+    if (tokens <= 0) return;
+    all.set(-1 - index, [-1 - index, at ? req.node : 0, start, tokens, 1, 0, 0, tokens, at ? at[SPACE] : 0]);
+    for (const above of pathTo(all, at ? req.node : 0)) {
+      /** @type {Node} */
+      const wider = [...above];
+      wider[BELOW] += tokens;
+      all.set(above[UID], wider);
+    }
+  });
+  return all;
+}
+
 /** The nodes from a node up to the top. @param {Map<number, Node>} nodes @param {number} uid */
 export function pathTo(nodes, uid) {
   /** @type {Node[]} */

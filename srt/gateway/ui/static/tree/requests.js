@@ -14,7 +14,7 @@ export class Requests {
     this.mark = mark;
     this.title = el('h3');
     this.body = el('tbody');
-    const names = ['Request', 'State', 'Tokens', 'From the cache', 'Shares', 'For'];
+    const names = ['Request', 'State', 'Prompt + output', 'From the cache', 'Shares', 'For'];
     const head = el('tr', {}, ...names.map((name) => el('th', { attrs: { scope: 'col' } }, name)));
     const table = el('table', {}, el('caption', { class: 'unseen' }, 'Requests that run and that wait'), el('thead', {}, head), this.body);
     this.root = el('div', { class: 'panel requests scroll', attrs: { tabindex: 0, role: 'region', 'aria-label': 'Requests' } }, this.title, table);

@@ -2,7 +2,7 @@
 
 import { el, freshId, short, visible } from '../dom.js';
 import { ROW, STATES, WORDS, draw, paletteOf, stateOf } from './draw.js';
-import { BELOW, LOCKS, Layout, MATCHED, START, TOKENS, UID, layout, pathTo } from './layout.js';
+import { BELOW, LOCKS, Layout, MATCHED, START, TOKENS, UID, layout, pathTo, withGrowing } from './layout.js';
 import { NodeList } from './nodes.js';
 import { Requests } from './requests.js';
 import { Texts } from './texts.js';
@@ -13,7 +13,7 @@ const HIT_S = 5; // a match is new for so long
 const LIST_MS = 500; // between two writings of the lists
 const LABELS = 40; // texts that are asked for by themselves
 const SEARCHED = 100; // texts that a search asks for
-const LEAST_ROWS = 8;
+const LEAST_ROWS = 4;
 
 /** @param {HTMLElement} root @param {import('../types.js').Context} context @returns {import('../types.js').View} */
 export function mountTree(root, context) {
@@ -85,7 +85,7 @@ class TreeView {
       this.due();
     });
     canvas.addEventListener('click', () => {
-      if (this.scene.under) this.zoom(this.scene.under === this.focus ? (pathTo(this.nodes(), this.focus)[1]?.[UID] ?? 0) : this.scene.under);
+      if (this.scene.under > 0) this.zoom(this.scene.under === this.focus ? (pathTo(this.nodes(), this.focus)[1]?.[UID] ?? 0) : this.scene.under);
     });
     this.root?.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') this.zoom(pathTo(this.nodes(), this.focus)[1]?.[UID] ?? 0);
@@ -100,6 +100,10 @@ class TreeView {
 
   nodes() {
     return this.moment ? this.moment.nodes : this.tree().nodes;
+  }
+
+  queue() {
+    return this.moment ? this.moment.queue : this.feed.queues.get(this.replica);
   }
 
   started() {
@@ -134,16 +138,14 @@ class TreeView {
     const { boxes } = this.scene;
     const gone = new Set(uids);
     const now = performance.now();
-    let tokens = 0;
     for (let i = 0; i < boxes.count; i += 1) {
       const node = boxes.node[i];
       if (!node || !gone.has(node[UID])) continue;
       this.scene.ghosts.push({ x: boxes.x[i], width: boxes.width[i], row: boxes.row[i], at: now });
-      tokens += node[TOKENS];
     }
     const evicted = this.tree().evictedTokens;
     if (evicted > (this.evicted ?? evicted)) {
-      const line = el('li', {}, `${new Date(this.tree().t * 1000).toLocaleTimeString()}: ${evicted - (this.evicted ?? 0)} tokens evicted (${gone.size} nodes of ${short(tokens)} tokens are not shown any more)`);
+      const line = el('li', {}, `${new Date(this.tree().t * 1000).toLocaleTimeString()}: ${evicted - (this.evicted ?? 0)} tokens evicted`);
       this.log.prepend(line);
       while (this.log.childElementCount > 20) this.log.lastElementChild?.remove();
     }
@@ -187,7 +189,8 @@ class TreeView {
     const uid = node ? node[UID] : 0;
     if (uid === this.scene.under) return;
     this.scene.under = uid;
-    if (uid) this.look(uid);
+    if (uid > 0) this.look(uid);
+    else if (uid < 0 && node) this.detail.textContent = `${node[TOKENS]} tokens from ${node[START]}: ${WORDS.computing} (${this.queue()?.running[-1 - uid]?.rid ?? ''})`;
     else if (at >= 0) this.detail.textContent = `${this.scene.boxes.more[at]} nodes that are too thin to draw`;
     this.due();
   }
@@ -240,7 +243,7 @@ class TreeView {
     const nodes = this.nodes();
     if (this.focus && !nodes.has(this.focus)) this.focus = 0;
     const total = Math.min(this.feed.hello?.pool_tokens ?? 0, this.moment ? 0 : this.tree().cachedTokens);
-    layout(nodes, this.focus, scene.width, total, scene.boxes);
+    layout(withGrowing(nodes, this.queue()?.running ?? []), this.focus, scene.width, total, scene.boxes);
     scene.since = this.matchesBefore();
     scene.replica = String(this.replica);
     this.fit(Math.max(LEAST_ROWS, scene.boxes.rows) * ROW);
@@ -280,7 +283,7 @@ class TreeView {
     const whole = tree.isWhole ? '' : ', the largest of more';
     this.sum.textContent = `${nodes.size} nodes${whole} · ${short(tree.cachedTokens)} of ${short(pool)} tokens of the pool in the tree · ${short(tree.evictedTokens)} evicted since the start`;
     this.canvas.setAttribute('aria-label', `The tree: ${nodes.size} nodes with ${tree.cachedTokens} tokens. The list below has the same.`);
-    this.requests.show(this.moment ? this.moment.queue : this.feed.queues.get(this.replica), nodes);
+    this.requests.show(this.queue(), nodes);
     this.list.show(nodes, this.focus, scene.since, scene.replica, this.texts.known);
     if (!this.moment) this.label();
   }
@@ -292,7 +295,7 @@ class TreeView {
     const wide = [];
     for (let i = 0; i < boxes.count; i += 1) {
       const node = boxes.node[i];
-      if (node && boxes.width[i] > 90) wide.push([boxes.width[i], node]);
+      if (node && node[UID] > 0 && boxes.width[i] > 90) wide.push([boxes.width[i], node]);
     }
     wide.sort((a, b) => b[0] - a[0]);
     this.texts.getAll(this.replica, wide.slice(0, LABELS).map(([, node]) => node)).then((isNew) => isNew && this.due());

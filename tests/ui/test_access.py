@@ -1,0 +1,81 @@
+"""The page for everybody: screen readers, small screens, dark and light."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.server import Server
+from tests.ui.conftest import Open, address
+
+pytestmark = pytest.mark.ui
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+VIEWS = {"chat": "Chat", "tree": "Tree", "pulse": "Pulse", "programs": "Programs"}
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_axe_finds_nothing(
+    server: Server, open_page: Open, picture: Any, scheme: str, width: int
+) -> None:
+    body = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4}}
+    httpx.post(f"{server.url}/generate", json=body, timeout=60)
+    size = {"width": width, "height": 800}
+    page = open_page(address(server), color_scheme=scheme, viewport=size)
+    found = []
+    for name, title in VIEWS.items():
+        page.get_by_role("tab", name=title).click()
+        if name == "chat":
+            page.locator("summary").first.click() if width < 800 else None
+            page.get_by_label("Show tokens").check()
+            page.get_by_role("textbox", name="Message", exact=True).fill("Say it.")
+            page.get_by_role("button", name="Send").click()
+            expect(page.get_by_text("ended by")).to_have_count(1)
+            expect(page.locator("details.prompt")).to_have_count(1)
+        else:
+            expect(page.locator("#status")).to_have_text("live")
+        if name == "tree":
+            expect(page.locator("#tree tr[data-node]").first).to_be_visible()
+        picture(page, f"{name}-{scheme}-{width}")
+        # By the tester's interface and not as a script of the page, which its policy forbids.
+        page.evaluate(AXE.read_text())
+        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        for violation in result["violations"]:
+            nodes = [node["html"][:200] for node in violation["nodes"]]
+            found.append((name, violation["id"], nodes))
+        # Nothing is wider than the screen.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    assert found == []
+
+
+def test_all_views_are_reached_by_the_keyboard(server: Server, open_page: Open) -> None:
+    page = open_page(address(server))
+    page.keyboard.press("Shift+Tab")
+    page.get_by_role("tab", name="Chat").focus()
+    for title in ("Tree", "Pulse", "Programs", "Chat"):
+        page.keyboard.press("ArrowRight")
+        tab = page.get_by_role("tab", name=title)
+        expect(tab).to_be_focused()
+        expect(tab).to_have_attribute("aria-selected", "true")
+        expect(page.get_by_role("tabpanel", name=title)).to_be_visible()
+
+
+def test_the_pulse_has_figures_and_parts(server: Server, open_page: Open) -> None:
+    page = open_page(address(server))
+    page.get_by_role("tab", name="Pulse").click()
+    expect(page.locator("#status")).to_have_text("live")
+    for number in range(4):
+        body = {"text": f"Count to {number}", "sampling_params": {"max_new_tokens": 60}}
+        httpx.post(f"{server.url}/generate", json=body, timeout=60)
+    figure = page.locator("figure", has_text="Throughput")
+    expect(figure.locator("b").first).not_to_have_text("–")
+    pool = page.locator("figure", has_text="KV pool")
+    expect(pool.locator(".value", has_text="in the tree")).not_to_contain_text(" 0")
+    rows = page.get_by_role("region", name="Processes").locator("tbody tr")
+    names = {"launcher", "scheduler", "tokenizer", "detokenizer", "gateway", "compiler", "programs"}
+    expect(rows).to_have_count(len(names))
+    assert {row.locator("td").first.inner_text() for row in rows.all()} == names
+    expect(rows.filter(has_text="scheduler").locator("td").nth(3)).not_to_have_text("–")

@@ -1,0 +1,128 @@
+"""Keys, and parts of the server that are lost while somebody watches."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.server import Server, running_server
+from tests.ui.conftest import Open, address
+
+pytestmark = pytest.mark.ui
+NOISE = ("Failed to load resource", "ERR_")  # what the browser says of a lost connection
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    args = ("--api-key", "user-one,user-two", "--admin-api-key", "root")
+    with running_server(tmp_path_factory.mktemp("guarded"), *args) as server:
+        assert f"{server.url}/\n" in server.log() and "#key" not in server.log()
+        yield server
+
+
+def give_keys(page: Page, admin: str = "", api: str = "") -> None:
+    page.get_by_role("button", name="Keys").click()
+    page.get_by_label("Admin's key").fill(admin)
+    page.get_by_label("API key").fill(api)
+    page.get_by_role("button", name="Save").click()
+
+
+def say_hello(page: Page, answers: int = 1) -> None:
+    page.get_by_label("Most tokens").fill("4")
+    page.get_by_role("textbox", name="Message", exact=True).fill("Hello.")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_text("ended by")).to_have_count(answers)
+
+
+def test_without_the_key_the_chat_works_and_the_rest_is_refused(
+    server: Server, open_page: Open
+) -> None:
+    for fragment in ("", "#key=guessed"):
+        page = open_page(f"{server.url}/{fragment}", expects=("status of 401",))
+        say_hello(page)
+        page.get_by_role("tab", name="Tree").click()
+        expect(page.locator("#status")).to_contain_text("needs the key in the address")
+        expect(page.locator("#tree tr[data-node]")).to_have_count(0)
+
+
+def test_with_keys_each_opens_what_is_its(guarded: Server, open_page: Open) -> None:
+    page = open_page(f"{guarded.url}/", expects=("status of 401", "status of 403"))
+    page.get_by_role("textbox", name="Message", exact=True).fill("Hello.")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("alert")).to_contain_text("Keys")
+    give_keys(page, api="user-one")
+    say_hello(page)
+    page.get_by_role("tab", name="Tree").click()
+    expect(page.locator("#status")).to_contain_text("API key")
+    give_keys(page, admin="user-one")
+    expect(page.locator("#status")).to_contain_text("admin")
+    give_keys(page, admin="root")
+    expect(page.locator("#status")).to_have_text("live")
+    expect(page.locator("#tree tr[data-node]").first).to_be_visible()
+    page.get_by_role("tab", name="Chat").click()
+    say_hello(page, answers=2)  # an admin's key opens the chat too
+
+
+def test_a_page_of_another_origin_gets_nothing(server: Server, open_page: Open) -> None:
+    """`localhost` is another origin than 127.0.0.1, at the same server."""
+    other = server.url.replace("127.0.0.1", "localhost")
+    page = open_page(f"{server.url}/", expects=("localhost", "violates", "Failed", "Fetch API"))
+    key = address(server).partition("key=")[2]
+    for path in ("/tree", "/ui/events", "/ui/text?node=1"):
+        outcome = page.evaluate(
+            """async ([url, key]) => {
+                try {
+                    return (await fetch(url, {headers: {authorization: `Bearer ${key}`}})).status;
+                } catch (error) { return 'refused'; }
+            }""",
+            [other + path, key],
+        )
+        assert outcome == "refused"
+        headers = {"authorization": f"Bearer {key}", "origin": other}
+        assert httpx.get(server.url + path, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("part", ["gateway", "scheduler"])
+def test_the_page_comes_back_after_a_part_was_killed(
+    tmp_path: Path, open_page: Open, part: str
+) -> None:
+    with running_server(tmp_path) as server:
+        page = open_page(address(server), expects=NOISE)
+        say_hello(page)
+        page.get_by_role("tab", name="Tree").click()
+        expect(page.locator("#tree tr[data-node]").first).to_be_visible()
+        os.kill(server.pids()[part], signal.SIGKILL)
+        if part == "gateway":
+            expect(page.locator("#status")).to_contain_text("connection lost")
+        else:
+            expect(page.locator("#tree tr[data-node]")).to_have_count(0)  # its tree is gone
+        expect(page.locator("#status")).to_have_text("live")
+        page.get_by_role("tab", name="Pulse").click()
+        row = page.get_by_role("region", name="Processes").get_by_role("row", name=part)
+        expect(row).to_contain_text("ready")
+        expect(row.locator("td").last).to_have_text("1")
+        page.get_by_role("tab", name="Chat").click()
+        say_hello(page, answers=2)
+        page.get_by_role("tab", name="Tree").click()
+        expect(page.locator("#tree tr[data-node]").first).to_be_visible()
+        page.reload()  # the key is still the server's
+        expect(page.locator("#tree tr[data-node]").first).to_be_visible()
+
+
+def test_a_server_may_have_no_page(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--no-ui") as server:
+        assert httpx.get(f"{server.url}/").status_code == 404
+        assert "#key" not in server.log()
+
+
+def test_a_server_that_stops_does_not_wait_for_pages(tmp_path: Path, open_page: Open) -> None:
+    with running_server(tmp_path) as server:
+        page = open_page(address(server), expects=NOISE)
+        page.get_by_role("tab", name="Tree").click()
+        expect(page.locator("#status")).to_have_text("live")
+        assert server.stop() == 0
+        expect(page.locator("#status")).to_contain_text("connection lost")
