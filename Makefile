@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup kernels serve test test-failed test-slow coverage check fmt bench clean
+.PHONY: setup kernels serve test test-failed test-slow test-ui coverage check fmt bench clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,10 @@ test-failed: kernels
 
 test-slow: kernels
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+
+# The page in a real browser. Where none can be had, it says so and is done.
+test-ui: kernels
+	sh tests/ui/run.sh $(BIN) $(ARGS)
 
 # The tests, more slowly, with a table of the lines that no test reaches in any process.
 coverage: kernels

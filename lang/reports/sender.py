@@ -91,8 +91,9 @@ class Sender:
     def flush(self, timeout_s: float) -> None:
         """Wait until everything has been sent, or for so long."""
         self._is_idle.wait(timeout_s)
-        if self._dropped:
-            log.warning("SGL_TRACE: %d steps were dropped: there were too many", self._dropped)
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            log.warning("SGL_TRACE: %d steps were dropped: there were too many", dropped)
 
     def _run(self) -> None:
         with httpx.Client(base_url=self._url, headers=self._headers, timeout=TIMEOUT_S) as http:

@@ -26,7 +26,7 @@ def judge(s, essay):
     s += "An essay: " + essay + "<b>bold</b>\\n"
     forks = s.fork(3)
     for i, fork in enumerate(forks):
-        fork += f"Dimension {i}: " + sgl.gen("verdict", max_tokens=8 + 16 * i, temperature=0)
+        fork += f"Dimension {i}: " + sgl.gen("verdict", max_tokens=8 + 16 * i, ignore_eos=True)
     forks.join()
     s += "In all: " + sgl.gen("summary", max_tokens=12)
     s += " Grade: " + sgl.select("grade", ["good", "bad"])

@@ -118,3 +118,41 @@ async def test_long_texts_are_cut() -> None:
     async with in_process(client) as http:
         found = (await http.get("/ui/text?node=3", headers=PAGE)).json()
     assert len(found["text"]) == 4096 and found["cut"] and found["tokens"] == 2000
+
+
+RUN: dict[str, Any] = {"run": "0" * 32, "name": "judge", "started": 1.5}
+STEP: dict[str, Any] = {"id": "0/1", "kind": "gen", "name": "verdict", "t0": 0.5}
+
+
+async def test_runs_are_posted_with_the_key_and_shown() -> None:
+    async with in_process(client_with_text()) as http:
+        assert (await http.post("/ui/runs", json=RUN)).status_code == 401
+        foreign = PAGE | {"origin": "http://evil.test"}
+        assert (await http.post("/ui/runs", json=RUN, headers=foreign)).status_code == 403
+        taken = await http.post("/ui/runs", json=RUN | {"steps": [STEP]}, headers=PAGE)
+        assert taken.json() == {"steps": 1}
+        app: Any = http._transport
+        (event,) = app.app.state.gateway.feed.runs.whole()
+    assert event["name"] == "judge" and event["steps"][0]["name"] == "verdict"
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        ({"run": "x"}, "run"),
+        ({"run": "0" * 33}, "run"),
+        ({"name": "n" * 301}, "name"),
+        ({"started": -1}, "started"),
+        ({"started": "now"}, "started"),
+        ({"steps": [STEP] * 501}, "steps"),
+        ({"steps": [STEP | {"text": "x" * 4001}]}, "steps[0].text"),
+        ({"steps": [STEP | {"t0": -1}]}, "steps[0].t0"),
+        ({"steps": [STEP | {"cached_tokens": 1.5}]}, "steps[0].cached_tokens"),
+        ({"steps": [STEP | {"more": 1}]}, "steps[0].more"),
+        ({"more": 1}, "more"),
+    ],
+)
+async def test_wrong_reports_are_refused_by_field(change: dict[str, Any], at: str) -> None:
+    async with in_process(client_with_text()) as http:
+        refused = await http.post("/ui/runs", json=RUN | change, headers=PAGE)
+    assert refused.status_code == 400 and error_of(refused)["param"] == at

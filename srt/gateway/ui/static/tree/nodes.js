@@ -16,6 +16,8 @@ export class NodeList {
     this.look = look;
     this.most = AT_ONCE;
     this.focus = 0;
+    /** Those that have rows. @type {Node[]} */
+    this.shown = [];
     this.path = el('ol', { class: 'path row' });
     this.body = el('tbody');
     this.more = el('button', { attrs: { type: 'button' }, on: { click: () => (this.most += AT_ONCE) } }, 'Show more');
@@ -40,7 +42,8 @@ export class NodeList {
     this.path.replaceChildren(this.step(0, 'All'), ...path.map((node) => this.step(node[UID], `${node[UID]}`)));
     const below = [...(childrenOf(nodes).get(nodes.has(focus) ? focus : 0) ?? [])].sort((a, b) => b[BELOW] - a[BELOW]);
     const chosen = this.body.contains(document.activeElement) ? document.activeElement?.getAttribute('data-uid') : null;
-    const rows = below.slice(0, this.most).map((node) => this.row(node, since, texts.get(nameOf(replica, node))));
+    this.shown = below.slice(0, this.most);
+    const rows = this.shown.map((node) => this.row(node, since, texts.get(nameOf(replica, node))));
     this.body.replaceChildren(...rows);
     this.more.hidden = below.length <= this.most;
     if (!chosen) return;

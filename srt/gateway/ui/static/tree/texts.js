@@ -55,11 +55,11 @@ export class Texts {
 
   /** Ask for several; whether any was not known. @param {number} replica @param {Node[]} nodes */
   async getAll(replica, nodes) {
-    const before = this.known.size;
-    for (let i = 0; i < nodes.length; i += AT_ONCE) {
-      await Promise.all(nodes.slice(i, i + AT_ONCE).map((node) => this.get(replica, node)));
+    const unknown = nodes.filter((node) => !this.known.has(nameOf(replica, node)));
+    for (let i = 0; i < unknown.length; i += AT_ONCE) {
+      await Promise.all(unknown.slice(i, i + AT_ONCE).map((node) => this.get(replica, node)));
     }
-    return this.known.size !== before;
+    return unknown.length > 0;
   }
 
   /** Uids of replica whose text is known, and has `words`. @param {number} replica @param {string} words */

@@ -288,7 +288,7 @@ class TreeView {
     if (!this.moment) this.label();
   }
 
-  /** Ask for the texts of the widest boxes. */
+  /** Ask for the texts of the widest boxes, and of those in the list. */
   label() {
     const { boxes } = this.scene;
     /** @type {[number, Node][]} */
@@ -298,6 +298,11 @@ class TreeView {
       if (node && node[UID] > 0 && boxes.width[i] > 90) wide.push([boxes.width[i], node]);
     }
     wide.sort((a, b) => b[0] - a[0]);
-    this.texts.getAll(this.replica, wide.slice(0, LABELS).map(([, node]) => node)).then((isNew) => isNew && this.due());
+    const nodes = [...wide.slice(0, LABELS).map(([, node]) => node), ...this.list.shown];
+    this.texts.getAll(this.replica, nodes).then((isNew) => {
+      if (!isNew) return;
+      this.listedAt = 0;
+      this.due();
+    });
   }
 }
