@@ -6,15 +6,13 @@ Where SGL_TRACE is not set, all of this is one look at a variable of the module.
 import logging
 import os
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from lang.errors import LangError
 
 if TYPE_CHECKING:
     from lang.reports.sender import Head, Sender
-    from lang.run.program import Program
-    from lang.run.trace import Call
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +20,44 @@ VARIABLE = "SGL_TRACE"
 MAX_TEXT_CHARS = 2000
 MAX_NAME_CHARS = 200
 
+
+class Run(Protocol):
+    """A program's run: `outermost` is the one that it is inside of, or itself."""
+
+    name: str
+
+    @property
+    def outermost(self) -> "Run": ...
+
+
+class Reported(Protocol):
+    """A call of a trace: `began_s` is a time since 1970, and `latency_s` how long it took."""
+
+    kind: str
+    name: str
+    prompt_tail: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    latency_s: float
+    text: str
+    error: str | None
+    began_s: float
+    from_log: bool
+    is_shared: bool
+
+    @property
+    def address(self) -> str: ...
+
+
 _is_on = bool(os.environ.get(VARIABLE))
 if _is_on:  # now: imported by the first call, it would hold up that one
     import lang.reports.sender  # noqa: F401
 _sender: "Sender | None" = None
-_heads: "WeakKeyDictionary[Program, Head]" = WeakKeyDictionary()
+_heads: "WeakKeyDictionary[Run, Head]" = WeakKeyDictionary()
 
 
-def tell(program: "Program", call: "Call", *, has_ended: bool) -> None:
+def tell(program: Run, call: Reported, *, has_ended: bool) -> None:
     """A call of the program has begun, or has ended."""
     if not _is_on:
         return
@@ -56,7 +84,7 @@ def tell(program: "Program", call: "Call", *, has_ended: bool) -> None:
     sender.add(head, step)
 
 
-def ended(program: "Program") -> None:
+def ended(program: Run) -> None:
     """Nothing of the program is at work any more."""
     if _is_on and _sender is not None and program in _heads:
         _sender.end(_heads[program])
@@ -76,7 +104,7 @@ def _started() -> "Sender | None":
     return _sender
 
 
-def _head_of(program: "Program", began_s: float) -> "Head":
+def _head_of(program: Run, began_s: float) -> "Head":
     """Of the outermost run, which all runs inside it belong to; it begins with its first call."""
     outermost = program.outermost
     found = _heads.get(outermost)
