@@ -6,6 +6,7 @@ Where SGL_TRACE is not set, all of this is one look at a variable of the module.
 import logging
 import os
 import secrets
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -53,6 +54,7 @@ class Reported(Protocol):
 _is_on = bool(os.environ.get(VARIABLE))
 if _is_on:  # now: imported by the first call, it would hold up that one
     import lang.reports.sender  # noqa: F401
+_lock = threading.Lock()
 _sender: "Sender | None" = None
 _heads: "WeakKeyDictionary[Run, Head]" = WeakKeyDictionary()
 
@@ -93,33 +95,35 @@ def ended(program: Run) -> None:
 def _started() -> "Sender | None":
     """The sender of this process; None after a wrong address."""
     global _is_on, _sender
-    if _sender is None:
-        from lang.reports.sender import Sender
+    from lang.reports.sender import Sender
 
-        try:
-            _sender = Sender(os.environ[VARIABLE])
-        except LangError as error:
-            _is_on = False
-            log.warning("%s", error)
-    return _sender
+    with _lock:
+        if _sender is None and _is_on:
+            try:
+                _sender = Sender(os.environ[VARIABLE])
+            except LangError as error:
+                _is_on = False
+                log.warning("%s", error)
+        return _sender
 
 
 def _head_of(program: Run, began_s: float) -> "Head":
     """Of the outermost run, which all runs inside it belong to; it begins with its first call."""
-    outermost = program.outermost
-    found = _heads.get(outermost)
-    if found is None:
-        from lang.reports.sender import Head
+    from lang.reports.sender import Head
 
-        name = outermost.name[:MAX_NAME_CHARS] or "a program"
-        found = _heads.setdefault(outermost, Head(secrets.token_hex(16), name, began_s))
-    return found
+    outermost = program.outermost
+    with _lock:
+        found = _heads.get(outermost)
+        if found is None:
+            name = outermost.name[:MAX_NAME_CHARS] or "a program"
+            found = _heads[outermost] = Head(secrets.token_hex(16), name, began_s)
+        return found
 
 
 def _forget() -> None:
     """In a fork of the process, whose threads are not there."""
-    global _sender
-    _sender = None
+    global _lock, _sender
+    _lock, _sender = threading.Lock(), None
     _heads.clear()
 
 

@@ -163,7 +163,7 @@ class AsyncClient:
 
     async def look(self) -> list[dict[str, Any]]:
         """What the radix tree and the queue look like, of each replica: the fields of `GET /tree`.
-        Over HTTP it takes an admin's key."""
+        Over HTTP it takes an admin's key, or the page's where there is none."""
         replicas: list[dict[str, Any]] = await self._transport.look()
         return replicas
 

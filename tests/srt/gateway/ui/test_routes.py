@@ -79,6 +79,7 @@ async def test_admins_keys_open_it_and_the_pages_does_not(path: str) -> None:
         {"origin": "http://gateway:81"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
+        {"origin": "https://evil.test", "host": "public.test"},  # behind a proxy
     ],
 )
 @pytest.mark.parametrize("path", WATCHED)
@@ -94,7 +95,9 @@ async def test_own_and_named_origins_see_it() -> None:
         for headers in (
             {"origin": "http://gateway"},
             {"origin": "http://named.test"},
+            {"origin": "https://public.test", "host": "public.test"},  # behind a proxy
             {"sec-fetch-site": "same-origin"},
+            {"host": "127.0.0.1:8000", "sec-fetch-site": "same-origin"},
             {},
         ):
             assert (await http.get("/tree", headers=PAGE | headers)).status_code == 200

@@ -1,6 +1,6 @@
 /** A request as text that does the same: a curl command, Python, and `lang`. */
 
-import { chatBody, completionBody, withSystem } from './requests.js';
+import { chatBody, completionBody, sampling, withSystem } from './requests.js';
 
 /** @typedef {import('./settings.js').Settings} Settings */
 /** @typedef {import('./requests.js').Message} Message */
@@ -83,13 +83,7 @@ export function asLang({ settings, messages, prompt, url, hasKey }) {
 /** The settings by the names of `srt.SamplingParams`. @param {Settings} settings */
 function ownSampling(settings) {
   /** @type {Record<string, any>} */
-  const params = { max_new_tokens: settings.maxTokens, temperature: settings.temperature };
-  if (settings.topP !== 1) params.top_p = settings.topP;
-  if (settings.topK > 0) params.top_k = settings.topK;
-  if (settings.minP > 0) params.min_p = settings.minP;
-  if (settings.seed !== null) params.seed = settings.seed;
-  if (settings.samples > 1) params.n = settings.samples;
-  if (settings.stop.length) params.stop = settings.stop;
+  const params = { max_new_tokens: settings.maxTokens, ...sampling(settings) };
   if (settings.kind !== 'none') params[settings.kind] = settings.constraint;
   if (settings.kind === 'json_schema') params.close = true;
   return params;

@@ -3,20 +3,23 @@
 /** @typedef {import('./settings.js').Settings} Settings */
 /** @typedef {{role: string, content: string}} Message */
 
-/**
- * What the settings mean in a body of either route.
- * @param {Settings} settings
- * @returns {Record<string, any>}
- */
-function sampling(settings) {
+/** The settings that have one name everywhere. @param {Settings} settings @returns {Record<string, any>} */
+export function sampling(settings) {
   /** @type {Record<string, any>} */
-  const body = { max_tokens: settings.maxTokens, temperature: settings.temperature };
-  if (settings.topP !== 1) body.top_p = settings.topP;
-  if (settings.topK > 0) body.top_k = settings.topK;
-  if (settings.minP > 0) body.min_p = settings.minP;
-  if (settings.seed !== null) body.seed = settings.seed;
-  if (settings.samples > 1) body.n = settings.samples;
-  if (settings.stop.length) body.stop = settings.stop;
+  const fields = { temperature: settings.temperature };
+  if (settings.topP !== 1) fields.top_p = settings.topP;
+  if (settings.topK > 0) fields.top_k = settings.topK;
+  if (settings.minP > 0) fields.min_p = settings.minP;
+  if (settings.seed !== null) fields.seed = settings.seed;
+  if (settings.samples > 1) fields.n = settings.samples;
+  if (settings.stop.length) fields.stop = settings.stop;
+  return fields;
+}
+
+/** What the settings mean in a body of either route. @param {Settings} settings */
+function fieldsOf(settings) {
+  /** @type {Record<string, any>} */
+  const body = { max_tokens: settings.maxTokens, ...sampling(settings) };
   if (settings.kind === 'regex') body.regex = settings.constraint;
   if (settings.kind === 'ebnf') body.ebnf = settings.constraint;
   if (settings.kind === 'json_schema') {
@@ -27,12 +30,12 @@ function sampling(settings) {
 
 /** Throws SyntaxError for a JSON Schema that is no JSON. @param {Settings} settings @param {Message[]} messages */
 export function chatBody(settings, messages) {
-  return { messages: withSystem(settings, messages), ...sampling(settings) };
+  return { messages: withSystem(settings, messages), ...fieldsOf(settings) };
 }
 
 /** @param {Settings} settings @param {string} prompt */
 export function completionBody(settings, prompt) {
-  return { prompt, ...sampling(settings) };
+  return { prompt, ...fieldsOf(settings) };
 }
 
 /** The same as a stream, with what the page shows of tokens. @param {any} body @param {Settings} settings */
