@@ -7,6 +7,7 @@ import pytest
 
 from scheduler_proc.construction import core_config, speculative
 from scheduler_proc.stats import LOG_INTERVAL_S, StatsLog, stats_of
+from scheduler_proc.step import STEP_KINDS
 from scheduler_proc.step_clock import StepClock
 from srt.args import ServerArgs
 from tests.scheduler_proc.driver import Driver
@@ -23,6 +24,19 @@ def test_drafts_are_counted_by_source() -> None:
     assert [stats[f"drafted_tokens_{name}_total"] for name in names] == [6, 8, 0]
     assert [stats[f"accepted_draft_tokens_{name}_total"] for name in names] == [3, 8, 0]
     assert stats["verified_drafts_total"] == 4
+
+
+def test_steps_are_counted_by_kind() -> None:
+    driver = Driver(max_total_tokens=200, chunked_prefill_size=8)
+    driver.add("first", list(range(3, 9)), max_new=6)
+    for _ in range(3):
+        driver.step()
+    driver.add("second", list(range(20, 40)), max_new=3)
+    driver.run()
+    stats = stats_of(driver.core, driver.executor, StepClock())
+    counts = {kind: stats[f"{kind}_steps_total"] for kind in STEP_KINDS}
+    assert counts["prefill"] >= 1 and counts["mixed"] >= 2 and counts["decode"] >= 2
+    assert counts["verify"] == 0 and sum(counts.values()) == stats["forward_steps_total"]
 
 
 def test_the_log_has_the_accept_length_while_there_is_one(caplog: pytest.LogCaptureFixture) -> None:
