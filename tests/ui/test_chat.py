@@ -37,7 +37,7 @@ def constrain(page: Page, kind: str, text: str) -> None:
 def test_a_chat_streams(server: Server, open_page: Open) -> None:
     page = open_page(address(server))
     assert "key" not in page.url
-    settings(page, System_text="You are brief.", Most_tokens="200", Temperature="1")
+    settings(page, System_text="You are brief.", Most_tokens="600", Temperature="1")
     page.get_by_role("textbox", name="Message", exact=True).fill("Tell me a long story.")
     page.get_by_role("button", name="Send").click()
     answer = page.locator(".answer").first

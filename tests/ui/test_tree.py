@@ -222,6 +222,9 @@ def test_the_slider_goes_back(server: Server, open_page: Open) -> None:
         expect(nodes).not_to_have_count(before)
         page.wait_for_timeout(1100)  # moments are a second apart
     now = nodes.count()
+    page.get_by_role("tab", name="Chat").click()  # what was seen is kept meanwhile
+    page.get_by_role("tab", name="Tree").click()
+    expect(page.locator("#status")).to_have_text("live")
     slider = page.get_by_label("Moment")
     slider.focus()
     page.keyboard.press("Home")

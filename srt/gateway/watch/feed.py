@@ -212,6 +212,7 @@ class Feed:
             "replicas": len(incarnations),
             "epoch": 0 if ring is None else ring.epoch,
             "incarnations": incarnations,
+            "launcher": 0 if ring is None else ring.pids.get("launcher", 0),
         }
 
     def _pulse_of(self, ring: RingEvent | None, stats: Any) -> Event:

@@ -48,6 +48,11 @@ export class TreeState {
   }
 }
 
+/** What is another when trees begin anew. @param {import('./types.js').Hello} hello */
+function ringOf(hello) {
+  return JSON.stringify([hello.launcher, hello.epoch, hello.incarnations]);
+}
+
 /** Events: `status`, `hello`, `pulse`, `tree`, `queue`, `run`; the state is in the fields. */
 export class Feed extends EventTarget {
   /** @param {import('./keys.js').Keys} keys */
@@ -87,6 +92,7 @@ export class Feed extends EventTarget {
     let wait = FIRST_WAIT_MS;
     while (!signal.aborted) {
       if (this.status.state !== 'lost') this.setStatus('connecting', '');
+      this.runs.clear(); // all that are kept come first
       try {
         for await (const event of events('/ui/events', null, this.keys.watchHeaders(), signal)) {
           wait = FIRST_WAIT_MS;
@@ -117,10 +123,11 @@ export class Feed extends EventTarget {
   take(event) {
     this.setStatus('live', '');
     if (event.type === 'hello') {
+      // What is known of these schedulers stays: somebody has only looked elsewhere.
+      const isSame = this.hello && ringOf(this.hello) === ringOf(event);
       this.hello = event;
-      this.trees.clear();
+      if (!isSame) this.trees.clear();
       this.queues.clear();
-      this.runs.clear();
     } else if (event.type === 'pulse') {
       this.pulses.push(event);
       while (this.pulses[0].t < event.t - KEEP_S) this.pulses.shift();

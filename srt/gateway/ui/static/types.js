@@ -52,6 +52,7 @@
  * @property {number} replicas
  * @property {number} epoch
  * @property {number[]} incarnations
+ * @property {number} launcher  its process: another one is another server
  *
  * A call of a program; see srt/gateway/wire/runs.py.
  * @typedef {object} Step

@@ -168,7 +168,8 @@ class ChatView {
     if (!timing.first && (choice.text || choice.delta?.content || choice.delta?.reasoning_content)) timing.first = timing.last;
     while (answers.length <= choice.index) {
       const answer = new Answer();
-      const title = settings.samples > 1 ? el('h4', {}, `Sample ${answers.length + 1}`) : null;
+      const goesOn = settings.mode === 'chat' && answers.length === 0 ? ', with which the chat goes on' : '';
+      const title = settings.samples > 1 ? el('h4', {}, `Sample ${answers.length + 1}${goesOn}`) : null;
       columns.append(el('div', { class: 'column' }, title, answer.root));
       answers.push(answer);
     }

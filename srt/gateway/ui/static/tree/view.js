@@ -107,6 +107,7 @@ class TreeView {
   }
 
   started() {
+    if (this.feed.trees.size) return; // the same schedulers as before
     const count = this.feed.hello?.replicas ?? 1;
     this.replicas?.replaceChildren(...Array.from({ length: count }, (_, i) => el('option', { attrs: { value: i } }, String(i))));
     if (this.replicaRow) this.replicaRow.hidden = count < 2;
