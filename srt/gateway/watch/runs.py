@@ -9,6 +9,7 @@ from msgspec import Struct
 MAX_RUNS = 64
 MAX_STEPS = 2000  # of a run
 MAX_BYTES = 4 * 1024 * 1024  # of all
+MAX_RUN_BYTES = 1024 * 1024  # of one; after that its calls have no texts, and new ones are left out
 _STEP_BYTES = 400  # besides its texts
 
 Event = dict[str, Any]
@@ -42,9 +43,11 @@ class Runs:
         taken = []
         for step in steps:
             before = run.steps.get(step["id"])
-            if before is None and len(run.steps) >= MAX_STEPS:
+            is_full = run.num_bytes + _size(step) > MAX_RUN_BYTES
+            if before is None and (is_full or len(run.steps) >= MAX_STEPS):
                 run.cut += 1
                 continue
+            step = step | {"text": "", "prompt": ""} if is_full else step
             taken.append(step)
             run.steps[step["id"]] = step
             gained = _size(step) - (0 if before is None else _size(before))
@@ -56,7 +59,7 @@ class Runs:
     def _make_room(self) -> list[str]:
         """Drop the oldest while there is too much; which these were."""
         dropped = []
-        while len(self._runs) > MAX_RUNS or (self._num_bytes > MAX_BYTES and len(self._runs) > 1):
+        while len(self._runs) > MAX_RUNS or self._num_bytes > MAX_BYTES:
             name, run = self._runs.popitem(last=False)
             self._num_bytes -= run.num_bytes
             dropped.append(name)
