@@ -9,8 +9,8 @@ import { ratesOf } from './rates.js';
 const CHARTS = [
   { title: 'Throughput', unit: 'tokens/s', lines: [['generated', 'generated', 'accent', ''], ['computed', 'prompts, computed', 'warn', 'long'], ['cached', 'prompts, from the cache', 'good', 'short']] },
   { title: 'Hit rate', unit: '% of prompt tokens', lines: [['hit', 'from the cache', 'good', '']] },
-  { title: 'Time to first token', unit: 'ms', lines: [['ttft50', 'p50', 'accent', ''], ['ttft99', 'p99', 'bad', 'long']] },
-  { title: 'Between tokens', unit: 'ms', lines: [['itl50', 'p50', 'accent', ''], ['itl99', 'p99', 'bad', 'long']] },
+  { title: 'Time to first token', unit: 'ms, of streams in the last minute', lines: [['ttft50', 'p50', 'accent', ''], ['ttft99', 'p99', 'bad', 'long']] },
+  { title: 'Between tokens', unit: 'ms, of streams in the last minute', lines: [['itl50', 'p50', 'accent', ''], ['itl99', 'p99', 'bad', 'long']] },
   { title: 'Requests', unit: 'requests', lines: [['running', 'running', 'accent', ''], ['waiting', 'waiting', 'warn', 'long']] },
   { title: 'KV pool', unit: 'tokens', lines: [['used', 'held by requests', 'accent', ''], ['kept', 'in the tree', 'good', 'long'], ['free', 'free', 'muted', 'short']] },
   { title: 'Exposed scheduling', unit: '% of busy time', lines: [['exposed', 'between forward passes', 'bad', '']] },
