@@ -56,7 +56,10 @@ async def test_a_prefix_stays_where_it_is_and_others_go_elsewhere(server: Server
 
 @pytest.mark.parametrize("way", ["ring", "http"])
 async def test_a_look_at_both_trees(server: Server, way: str) -> None:
-    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+    url, key = server.ring, None
+    if way == "http":
+        url, key = server.url, (server.directory / "page_key").read_text()
+    async with AsyncClient(url, api_key=key) as client:
         mine = LONG | {"max_new_tokens": 1000}
         busy = await client.submit(
             text=f"By {way}: " + PREFIX, sampling=mine, stream=True, routed_replica=1
@@ -64,11 +67,12 @@ async def test_a_look_at_both_trees(server: Server, way: str) -> None:
         outputs = aiter(busy)
         await anext(outputs)
         looks = await client.look()
+        name = busy.rid
         await busy.aclose()
     assert [look["replica"] for look in looks] == [0, 1] and looks[0]["running"] == []
     (request,) = looks[1]["running"]
     nodes = {node[0]: node for node in looks[1]["nodes"]}
-    assert request["state"] == "decode" and request["prompt"] > 192
+    assert request["state"] == "decode" and request["prompt"] > 192 and request["rid"] == name
     where = nodes[request["node"]]
     assert where[4] == 1 and where[2] + where[3] >= request["prompt"]
     for look in looks:
