@@ -110,7 +110,8 @@ class Logprob(Struct, frozen=True):
 class CompletionOutput(Struct, frozen=True, kw_only=True):
     """One completion. `logprobs` has, per token, the log-probabilities by token id;
     `stop_reason` is the stop string or id that ended it, None for the model's own end; `captures`
-    are the parts of the text that its constraint names; `drafts` says what guessing tokens did."""
+    are the parts of the text that its constraint names; `drafts` says what guessing tokens did, and
+    `token_origins` where each token is from, if that was asked for."""
 
     index: int
     text: str
@@ -121,6 +122,7 @@ class CompletionOutput(Struct, frozen=True, kw_only=True):
     stop_reason: int | str | None
     captures: list[Capture] | None = None
     drafts: DraftCounts = NO_DRAFTS
+    token_origins: str = ""
 
 
 class RequestOutput(Struct, frozen=True, kw_only=True):
@@ -296,6 +298,7 @@ class LLM:
             stop_reason=None if matched in self._vocab.eos_ids else matched,
             captures=sample.captures,
             drafts=sample.drafts,
+            token_origins=sample.token_origins,
         )
 
     def _logprobs(

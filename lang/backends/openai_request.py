@@ -24,7 +24,7 @@ DIALECTS = get_args(Dialect)
 
 _NOWHERE = (
     *("n", "token_healing", "jump_forward", "speculative", "close"),
-    *("logprob_start_len", "stop_regex"),
+    *("logprob_start_len", "stop_regex", "token_origins"),
 )
 _AS_THEY_ARE = {*CommonSampling.__struct_fields__, "min_tokens"}
 _OPENAI = {"temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "seed"}

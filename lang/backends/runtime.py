@@ -309,6 +309,8 @@ def _completion(output: GenerateOutput, texts: Mapping[int, str]) -> Completion:
     times = {name: getattr(output, name) for name in _TIMES}
     meta |= {name: seconds for name, seconds in times.items() if seconds is not None}
     meta |= output.drafts.meta
+    if output.token_origins:
+        meta["token_origins"] = output.token_origins
     if output.media_tokens:
         meta["media_tokens"] = output.media_tokens
     if output.captures is not None:

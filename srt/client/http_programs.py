@@ -221,6 +221,7 @@ def _meta(payload: Any) -> OutputMeta:
         attempts=payload["attempts"],
         probabilities=payload.get("probabilities", []),
         drafts=DraftCounts.of_meta(payload),
+        token_origins=payload.get("token_origins", ""),
     )
 
 

@@ -146,6 +146,7 @@ class Runner:
             jump_forward_tokens=output.jump_forward_tokens,
             forward_passes=output.forward_passes,
             drafts=output.drafts,
+            token_origins=output.token_origins,
             latency_s=time.monotonic() - began,
             attempts=attempts,
         )

@@ -216,7 +216,8 @@ class Perf(_Part, frozen=True):
 
 class OutputMeta(_Part, frozen=True):
     """How an output came about. `probabilities` are those of the choices, among each other;
-    `attempts` counts the requests that were made for it; `drafts` are of its request."""
+    `attempts` counts the requests that were made for it; `drafts` are of its request,
+    as are `token_origins`, if they were asked for."""
 
     finish: Finish | None = None
     prompt_tokens: int = 0
@@ -228,6 +229,7 @@ class OutputMeta(_Part, frozen=True):
     attempts: int = 1
     probabilities: list[float] = []
     drafts: DraftCounts = NO_DRAFTS
+    token_origins: str = ""
 
 
 class Cause(_Part, frozen=True):

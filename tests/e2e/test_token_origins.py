@@ -7,7 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+import lang as sgl
 from srt import AsyncClient
+from srt.wire.programs import Call, Output, Program, Text
+from srt.wire.sampling import SamplingParams
 from tests.e2e.server import Server, running_server
 
 REPEAT = "one two three four five six seven\n" * 6 + "one two"
@@ -98,3 +101,26 @@ async def test_chats_and_completions_say_it_too(server: Server, path: str) -> No
         rows = choice["logprobs"].get("content") or choice["logprobs"]["tokens"]
         assert len(rows) == len(choice["token_origins"]) and "j" in choice["token_origins"]
     assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "token_origins"
+
+
+@pytest.mark.parametrize("is_http", [True, False])
+async def test_programs_learn_them_with_what_else_is_known(server: Server, is_http: bool) -> None:
+    sampling = SamplingParams(regex="[a-z]{3}: forced text", token_origins=True)
+    program = Program(calls=[Call([Text("The code: "), Output("code", sampling)])])
+    async with AsyncClient(server.url if is_http else server.ring) as client:
+        session = await client.session()
+        ids = await session.submit(program)
+        (got,) = (await session.get_all([ids["code"]])).vars
+        await session.close()
+    assert got.meta is not None and "j" in got.meta.token_origins
+    assert len(got.meta.token_origins) == got.meta.completion_tokens
+
+
+def test_lang_has_them_in_its_meta_info(server: Server) -> None:
+    @sgl.function
+    def code(s: sgl.ProgramState) -> None:
+        s += "The code: " + sgl.gen("code", regex="[a-z]{3}: forced text", token_origins=True)
+
+    with sgl.RuntimeEndpoint(server.url) as endpoint:
+        meta = code.run(backend=endpoint).get_meta_info("code")
+    assert meta is not None and len(meta["token_origins"]) == meta["completion_tokens"]

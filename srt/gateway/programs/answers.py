@@ -58,6 +58,7 @@ def _meta(meta: OutputMeta) -> OutputMetaJson:
         e2e_latency=meta.latency_s,
         attempts=meta.attempts,
         probabilities=meta.probabilities or UNSET,
+        token_origins=meta.token_origins or UNSET,
         **meta.drafts.meta,
     )
 

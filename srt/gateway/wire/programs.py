@@ -178,7 +178,7 @@ class CauseJson(Struct, frozen=True, kw_only=True):
 
 
 class OutputMetaJson(Struct, frozen=True, kw_only=True):
-    """How an output came about; `probabilities` are those of its choices, and the last four as in
+    """How an output came about; `probabilities` are those of its choices, and the last five as in
     /generate."""
 
     finish_reason: FinishReason | None
@@ -194,6 +194,7 @@ class OutputMetaJson(Struct, frozen=True, kw_only=True):
     spec_accept_length: float | UnsetType = UNSET
     spec_draft_token_num: int | UnsetType = UNSET
     spec_accept_token_num: int | UnsetType = UNSET
+    token_origins: str | UnsetType = UNSET
 
 
 class VarJson(Struct, frozen=True, kw_only=True):
