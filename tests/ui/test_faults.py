@@ -47,6 +47,9 @@ def test_without_the_key_the_chat_works_and_the_rest_is_refused(
         page.get_by_role("tab", name="Tree").click()
         expect(page.locator("#status")).to_contain_text("needs the key in the address")
         expect(page.locator("#tree tr[data-node]")).to_have_count(0)
+    page.evaluate("(key) => { location.hash = key }", address(server).partition("#")[2])
+    expect(page.locator("#status")).to_have_text("live")
+    assert "key" not in page.url and page.url.endswith("#/tree")
 
 
 def test_with_keys_each_opens_what_is_its(guarded: Server, open_page: Open) -> None:

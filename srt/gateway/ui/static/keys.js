@@ -4,14 +4,19 @@ const ADMIN = 'srt-admin-key';
 const API = 'srt-api-key';
 
 export class Keys extends EventTarget {
-  /** Takes the key out of the address that the server has written, if it stands there. */
   constructor() {
     super();
+    this.takeFromAddress();
+  }
+
+  /** Takes the key out of the address that the server has written; whether it stood there. */
+  takeFromAddress() {
     const given = new URLSearchParams(location.hash.slice(1)).get('key');
-    if (given) {
-      sessionStorage.setItem(ADMIN, given);
-      history.replaceState(null, '', location.pathname);
-    }
+    if (!given) return false;
+    sessionStorage.setItem(ADMIN, given);
+    history.replaceState(null, '', location.pathname);
+    this.dispatchEvent(new Event('changed'));
+    return true;
   }
 
   get adminKey() {

@@ -101,6 +101,7 @@ keys.addEventListener('changed', () => {
   showModel();
 });
 window.addEventListener('hashchange', () => {
+  if (keys.takeFromAddress()) history.replaceState(null, '', `#/${shown}`);
   const name = location.hash.slice(2);
   if (name in TITLES) show(name);
 });
