@@ -1,0 +1,167 @@
+"""The page's functions without a view: layouts, rates, critical paths, texts of programs."""
+
+import ast
+import json
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.e2e.server import Server
+from tests.ui.conftest import Open
+
+pytestmark = pytest.mark.ui
+
+
+@pytest.fixture
+def page(server: Server, open_page: Open) -> Page:
+    return open_page(f"{server.url}/")
+
+
+def call(page: Page, module: str, body: str, *given: Any) -> Any:
+    """What `body` returns, with the module as `m` and what is given as `a`, `b`, ..."""
+    names = ", ".join("abc"[: len(given)])
+    script = f"async ([{names}]) => {{ const m = await import('/ui/{module}'); {body} }}"
+    return page.evaluate(script, list(given))
+
+
+BOXES = """
+    const nodes = new Map(a.map((node) => [node[0], node]));
+    const boxes = m.layout(nodes, b[0], b[1], b[2]);
+    const uid = (node) => node && node[0];
+    return Array.from({length: boxes.count}, (_, i) => [
+        uid(boxes.node[i]), boxes.row[i], boxes.x[i], boxes.width[i], boxes.more[i]]);
+"""
+
+
+def node(uid: int, parent: int, tokens: int, below: int, space: int = 1) -> list[int]:
+    return [uid, parent, 0, tokens, 0, uid, 0, below, space]
+
+
+def test_a_layout_is_as_wide_as_tokens(page: Page) -> None:
+    nodes = [node(1, 0, 40, 100), node(2, 1, 20, 20), node(3, 1, 40, 40), node(4, 0, 100, 100, 2)]
+    found = call(page, "tree/layout.js", BOXES, nodes, [0, 400, 0])
+    assert sorted(found) == [
+        [1, 0, 0, 200, 0],
+        [2, 1, 0, 40, 0],
+        [3, 1, 40, 80, 0],
+        [4, 0, 200, 200, 0],
+    ]
+    zoomed = call(page, "tree/layout.js", BOXES, nodes, [3, 400, 0])
+    assert zoomed == [[3, 0, 0, 400, 0]]
+    # What all stand for may be more than what is shown.
+    assert call(page, "tree/layout.js", BOXES, nodes, [0, 400, 400])[0][3] == 100
+
+
+def test_thin_nodes_are_drawn_together(page: Page) -> None:
+    nodes = [node(1, 0, 5000, 10_000), *(node(uid, 1, 1, 1) for uid in range(2, 5002))]
+    found = call(page, "tree/layout.js", BOXES, nodes, [0, 1000, 0])
+    assert found == [[1, 0, 0, 1000, 0], [None, 1, 0, 500, 5000]]
+
+
+def test_boxes_of_any_tree_lie_within_their_parents(page: Page) -> None:
+    chance = random.Random(3)
+    nodes = {0: node(0, 0, 0, 0)}
+    for uid in range(1, 400):
+        parent = chance.randrange(0, uid)
+        nodes[uid] = node(uid, parent, chance.randint(1, 90), 0)
+    for uid in range(399, 0, -1):
+        nodes[uid][7] += nodes[uid][3]
+        if nodes[uid][1]:
+            nodes[nodes[uid][1]][7] += nodes[uid][7]
+    del nodes[0]
+    found = call(page, "tree/layout.js", BOXES, list(nodes.values()), [0, 1200, 0])
+    places = {uid: (row, x, width) for uid, row, x, width, _ in found if uid is not None}
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for uid, (row, x, width) in places.items():
+        rows.setdefault(row, []).append((x, width))
+        if parent := nodes[uid][1]:
+            above, left, wide = places[parent]
+            assert row == above + 1 and left - 0.01 <= x and x + width <= left + wide + 0.01
+    for boxes in rows.values():
+        boxes.sort()
+        pairs = pairwise(boxes)
+        assert all(x + width <= after + 0.01 for (x, width), (after, _) in pairs)
+
+
+def test_what_is_being_computed_hangs_below_the_tree(page: Page) -> None:
+    nodes = [node(1, 0, 10, 10)]
+    reqs = [
+        {"rid": "a", "prompt": 15, "output": 3, "node": 1},
+        {"rid": "b", "prompt": 7, "output": 0, "node": 0},
+        {"rid": "c", "prompt": 10, "output": 0, "node": 1},
+    ]
+    body = "return [...m.withGrowing(new Map(a.map((n) => [n[0], n])), b).values()]"
+    found = {each[0]: each for each in call(page, "tree/layout.js", body, nodes, reqs)}
+    assert set(found) == {1, -1, -2} and found[1][7] == 18
+    assert (found[-1][1], found[-1][3], found[-2][1], found[-2][3]) == (1, 8, 0, 7)
+    assert nodes[0][7] == 10
+
+
+def test_rates_are_differences_and_a_restart_is_no_rate(page: Page) -> None:
+    def pulse(t: float, generated: int, prompt: int, cached: int) -> dict[str, Any]:
+        stats = {
+            "generation_tokens_total": generated,
+            "prompt_tokens_total": prompt,
+            "cached_tokens_total": cached,
+        }
+        latency = {"ttft_s": [0.1, 0.2], "itl_s": None}
+        return {"t": t, "replicas": [stats, stats], "latency": latency, "parts": []}
+
+    pulses = [pulse(1, 100, 10, 0), pulse(2, 150, 30, 15), pulse(3, 10, 0, 0)]
+    rates = call(page, "pulse/rates.js", "return m.ratesOf(a)", pulses)
+    assert rates["generated"] == [None, 100, None]  # of two replicas
+    assert rates["hit"] == [None, 75, None]
+    assert rates["ttft99"] == [200, 200, 200] and rates["itl50"] == [None, None, None]
+
+
+def test_the_critical_path_is_what_was_waited_for(page: Page) -> None:
+    steps = [
+        {"id": "0/fork0.0/0", "t0": 0.0, "t1": 1.0},
+        {"id": "0/fork0.1/0", "t0": 0.0, "t1": 2.0},
+        {"id": "0/fork0.1/1", "t0": 2.001, "t1": 3.0},
+        {"id": "0/2", "t0": 3.002, "t1": 4.0},
+        {"id": "1/0", "t0": 0.0, "t1": 3.0},  # another row
+        {"id": "0/3", "t0": 4.0, "t1": None},  # at work
+    ]
+    found = call(page, "programs/lanes.js", "return m.criticalPath(a).map((s) => s.id)", steps)
+    assert found == ["0/fork0.1/0", "0/fork0.1/1", "0/2"]
+    lanes = call(page, "programs/lanes.js", "return m.lanesOf(a).map(([lane]) => lane)", steps)
+    assert lanes == ["0", "0/fork0.0", "0/fork0.1", "1"]
+    titles = call(
+        page, "programs/lanes.js", "return a.map(m.laneTitle)", [*lanes, "0/run3/fork1.2"]
+    )
+    assert titles == [
+        "main",
+        "fork 0, child 0",
+        "fork 0, child 1",
+        "row 1",
+        "run 3 › fork 1, child 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "plain",
+        "quotes ' \" and \\ and \n and \t",
+        "\u2028\u2029\u202e\u2066\x7f\x85",
+        "emoji 😀, é, 中",
+        "\x00\x1b[31m",
+        {"a": [1, 2.5, None, True, False], "b": {"c": "'''"}},
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
+    ],
+)
+def test_values_are_written_as_python_reads_them(page: Page, value: Any) -> None:
+    for indent in ("undefined", "4"):
+        text = call(
+            page, "chat/copy.js", f"return m.literal(JSON.parse(a), {indent})", json.dumps(value)
+        )
+        assert ast.literal_eval(text) == value
+
+
+def test_control_characters_can_be_seen(page: Page) -> None:
+    shown = call(page, "dom.js", "return m.visible(a)", "a\x00\x1b\x7f\u202eb\n\tc")
+    assert shown == "a␀␛␡⟨U+202E⟩b\n\tc"
