@@ -216,12 +216,14 @@ async def test_captures_on_every_route(server: Server, oai: openai.AsyncOpenAI) 
     check_named(check["text"], check["meta_info"]["captures"])
     assert "captures" not in (await generate(server, regex=PATTERN))["meta_info"]
     extra = {"regex": NAMED}
-    completion = await oai.completions.create(model="smollm2", prompt="A fact: ", extra_body=extra)
+    completion = await oai.completions.create(
+        model="smollm2", prompt="A fact: ", temperature=0, max_tokens=100, extra_body=extra
+    )
     (choice,) = completion.choices
     check_named(choice.text, choice.model_extra["captures"])  # type: ignore[index]
     text, last = "", None
     async for chunk in await oai.chat.completions.create(
-        model="smollm2", messages=CHAT, stream=True, extra_body=extra
+        model="smollm2", messages=CHAT, stream=True, temperature=0, extra_body=extra
     ):
         text += chunk.choices[0].delta.content or ""
         last = chunk.choices[0]
