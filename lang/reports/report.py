@@ -71,15 +71,15 @@ def tell(program: Run, call: Reported, *, has_ended: bool) -> None:
     step: dict[str, Any] = {
         "id": call.address,
         "kind": call.kind,
-        "name": call.name[:MAX_NAME_CHARS],
+        "name": _shown(call.name)[:MAX_NAME_CHARS],
         "t0": began_s,
         "t1": began_s + call.latency_s if has_ended else None,
         "prompt_tokens": call.prompt_tokens,
         "cached_tokens": call.cached_tokens,
         "completion_tokens": call.completion_tokens,
-        "prompt": call.prompt_tail,
-        "text": call.text[:MAX_TEXT_CHARS],
-        "error": None if call.error is None else call.error[:MAX_TEXT_CHARS],
+        "prompt": _shown(call.prompt_tail),
+        "text": _shown(call.text),
+        "error": None if call.error is None else _shown(call.error),
         "from_log": call.from_log,
         "is_shared": call.is_shared,
     }
@@ -115,9 +115,14 @@ def _head_of(program: Run, began_s: float) -> "Head":
     with _lock:
         found = _heads.get(outermost)
         if found is None:
-            name = outermost.name[:MAX_NAME_CHARS] or "a program"
+            name = _shown(outermost.name)[:MAX_NAME_CHARS] or "a program"
             found = _heads[outermost] = Head(secrets.token_hex(16), name, began_s)
         return found
+
+
+def _shown(text: str) -> str:
+    """As much of a text as a page shows; halves of characters, which JSON cannot have, as `?`."""
+    return text[:MAX_TEXT_CHARS].encode(errors="replace").decode()
 
 
 def _forget() -> None:

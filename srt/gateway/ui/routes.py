@@ -16,7 +16,7 @@ from srt.gateway.http.sse import EventStream
 from srt.gateway.ui.assets import Asset, assets
 from srt.gateway.wire.fields import NO_EXTRAS
 from srt.gateway.wire.operations import EdgeText
-from srt.gateway.wire.runs import RunReport, RunTaken
+from srt.gateway.wire.runs import RunReports, RunTaken
 from srt.wire.errors import NOT_FOUND, RequestError
 
 MAX_CHARS = 4096  # of a node's text
@@ -85,14 +85,16 @@ async def text(request: HttpRequest) -> ASGIApp:
     return json_reply(EdgeText(text=whole[:MAX_CHARS], tokens=tokens, cut=cut))
 
 
-@post("/ui/runs", status_code=200, opt=WATCH | documented(RunReport, NO_EXTRAS, RunTaken))
+@post("/ui/runs", status_code=200, opt=WATCH | documented(RunReports, NO_EXTRAS, RunTaken))
 async def runs(request: HttpRequest) -> ASGIApp:
-    """Show steps of a program's run on the page; `lang` posts them where SGL_TRACE is set."""
-    body = await read_body(request, RunReport, NO_EXTRAS)
-    about = msgspec.to_builtins(body)
-    steps = about.pop("steps")
-    gateway_of(request).feed.runs.add(about, steps)
-    return json_reply(RunTaken(steps=len(steps)))
+    """Show steps of programs' runs on the page; `lang` posts them where SGL_TRACE is set."""
+    body = await read_body(request, RunReports, NO_EXTRAS)
+    kept, count = gateway_of(request).feed.runs, 0
+    for about in msgspec.to_builtins(body.runs):
+        steps = about.pop("steps")
+        kept.add(about, steps)
+        count += len(steps)
+    return json_reply(RunTaken(steps=count))
 
 
 def _number(request: HttpRequest, name: str) -> int:

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.5
 MAX_BYTES_PER_S = 150_000  # to each page, but for what a new one gets at first
+MAX_RUN_BYTES = 60_000  # of news of programs, with each look
 MAX_PAGES = 64
 MAX_BEHIND = 8  # looks that a page may still have to read
 ANSWER_TIMEOUT_S = 2.0  # of the schedulers
@@ -96,8 +97,8 @@ class Feed:
         self._pages: set[Page] = set()
         self._task: asyncio.Task[None] | None = None
         self._told: list[bytes] = []  # everything, if a page has asked since the last look
+        self.runs = Runs()
         self._forget()
-        self.runs = Runs(self._tell_run)
 
     def open(self) -> Page:
         """A new page. RequestError (503) if there are too many."""
@@ -131,15 +132,6 @@ class Feed:
             self._told = [_frame(event | {"t": self._at}) for event in events]
         return self._told
 
-    def _tell_run(self, event: Event) -> None:
-        """A program has reported something."""
-        if not self._pages:
-            return
-        self._told = []
-        frame = _frame(event | {"t": round(time.time(), 3)})
-        for page in self._pages:
-            page.add([frame])
-
     def _forget(self) -> None:
         self._has_looked = False
         self._at = 0.0  # Unix time of the last look
@@ -149,6 +141,7 @@ class Feed:
         self._trees: dict[int, TreeChanges] = {}
         self._queues: dict[int, QueueChanges] = {}
         self._parts = Parts()
+        self.runs.told()
 
     async def _run(self) -> None:
         while True:
@@ -190,6 +183,7 @@ class Feed:
         events.append(self._pulse)
         for look in looks or []:
             events += self._news(look)
+        events += self.runs.news(MAX_RUN_BYTES)
         self._told, self._has_looked = [], True
         return [event | {"t": self._at} for event in events]
 

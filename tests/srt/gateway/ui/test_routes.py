@@ -129,13 +129,14 @@ STEP: dict[str, Any] = {"id": "0/1", "kind": "gen", "name": "verdict", "t0": 0.5
 
 async def test_runs_are_posted_with_the_key_and_shown() -> None:
     async with in_process(client_with_text()) as http:
-        assert (await http.post("/ui/runs", json=RUN)).status_code == 401
+        body = {"runs": [RUN | {"steps": [STEP]}, RUN | {"run": "1" * 32, "steps": [STEP, STEP]}]}
+        assert (await http.post("/ui/runs", json=body)).status_code == 401
         foreign = PAGE | {"origin": "http://evil.test"}
-        assert (await http.post("/ui/runs", json=RUN, headers=foreign)).status_code == 403
-        taken = await http.post("/ui/runs", json=RUN | {"steps": [STEP]}, headers=PAGE)
-        assert taken.json() == {"steps": 1}
+        assert (await http.post("/ui/runs", json=body, headers=foreign)).status_code == 403
+        taken = await http.post("/ui/runs", json=body, headers=PAGE)
+        assert taken.json() == {"steps": 3}
         app: Any = http._transport
-        (event,) = app.app.state.gateway.feed.runs.whole()
+        event, _ = app.app.state.gateway.feed.runs.whole()
     assert event["name"] == "judge" and event["steps"][0]["name"] == "verdict"
 
 
@@ -149,6 +150,8 @@ async def test_runs_are_posted_with_the_key_and_shown() -> None:
         ({"started": "now"}, "started"),
         ({"steps": [STEP] * 501}, "steps"),
         ({"steps": [STEP | {"text": "x" * 4001}]}, "steps[0].text"),
+        ({"steps": [STEP | {"after": ["0/0"] * 65}]}, "steps[0].after"),
+        ({"steps": [STEP | {"after": ["x" * 301]}]}, "steps[0].after[0]"),
         ({"steps": [STEP | {"t0": -1}]}, "steps[0].t0"),
         ({"steps": [STEP | {"cached_tokens": 1.5}]}, "steps[0].cached_tokens"),
         ({"steps": [STEP | {"more": 1}]}, "steps[0].more"),
@@ -157,5 +160,5 @@ async def test_runs_are_posted_with_the_key_and_shown() -> None:
 )
 async def test_wrong_reports_are_refused_by_field(change: dict[str, Any], at: str) -> None:
     async with in_process(client_with_text()) as http:
-        refused = await http.post("/ui/runs", json=RUN | change, headers=PAGE)
-    assert refused.status_code == 400 and error_of(refused)["param"] == at
+        refused = await http.post("/ui/runs", json={"runs": [RUN | change]}, headers=PAGE)
+    assert refused.status_code == 400 and error_of(refused)["param"] == f"runs[0].{at}"
