@@ -94,7 +94,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "refs": "errors loop marks source run ir",
         "roles": "ir",
         "values": "errors sampling ir",
-        "work": "errors loop marks source logs run ir",
+        "work": "errors loop marks source logs reports run ir",
         "asking": "errors marks sampling backends logs reports run ir values",
         "primitives": "marks sampling backends ir values asking",
         "states": "errors loop source logs reports refs run ir work asking",

@@ -16,7 +16,7 @@ import msgspec
 from lang.backends.base import Completion
 from lang.backends.scores import Scores
 from lang.logs.entries import CallKind, Entry, request_of
-from lang.reports.report import tell
+from lang.reports.report import begun
 from lang.run.stream import Stream
 from lang.run.trace import Asked, Call, call_on
 from lang.sampling import Sampling
@@ -33,7 +33,7 @@ def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iter
     asked = Asked(stream.told(), parameters)
     call = call_on(kind, name, stream.text, stream.address(stream.at), stream.source, asked)
     stream.trace.steps.append(call)
-    tell(stream.program, call, has_ended=False)
+    ended = begun(stream.program, call, stream.waits)
     began = time.perf_counter()
     try:
         yield call
@@ -42,7 +42,7 @@ def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iter
         raise
     finally:
         call.latency_s = time.perf_counter() - began
-        tell(stream.program, call, has_ended=True)
+        ended()
 
 
 async def answered(

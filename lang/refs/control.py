@@ -40,7 +40,9 @@ class When(Expr):
         return placeholders_of([self.condition.ref, self.then, self.otherwise])
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
-        first, is_so = stream.at, await self.condition.in_state(stream.variables).holds()
+        condition = self.condition.in_state(stream.variables)
+        first, is_so = stream.at, await condition.holds()
+        condition.ref.waited_for_by(stream)
         chosen = self.then if is_so else self.otherwise
         mine = {slot.name: slot for slot in slots if slot.name in chosen.names}
         await chosen.perform_each(stream, first if is_so else first + self.then.num_steps, mine)

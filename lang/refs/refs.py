@@ -59,12 +59,22 @@ class Ref(Unread):
     def perform(self, stream: Stream, slots: Slots) -> Rest | None:
         if not self.is_ready():
             return self._later(stream)
-        stream.text += self.text()
+        self._append_to(stream)
         return None
 
     async def _later(self, stream: Stream) -> None:
         await self.arrive()
+        self._append_to(stream)
+
+    def _append_to(self, stream: Stream) -> None:
         stream.text += self.text()
+        self.waited_for_by(stream)
+
+    def waited_for_by(self, stream: Stream) -> None:
+        """The stream has waited for what made it."""
+        for each in self.inputs:
+            if isinstance(each, Ref):
+                each.waited_for_by(stream)
 
     # ---- replacing its leaves ------------------------------------------------------------------
 
@@ -138,6 +148,9 @@ class Variable(Ref):
 
     async def arrive(self) -> None:
         await loop.arrival(self.slot.done)
+
+    def waited_for_by(self, stream: Stream) -> None:
+        stream.waits.also(self.slot.after)
 
     @property
     def value(self) -> Any:

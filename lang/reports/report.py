@@ -7,10 +7,12 @@ import logging
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from lang.errors import LangError
+from lang.reports.waits import Waits
 
 if TYPE_CHECKING:
     from lang.reports.sender import Head, Sender
@@ -59,10 +61,26 @@ _sender: "Sender | None" = None
 _heads: "WeakKeyDictionary[Run, Head]" = WeakKeyDictionary()
 
 
-def tell(program: Run, call: Reported, *, has_ended: bool) -> None:
-    """A call of the program has begun, or has ended."""
+def begun(program: Run, call: Reported, waits: Waits) -> Callable[[], None]:
+    """A call of the program has begun, after all that `waits` has. What this returns is called when
+    it has ended."""
     if not _is_on:
-        return
+        return _nothing
+    made = waits.begin(call.address)
+    _tell(program, call, made.after, has_ended=False)
+
+    def ended() -> None:
+        made.ended_s = call.began_s + call.latency_s
+        _tell(program, call, made.after, has_ended=True)
+
+    return ended
+
+
+def _nothing() -> None:
+    pass
+
+
+def _tell(program: Run, call: Reported, after: list[str], *, has_ended: bool) -> None:
     sender = _started()
     if sender is None:
         return
@@ -74,6 +92,7 @@ def tell(program: Run, call: Reported, *, has_ended: bool) -> None:
         "name": _shown(call.name)[:MAX_NAME_CHARS],
         "t0": began_s,
         "t1": began_s + call.latency_s if has_ended else None,
+        "after": after,
         "prompt_tokens": call.prompt_tokens,
         "cached_tokens": call.cached_tokens,
         "completion_tokens": call.completion_tokens,

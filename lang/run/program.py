@@ -24,6 +24,7 @@ from lang.errors import CancelledError
 from lang.logs.address import Path, Step
 from lang.logs.journal import Journal, Models
 from lang.reports.report import ended
+from lang.reports.waits import NO_CALLS, Calls, Waits
 from lang.run.shared import SharedAnswers
 from lang.sampling import Sampling, derived_seed
 
@@ -78,6 +79,7 @@ class Program:
         self.template: ChatTemplate | None = None
         self.returns: Callable[[], Any] | None = None  # finds the type that the function returns
         self.name = ""  # of the function
+        self.waits = Waits()  # what the function knows
         self.ended_by: BaseException | None = None
         self.body_error: BaseException | None = None
         self.body_done: Future[None] = Future()
@@ -96,6 +98,7 @@ class Program:
             with outer._lock:
                 outer._inner.add(self)
                 self.ended_by = outer.ended_by
+            self.waits.also(outer.waits.calls)
 
     @property
     def outermost(self) -> "Program":
@@ -230,3 +233,15 @@ def running(program: Program) -> Iterator[None]:
         yield
     finally:
         current.reset(token)
+
+
+def know(calls: Calls) -> None:
+    """The function that runs here knows what these have made."""
+    if calls and (program := current.get()) is not None:
+        program.waits.also(calls)
+
+
+def known() -> Calls:
+    """What the function that runs here knows."""
+    program = current.get()
+    return NO_CALLS if program is None else program.waits.calls

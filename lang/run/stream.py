@@ -13,6 +13,7 @@ from lang.backends.base import Image, Prompt, Turn
 from lang.backends.shown import in_order
 from lang.errors import UnsupportedError
 from lang.logs.address import Address, Path, Step
+from lang.reports.waits import NO_CALLS, Waits
 from lang.run.program import Program
 from lang.run.trace import Trace
 from lang.sampling import derived_seed
@@ -22,12 +23,14 @@ SAID = (*("text", "messages", "role", "role_start", "literal", "images", "said_d
 
 
 class Slot:
-    """A variable: settled once, with a value or an error. `text` grows while it streams."""
+    """A variable: settled once, with a value or an error. `text` grows while it streams. What made
+    it had `waits`, which `after` has of when it was settled."""
 
-    __slots__ = ("done", "meta", "name", "text")
+    __slots__ = ("_waits", "after", "done", "meta", "name", "text")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, waits: Waits | None = None) -> None:
         self.name = name
+        self._waits, self.after = waits, NO_CALLS
         self.text = ""
         self.meta: dict[str, Any] | None = None
         self.done: Future[Any] = Future()
@@ -35,6 +38,8 @@ class Slot:
     def settle(self, value: Any) -> None:
         """Give the variable its value."""
         self.text = value if isinstance(value, str) else self.text
+        if self._waits is not None:
+            self.after = self._waits.calls
         self.done.set_result(value)
 
 
@@ -67,6 +72,7 @@ class Stream:
         self.start_chars = 0  # the parent's part of the text
         self.start_messages = self.start_images = 0
         self.error: BaseException | None = None
+        self.waits = Waits()
         self.trace = Trace([])
         self.variables: dict[str, Slot] = {}
         self.scopes: dict[str, int] = {}  # where the open scopes begin in the text
@@ -120,7 +126,7 @@ class Stream:
         if name is None:
             self._unnamed += 1
             name = f"<{self._unnamed}>"
-        slot = self.variables[name] = Slot(name)
+        slot = self.variables[name] = Slot(name, self.waits)
         return slot
 
     def inherit(self, parent: "Stream") -> None:
@@ -149,6 +155,7 @@ class Stream:
         self.start_chars = self._told = len(self.text)
         self.start_messages, self.start_images = len(self.messages), len(self.images)
         self.error = parent.failure
+        self.waits.also(parent.waits.calls)
 
     def append_all_of(self, child: "Stream") -> None:
         """Append all that `child` has added since it began."""

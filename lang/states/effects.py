@@ -20,8 +20,8 @@ from lang.errors import CancelledError, ProgramError
 from lang.logs.address import Step
 from lang.logs.entries import Entry, Request, arguments_of, request_of_effect
 from lang.refs.refs import refuse_unread
-from lang.reports.report import tell
-from lang.run.program import Program, running
+from lang.reports.report import begun
+from lang.run.program import Program, know, known, running
 from lang.run.stream import Stream
 from lang.run.trace import Asked, Call
 from lang.source import place_of_caller
@@ -47,11 +47,13 @@ class Effects:
         """
         effect = effect_of(self._stream, function, args, kwargs)
         loop.wait(self._worker.barrier())
-        known, value = effect.from_log()
-        if not known:
+        self._stream.waits.also(known())
+        is_logged, value = effect.from_log()
+        if not is_logged:
             with effect.calling():
                 result = function(*args, **kwargs)
             value = effect.done(result)
+        know(self._stream.waits.calls)
         made: T = value
         return made
 
@@ -60,15 +62,17 @@ class Effects:
         runs in a thread."""
         effect = effect_of(self._stream, function, args, kwargs)
         await loop.arrival(self._worker.barrier())
-        known, value = effect.from_log()
-        if known:
-            return value
-        with effect.calling():
-            if inspect.iscoroutinefunction(function):
-                result = await function(*args, **kwargs)
-            else:
-                result = await asyncio.to_thread(function, *args, **kwargs)
-        return effect.done(result)
+        self._stream.waits.also(known())
+        is_logged, value = effect.from_log()
+        if not is_logged:
+            with effect.calling():
+                if inspect.iscoroutinefunction(function):
+                    result = await function(*args, **kwargs)
+                else:
+                    result = await asyncio.to_thread(function, *args, **kwargs)
+            value = effect.done(result)
+        know(self._stream.waits.calls)
+        return value
 
 
 class Called(NamedTuple):
@@ -122,6 +126,7 @@ class Effect:
         what = f"{called.module}.{called.name}"
         self._request: Request = request_of_effect(what, self._arguments.parameters)
         self._call: Call | None = None
+        self._ended: Callable[[], None] = lambda: None
         self._began = 0.0
 
     def from_log(self) -> tuple[bool, Any]:
@@ -145,7 +150,7 @@ class Effect:
             asked=Asked(stream.told(), self._arguments.parameters),
         )
         stream.trace.steps.append(self._call)
-        tell(stream.program, self._call, has_ended=False)
+        self._ended = begun(stream.program, self._call, stream.waits)
         journal = stream.program.place.journal
         entry = None
         if journal is not None:
@@ -175,7 +180,7 @@ class Effect:
         assert self._call is not None
         self._call.error = f"{type(error).__name__}: {error}"
         self._call.latency_s = time.perf_counter() - self._began
-        tell(self._stream.program, self._call, has_ended=True)
+        self._ended()
 
     def done(self, result: Any) -> Any:
         """Record the function's result, and return it as a replay would. TypeError for one that
@@ -208,7 +213,7 @@ class Effect:
         assert self._call is not None
         self._call.text = value[:_SHOWN_BYTES].decode(errors="replace")
         self._call.asked.answers = msgspec.json.decode(value)
-        tell(self._stream.program, self._call, has_ended=True)
+        self._ended()
         return msgspec.json.decode(value, type=self._returns)
 
 

@@ -17,7 +17,7 @@ from lang.asking.selects import Score
 from lang.errors import ProgramError, original
 from lang.ir import Expr, Part
 from lang.refs.refs import Ref, Variable
-from lang.run.program import Program, current
+from lang.run.program import Program, current, know
 from lang.run.stream import Slot
 from lang.run.trace import Trace, Usage
 from lang.states import pickling, streaming
@@ -102,6 +102,7 @@ class ProgramState(Forking, Effects):
             loop.wait(self.program.body_done)
         if not hasattr(self, "_returned"):
             raise AttributeError("ret_value: the function has not returned")
+        know(self.program.waits.calls)
         if self._returned is None and self.program.returns is not None:
             return self[RETURN] if RETURN in self._stream.variables else None
         return self._returned
@@ -123,6 +124,7 @@ class ProgramState(Forking, Effects):
         if slot is None:
             return None
         loop.wait(slot.done, _left_s(end))
+        know(slot.after)
         if slot.meta is None:
             self._value(slot)
         return slot.meta
@@ -145,6 +147,7 @@ class ProgramState(Forking, Effects):
         return slot
 
     def _value(self, slot: Slot) -> Any:
+        know(slot.after)
         error = slot.done.exception()
         if error is not None:
             raise ProgramError(f"{slot.name!r} was not written: {_words(error)}") from error
@@ -154,23 +157,28 @@ class ProgramState(Forking, Effects):
 
     def text(self) -> str:
         """All text, once everything submitted so far is done; after an error, the text so far."""
-        loop.wait(self._worker.barrier())
+        self._wait()
         return self._stream.text
 
     def messages(self) -> list[dict[str, Any]]:
         """The closed turns of the chat, as OpenAI's API has them."""
-        loop.wait(self._worker.barrier())
+        self._wait()
         return self._stream.openai_messages()
 
     def sync(self) -> None:
         """Wait for everything submitted so far. Raises ProgramError if the state has failed."""
-        loop.wait(self._worker.barrier())
+        self._wait()
         self._check()
 
     async def wait(self) -> None:
         """`sync` for `async def` programs."""
         await loop.arrival(self._worker.barrier())
+        know(self._stream.waits.calls)
         self._check()
+
+    def _wait(self) -> None:
+        loop.wait(self._worker.barrier())
+        know(self._stream.waits.calls)
 
     def _check(self) -> None:
         failure = self._stream.failure
@@ -179,12 +187,12 @@ class ProgramState(Forking, Effects):
 
     def error(self) -> BaseException | None:
         """The first error of this state, or of its function; None if there is none."""
-        loop.wait(self._worker.barrier())
+        self._wait()
         return self._stream.failure or original(self.program.body_error)
 
     def vars(self) -> dict[str, Any]:
         """The variables that have a value, once everything submitted so far is done."""
-        loop.wait(self._worker.barrier())
+        self._wait()
         slots = list(self._stream.variables.items())
         return {
             name: slot.done.result()
@@ -198,7 +206,7 @@ class ProgramState(Forking, Effects):
 
     def trace(self) -> Trace:
         """Every call so far of this state and of its forks."""
-        loop.wait(self._worker.barrier())
+        self._wait()
         return self._stream.trace
 
     def cancel(self) -> None:
@@ -288,7 +296,7 @@ class ProgramState(Forking, Effects):
     def _until_over(self) -> None:
         if current.get() is not self.program:
             loop.wait(self.program.body_done)
-        loop.wait(self._worker.barrier())
+        self._wait()
 
     def _repr_html_(self) -> str:
         """For notebooks, once everything is done."""

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from lang import loop
 from lang.errors import ProgramError, original
-from lang.run.program import current
+from lang.run.program import current, know
 from lang.run.stream import Slot
 from lang.work.worker import Worker
 
@@ -50,6 +50,7 @@ class _TextReader:
             raise ProgramError(f"the stream failed: {type(error).__name__}: {error}") from error
         if self._name is not None and slot is None:
             raise KeyError(self._name)
+        know(self._stream.waits.calls if slot is None else slot.after)
 
     def meta(self) -> dict[str, Any]:
         """The variable's meta info, as far as it is known."""

@@ -52,6 +52,7 @@ class Join(Expr):
     async def perform(self, stream: Stream, slots: Slots) -> None:
         for child in self.children:
             await loop.arrival(child.barrier())
+            stream.waits.also(child.stream.waits.calls)
         streams = [child.stream for child in self.children]
         if any(each.has_left for each in streams):
             stream.leave_log(stream.at)

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from lang import loop, marks
 from lang.errors import CancelledError
 from lang.ir import Constant, Expr, ExprList, Part, Rest, Slots
-from lang.run.program import Program
+from lang.reports.waits import Calls, Waits
+from lang.run.program import Program, known
 from lang.run.stream import Slot, Stream
 from lang.source import place_of_caller
 
@@ -33,10 +34,12 @@ class Barrier(Expr):
 
 
 class _Queued(NamedTuple):
-    """A submitted primitive, the variables that it settles, its number, and its file and line."""
+    """A submitted primitive, the variables that it settles, what the function that gave it knew,
+    its number, and its file and line."""
 
     expr: Expr
     slots: Slots
+    known: Calls
     at: int = 0
     source: str = ""
 
@@ -78,16 +81,16 @@ class Worker:
 
     def ask(self, part: Expr) -> Slot:
         """Submit `part`, which writes one variable, without a name that others could read."""
-        slot = Slot(type(part).__name__.lower())
+        slot = Slot(type(part).__name__.lower(), self.stream.waits)
         self._queue_up(part, (slot,))
         return slot
 
     def _queue_up(self, part: Expr, slots: Slots, source: str | None = None) -> None:
         if count := part.num_steps:
             place = place_of_caller() if source is None else source
-            self._push(_Queued(part, slots, self.stream.step(count), place))
+            self._push(_Queued(part, slots, known(), self.stream.step(count), place))
         else:
-            self._push(_Queued(part, slots))
+            self._push(_Queued(part, slots, known()))
 
     def barrier(self) -> "Future[Any]":
         """Done when everything submitted so far has been performed or skipped."""
@@ -95,7 +98,7 @@ class Worker:
 
     def write(self, name: str, value: Any) -> None:
         """Set a variable at once; later gens of that name replace it."""
-        slot = Slot(name)
+        slot = Slot(name, Waits(known()))
         slot.settle(value)
         self.stream.variables[name] = slot
         self.notify()
@@ -175,6 +178,7 @@ class Worker:
                 queued = self._queue.popleft()
             if self.stream.failure is None:
                 self.stream.at, self.stream.source = queued.at, queued.source
+                self.stream.waits.also(queued.known)
                 try:
                     rest = queued.expr.perform(self.stream, queued.slots)
                     if rest is not None:
