@@ -144,10 +144,11 @@ export class Feed extends EventTarget {
 
   /** @param {any} event */
   takeRun(event) {
-    const known = this.runs.get(event.run) ?? { run: event.run, name: event.name, started: event.started, ended: null, cut: 0, steps: new Map() };
+    const known = this.runs.get(event.run) ?? { run: event.run, name: event.name, started: event.started, ended: null, cut: 0, heard: 0, steps: new Map() };
     for (const step of event.steps) known.steps.set(step.id, step);
     known.ended = event.ended;
     known.cut = event.cut;
+    known.heard = event.t;
     this.runs.set(event.run, known);
     for (const gone of event.dropped) this.runs.delete(gone);
   }

@@ -61,6 +61,7 @@
  * @property {string} name
  * @property {number} t0
  * @property {number | null} t1
+ * @property {string[]} after  the calls that it had to wait for
  * @property {number} prompt_tokens
  * @property {number} cached_tokens
  * @property {number} completion_tokens
@@ -76,6 +77,7 @@
  * @property {number} started
  * @property {number | null} ended
  * @property {number} cut  steps that were too many to keep
+ * @property {number} heard  when it was last told of (Unix time of the server)
  * @property {Map<string, Step>} steps
  */
 

@@ -1,8 +1,8 @@
-/** What stands where in a run: lanes, and the chain of calls that its time has gone by. */
+/** What stands where in a run: lanes, what waited for what, and the chain that its time has gone by. */
 
 /** @typedef {import('../types.js').Step} Step */
 
-const SLACK_S = 0.005; // between the end of a call and the start of the one that waited for it
+const SLACK_S = 0.005; // clocks of one machine
 
 /** The lane of a call: its address without its own number. @param {Step} step */
 export function laneOf(step) {
@@ -34,23 +34,83 @@ export function lanesOf(steps) {
   return [...lanes].sort(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }));
 }
 
-/** Whether one lane is the other, or below it. @param {string} a @param {string} b */
-function related(a, b) {
-  return a === b || a.startsWith(`${b}/`) || b.startsWith(`${a}/`);
+/**
+ * The calls that one waited for, as far as they are known. In the place of one that goes on around it, such as the
+ * tool that it is a part of, those that this waited for.
+ * @param {Step} step
+ * @param {Map<string, Step>} byId
+ * @returns {Step[]}
+ */
+export function waitedFor(step, byId) {
+  const found = new Set();
+  const seen = new Set([step.id]);
+  const left = [...step.after];
+  for (let id = left.pop(); id !== undefined; id = left.pop()) {
+    const before = byId.get(id);
+    if (!before || seen.has(id)) continue;
+    seen.add(id);
+    if (before.t1 !== null && before.t1 <= step.t0 + SLACK_S) found.add(before);
+    else left.push(...before.after);
+  }
+  return [...found];
 }
 
 /**
- * The critical path: from the call that ended last back through those that each had to wait for, which are the
- * last to have ended before it began, in its own lane, above or below it.
+ * The critical path: from the call that ended last back through the last of those that each had to wait for.
  * @param {Step[]} steps
  * @returns {Step[]}
  */
 export function criticalPath(steps) {
-  const ended = steps.filter((step) => step.t1 !== null).sort((a, b) => /** @type {number} */ (b.t1) - /** @type {number} */ (a.t1));
-  const path = ended.slice(0, 1);
-  for (const step of ended) {
-    const next = path[0];
-    if (next && step !== next && /** @type {number} */ (step.t1) <= next.t0 + SLACK_S && related(laneOf(step), laneOf(next))) path.unshift(step);
+  const byId = new Map(steps.map((step) => [step.id, step]));
+  const path = [];
+  const seen = new Set(); // who reports may say anything
+  for (let step = lastOf(steps); step && !seen.has(step.id); step = lastOf(waitedFor(step, byId))) {
+    seen.add(step.id);
+    path.unshift(step);
   }
   return path;
+}
+
+/** The one that ended last. @param {Step[]} steps @returns {Step | undefined} */
+function lastOf(steps) {
+  let last;
+  for (const step of steps) if (step.t1 !== null && (!last || step.t1 > /** @type {number} */ (last.t1))) last = step;
+  return last;
+}
+
+/**
+ * What leads from one lane to another, as pairs of calls: forks, joins, values that were read.
+ * @param {Step[]} steps
+ * @returns {[Step, Step][]}
+ */
+export function connectors(steps) {
+  const byId = new Map(steps.map((step) => [step.id, step]));
+  /** @type {[Step, Step][]} */
+  const pairs = [];
+  for (const step of steps) {
+    for (const before of waitedFor(step, byId)) if (laneOf(before) !== laneOf(step)) pairs.push([before, step]);
+  }
+  return pairs;
+}
+
+/**
+ * The call that an arrow key leads to: the one before or after in its lane, or the nearest in time of the lane above
+ * or below.
+ * @param {[string, Step[]][]} lanes
+ * @param {string} id
+ * @param {string} key
+ * @returns {Step | undefined}
+ */
+export function neighbour(lanes, id, key) {
+  const row = lanes.findIndex(([, steps]) => steps.some((step) => step.id === id));
+  if (row < 0) return undefined;
+  const steps = lanes[row][1];
+  const at = steps.findIndex((step) => step.id === id);
+  if (key === 'ArrowRight') return steps[at + 1];
+  if (key === 'ArrowLeft') return steps[at - 1];
+  if (key === 'Home') return steps[0];
+  if (key === 'End') return steps[steps.length - 1];
+  const other = key === 'ArrowUp' ? lanes[row - 1] : key === 'ArrowDown' ? lanes[row + 1] : undefined;
+  const distance = (/** @type {Step} */ step) => Math.abs(step.t0 - steps[at].t0);
+  return other?.[1].reduce((best, step) => (distance(step) < distance(best) ? step : best));
 }

@@ -1,7 +1,10 @@
 /** Runs of programs: lanes over time. */
 
 import { el, short, visible } from '../dom.js';
-import { criticalPath, laneTitle, lanesOf } from './lanes.js';
+import { criticalPath, laneTitle, lanesOf, neighbour } from './lanes.js';
+import { newestFirst, progress, sums } from './runs.js';
+import { tableOf } from './table.js';
+import { drawWires } from './wires.js';
 
 /** @typedef {import('../types.js').Step} Step */
 /** @typedef {import('../types.js').Run} Run */
@@ -21,16 +24,27 @@ class ProgramsView {
     this.keys = context.keys;
     this.isShown = false;
     this.chosen = '';
+    /** @type {[string, Step[]][] | undefined} */
+    this.laneList = undefined;
+    this.looked = ''; // the call that is shown in detail
+    /** @type {Step | undefined} */
+    this.shownStep = undefined;
+    /** @type {() => void} */
+    this.drawLines = () => {};
     this.hint = el('p', { class: 'muted text' });
     this.list = el('ul', { class: 'runs', attrs: { 'aria-label': 'Runs, the latest first' } });
     this.title = el('h3');
     this.sum = el('p', { class: 'muted' });
-    this.lanes = el('div', { class: 'lanes', attrs: { role: 'group', 'aria-label': 'Calls over time, a lane for each fork' } });
+    this.lanes = el('div', { class: 'lanes', attrs: { role: 'group', 'aria-label': 'Calls over time, a lane for each fork; arrow keys go from call to call' }, on: { keydown: (event) => this.walk(event) } });
     this.detail = el('div', { class: 'detail text', attrs: { 'aria-live': 'polite' } });
     const legend = el('p', { class: 'legend row' }, el('span', { class: 'key cached' }, 'from the cache'), el('span', { class: 'key computed' }, 'computed'), el('span', { class: 'key critical' }, 'critical path'), el('span', { class: 'key effect' }, 'tools and effects'));
-    this.one = el('div', { class: 'panel' }, this.title, this.sum, legend, this.lanes, this.detail);
+    this.table = el('div', { class: 'scroll', attrs: { tabindex: 0, role: 'region', 'aria-label': 'Table of calls' } });
+    this.details = el('details', { on: { toggle: () => this.draw() } }, el('summary', {}, 'As a table'), this.table);
+    this.one = el('div', { class: 'panel' }, this.title, this.sum, legend, this.lanes, this.detail, this.details);
     root.append(el('h2', {}, 'Programs'), this.hint, el('div', { class: 'split' }, el('div', { class: 'panel' }, el('h3', {}, 'Runs'), this.list), this.one));
     for (const name of ['run', 'hello']) this.feed.addEventListener(name, () => this.due());
+    this.feed.addEventListener('pulse', () => this.goOn());
+    new ResizeObserver(() => this.drawLines()).observe(this.lanes);
     this.due();
   }
 
@@ -38,6 +52,16 @@ class ProgramsView {
   show(isShown) {
     this.isShown = isShown;
     this.draw();
+  }
+
+  /** The server's time. */
+  now() {
+    return this.feed.pulses[this.feed.pulses.length - 1]?.t ?? 0;
+  }
+
+  /** A run that goes on gets wider. */
+  goOn() {
+    if ([...this.feed.runs.values()].some((run) => run.ended === null && this.now() - run.heard < 120)) this.due();
   }
 
   due() {
@@ -50,7 +74,7 @@ class ProgramsView {
 
   draw() {
     if (!this.isShown) return;
-    const runs = [...this.feed.runs.values()].reverse();
+    const runs = newestFirst(this.feed.runs.values());
     this.hint.hidden = runs.length > 0;
     this.hint.textContent = `No program reports here yet. Run one with SGL_TRACE set to this page's address, as the server has written it: ${location.origin}/#key=…`;
     if (!this.feed.runs.has(this.chosen)) this.chosen = runs[0]?.run ?? '';
@@ -66,29 +90,58 @@ class ProgramsView {
   row(run) {
     const choose = () => {
       this.chosen = run.run;
-      this.detail.replaceChildren();
+      this.looked = '';
       this.draw();
     };
     const attrs = { type: 'button', 'data-run': run.run, 'aria-pressed': String(run.run === this.chosen) };
-    const state = run.ended === null ? 'running' : `${(run.ended - run.started).toFixed(2)} s`;
+    const { state, took } = progress(run, this.now());
     const time = new Date(run.started * 1000).toLocaleTimeString();
-    return el('li', {}, el('button', { attrs, on: { click: choose } }, el('b', {}, visible(run.name)), ` ${time} · ${state} · ${run.steps.size} calls`));
+    const { prompt, made, failed, share } = sums(run);
+    const states = { ended: '', running: 'running, ', silent: 'no news, ' };
+    const about = [`${time} · ${states[state]}${took.toFixed(2)} s · ${run.steps.size} calls${failed ? `, ${failed} failed` : ''}`, `${short(prompt)} + ${short(made)} tokens · ${share} % cached`];
+    return el('li', {}, el('button', { attrs, on: { click: choose } }, el('b', {}, visible(run.name)), ...about.map((text) => el('span', { class: 'about' }, text))));
   }
 
   /** @param {Run} run */
   drawRun(run) {
     const steps = [...run.steps.values()];
     const path = new Set(criticalPath(steps).map((step) => step.id));
-    const end = Math.max(0.001, ...steps.map((step) => step.t1 ?? step.t0), run.ended === null ? 0 : run.ended - run.started);
-    const sum = (/** @type {'prompt_tokens' | 'cached_tokens' | 'completion_tokens'} */ name) => steps.reduce((total, step) => total + step[name], 0);
-    const prompt = sum('prompt_tokens');
-    const waited = [...steps].filter((step) => path.has(step.id)).reduce((total, step) => total + (step.t1 ?? step.t0) - step.t0, 0);
+    const { took } = progress(run, this.now());
+    const end = Math.max(0.001, took);
+    const { prompt, made, share } = sums(run);
+    const waited = steps.filter((step) => path.has(step.id)).reduce((total, step) => total + (step.t1 ?? step.t0) - step.t0, 0);
     this.title.textContent = visible(run.name);
     const cut = run.cut ? ` · ${run.cut} more calls are not kept` : '';
-    this.sum.textContent = `${end.toFixed(2)} s · ${steps.length} calls · ${short(prompt)} prompt tokens, ${prompt ? Math.round((100 * sum('cached_tokens')) / prompt) : 0} % from the cache · ${short(sum('completion_tokens'))} new · critical path: ${path.size} calls, ${waited.toFixed(2)} s${cut}`;
-    const focused = document.activeElement?.getAttribute('data-step');
-    this.lanes.replaceChildren(...lanesOf(steps).map(([lane, found]) => this.lane(lane, found, end, path)));
-    if (focused) /** @type {HTMLElement | null} */ (this.lanes.querySelector(`[data-step="${CSS.escape(focused)}"]`))?.focus();
+    this.sum.textContent = `${end.toFixed(2)} s · ${steps.length} calls · ${short(prompt)} prompt tokens, ${share} % from the cache · ${short(made)} new · critical path: ${path.size} calls, ${waited.toFixed(2)} s${cut}`;
+    const focused = this.lanes.contains(document.activeElement) ? document.activeElement?.getAttribute('data-step') : null;
+    this.laneList = lanesOf(steps);
+    this.lanes.replaceChildren(...this.laneList.map(([lane, found]) => this.lane(lane, found, end, path)));
+    this.enter(focused || this.looked);
+    if (focused) this.barOf(focused)?.focus();
+    this.drawLines = () => drawWires(this.lanes, steps, end, path);
+    this.drawLines();
+    this.table.replaceChildren(...(this.details.open ? [tableOf(steps, path)] : []));
+    this.look(run.steps.get(this.looked));
+  }
+
+  /** @param {string} id @returns {HTMLElement | null} */
+  barOf(id) {
+    return this.lanes.querySelector(`[data-step="${CSS.escape(id)}"]`);
+  }
+
+  /** The tab key comes to this bar, or else to the first. @param {string} id */
+  enter(id) {
+    this.lanes.querySelector('[tabindex="0"]')?.setAttribute('tabindex', '-1');
+    (this.barOf(id) ?? this.lanes.querySelector('.bar'))?.setAttribute('tabindex', '0');
+  }
+
+  /** @param {KeyboardEvent} event */
+  walk(event) {
+    const id = /** @type {HTMLElement} */ (event.target).getAttribute('data-step');
+    const next = id && this.laneList ? neighbour(this.laneList, id, event.key) : undefined;
+    if (!next) return;
+    event.preventDefault();
+    this.barOf(next.id)?.focus();
   }
 
   /** @param {string} lane @param {Step[]} steps @param {number} end @param {Set<string>} path */
@@ -106,16 +159,26 @@ class ProgramsView {
     const cached = el('span', { class: 'share' });
     cached.style.width = `${100 * share}%`;
     const kind = ['gen', 'select', 'score'].includes(step.kind) ? step.kind : 'effect';
-    const look = () => this.look(step);
-    const attrs = { type: 'button', 'data-step': step.id, 'aria-label': visible(words) };
+    const look = () => {
+      this.looked = step.id;
+      this.look(step);
+      this.enter(step.id);
+    };
+    const attrs = { type: 'button', tabindex: -1, 'data-step': step.id, 'aria-label': visible(words) };
     const bar = el('button', { class: `bar ${kind}${isCritical ? ' critical' : ''}${step.error ? ' failed' : ''}`, attrs, on: { focus: look, pointerenter: look, click: look } }, cached, el('span', { class: 'label' }, visible(step.name)));
     bar.style.left = `${(100 * step.t0) / end}%`;
     bar.style.width = `${Math.max(0.3, (100 * took) / end)}%`;
     return bar;
   }
 
-  /** @param {Step} step */
+  /** @param {Step | undefined} step */
   look(step) {
+    if (step === this.shownStep) return;
+    this.shownStep = step;
+    if (!step) {
+      this.detail.replaceChildren();
+      return;
+    }
     const from = step.from_log ? ' · answered by the log' : step.is_shared ? ' · shared with an equal call' : '';
     const tokens = `${step.prompt_tokens} prompt tokens, ${step.cached_tokens} from the cache, ${step.completion_tokens} new`;
     const times = `${step.t0.toFixed(3)} s to ${step.t1 === null ? 'now' : `${step.t1.toFixed(3)} s`}`;
