@@ -8,11 +8,29 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.server import Server
-from tests.ui.conftest import Open, address
+from tests.ui.conftest import Open, address, page_key
 
 pytestmark = pytest.mark.ui
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 VIEWS = {"chat": "Chat", "tree": "Tree", "pulse": "Pulse", "programs": "Programs"}
+
+STEP: dict[str, Any] = {"kind": "gen", "prompt_tokens": 40, "cached_tokens": 30, "text": "yes"}
+RUN: dict[str, Any] = {
+    "run": "a" * 32,
+    "name": "judge",
+    "started": 1.7e9,
+    "steps": [
+        STEP | {"id": "0/0", "name": "topic", "t0": 0, "t1": 1},
+        STEP | {"id": "0/fork1.0/0", "name": "verdict", "t0": 1, "t1": 2, "after": ["0/0"]},
+        STEP
+        | {"id": "0/fork1.1/0", "name": "w" * 80, "t0": 1, "t1": 3, "after": ["0/0"]}
+        | {"error": "it failed " + "x" * 300, "from_log": True},
+        STEP
+        | {"id": "0/2", "name": "look_up", "kind": "effect", "t0": 2, "t1": 2.001}
+        | {"after": ["0/fork1.0/0"]},
+        STEP | {"id": "0/3", "name": "sum", "t0": 3, "after": ["0/2", "0/fork1.1/0"]},
+    ],
+}
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed")
@@ -23,6 +41,8 @@ def test_axe_finds_nothing(
 ) -> None:
     body = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4}}
     httpx.post(f"{server.url}/generate", json=body, timeout=60)
+    key = {"authorization": f"Bearer {page_key(server)}"}
+    httpx.post(f"{server.url}/ui/runs", json={"runs": [RUN]}, headers=key).raise_for_status()
     size = {"width": width, "height": 800}
     page = open_page(address(server), color_scheme=scheme, viewport=size)
     found = []
@@ -39,6 +59,10 @@ def test_axe_finds_nothing(
             expect(page.locator("#status")).to_have_text("live")
         if name == "tree":
             expect(page.locator("#tree tr[data-node]").first).to_be_visible()
+        if name == "programs":
+            page.get_by_text("As a table").click()
+            expect(page.get_by_role("row")).to_have_count(6)
+            page.get_by_role("button", name=f"gen {'w' * 80}").focus()
         picture(page, f"{name}-{scheme}-{width}")
         # By the tester's interface and not as a script of the page, which its policy forbids.
         page.evaluate(AXE.read_text())

@@ -117,29 +117,86 @@ def test_rates_are_differences_and_a_restart_is_no_rate(page: Page) -> None:
     assert rates["ttft99"] == [200, 200, 200] and rates["itl50"] == [None, None, None]
 
 
+def step(name: str, t0: float, t1: float | None, *after: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "t0": t0, "t1": t1, "after": list(after), "error": None} | more
+
+
+FORKED = [
+    step("0/0", 0.0, 1.0),
+    step("0/fork1.0/0", 1.0, 2.0, "0/0"),
+    step("0/fork1.1/0", 1.0, 3.0, "0/0"),
+    step("0/fork1.1/1", 3.001, 4.0, "0/fork1.1/0"),
+    step("0/fork1.2/0", 1.0, 4.9, "0/0"),  # which nobody waited for
+    step("0/2", 4.002, 5.0, "0/fork1.0/0", "0/fork1.1/1"),
+    step("1/0", 0.0, 3.0),  # another row
+    step("0/3", 5.0, None, "0/2"),  # at work
+]
+
+
 def test_the_critical_path_is_what_was_waited_for(page: Page) -> None:
-    steps = [
-        {"id": "0/fork0.0/0", "t0": 0.0, "t1": 1.0},
-        {"id": "0/fork0.1/0", "t0": 0.0, "t1": 2.0},
-        {"id": "0/fork0.1/1", "t0": 2.001, "t1": 3.0},
-        {"id": "0/2", "t0": 3.002, "t1": 4.0},
-        {"id": "1/0", "t0": 0.0, "t1": 3.0},  # another row
-        {"id": "0/3", "t0": 4.0, "t1": None},  # at work
+    path = "return m.criticalPath(a).map((step) => step.id)"
+    found = call(page, "programs/lanes.js", path, FORKED)
+    assert found == ["0/0", "0/fork1.1/0", "0/fork1.1/1", "0/2"]
+    assert call(page, "programs/lanes.js", path, []) == []
+    assert call(page, "programs/lanes.js", path, [step("0/0", 0.0, None)]) == []
+    # What a tool does is done while the tool is called; an id that is not there is not waited for.
+    inside = [
+        step("0/0", 0.0, 1.0, "0/9"),
+        step("0/1", 1.0, 4.0, "0/0"),
+        step("0/run1/0", 2.0, 3.0, "0/1"),
+        step("0/run1/1", 3.0, 4.1, "0/run1/0", "0/1"),
     ]
-    found = call(page, "programs/lanes.js", "return m.criticalPath(a).map((s) => s.id)", steps)
-    assert found == ["0/fork0.1/0", "0/fork0.1/1", "0/2"]
-    lanes = call(page, "programs/lanes.js", "return m.lanesOf(a).map(([lane]) => lane)", steps)
-    assert lanes == ["0", "0/fork0.0", "0/fork0.1", "1"]
-    titles = call(
-        page, "programs/lanes.js", "return a.map(m.laneTitle)", [*lanes, "0/run3/fork1.2"]
-    )
-    assert titles == [
-        "main",
-        "fork 0, child 0",
-        "fork 0, child 1",
-        "row 1",
-        "run 3 › fork 1, child 2",
+    assert call(page, "programs/lanes.js", path, inside) == ["0/0", "0/run1/0", "0/run1/1"]
+    round_and_round = [step("0/0", 1.0, 1.0, "0/1"), step("0/1", 1.0, 1.0, "0/0", "0/1")]
+    assert len(call(page, "programs/lanes.js", path, round_and_round)) == 2
+
+
+def test_lanes_are_in_the_order_of_their_addresses(page: Page) -> None:
+    lanes = call(page, "programs/lanes.js", "return m.lanesOf(a).map(([lane]) => lane)", FORKED)
+    assert lanes == ["0", "0/fork1.0", "0/fork1.1", "0/fork1.2", "1"]
+    body = "return a.map(m.laneTitle)"
+    titles = call(page, "programs/lanes.js", body, ["0", "0/fork1.2", "1", "0/run3/fork1.2"])
+    assert titles == ["main", "fork 1, child 2", "row 1", "run 3 › fork 1, child 2"]
+
+
+def test_connectors_lead_from_lane_to_lane(page: Page) -> None:
+    body = "return m.connectors(a).map((pair) => pair.map((step) => step.id))"
+    assert sorted(call(page, "programs/lanes.js", body, FORKED)) == [
+        ["0/0", "0/fork1.0/0"],
+        ["0/0", "0/fork1.1/0"],
+        ["0/0", "0/fork1.2/0"],
+        ["0/fork1.0/0", "0/2"],
+        ["0/fork1.1/1", "0/2"],
     ]
+
+
+def test_arrow_keys_lead_from_call_to_call(page: Page) -> None:
+    body = "return m.neighbour(m.lanesOf(a), b, c)?.id ?? null"
+
+    def after(name: str, key: str) -> str | None:
+        found: str | None = call(page, "programs/lanes.js", body, FORKED, name, key)
+        return found
+
+    assert after("0/0", "ArrowRight") == "0/2" and after("0/2", "ArrowLeft") == "0/0"
+    assert after("0/0", "End") == "0/3" and after("0/3", "Home") == "0/0"
+    assert after("0/2", "ArrowDown") == "0/fork1.0/0"
+    assert after("0/fork1.0/0", "ArrowDown") == "0/fork1.1/0"
+    assert after("0/fork1.1/1", "ArrowUp") == "0/fork1.0/0"
+    assert after("0/0", "ArrowLeft") is after("0/0", "ArrowUp") is after("0/0", "x") is None
+    assert after("9/9", "ArrowRight") is None
+
+
+def test_a_run_goes_on_until_it_ends_or_is_silent(page: Page) -> None:
+    body = "return m.progress({ ...a, steps: new Map(a.steps.map((s) => [s.id, s])) }, b)"
+    run = {"started": 100.0, "ended": None, "heard": 103.0, "steps": [step("0/0", 0.0, 2.5)]}
+    found = call(page, "programs/runs.js", body, run, 104.0)
+    assert found == {"state": "running", "took": 4.0}
+    found = call(page, "programs/runs.js", body, run, 1000.0)
+    assert found == {"state": "silent", "took": 63.0}
+    found = call(page, "programs/runs.js", body, run, 90.0)  # clocks of two machines
+    assert found == {"state": "running", "took": 2.5}
+    found = call(page, "programs/runs.js", body, run | {"ended": 102.6}, 1000.0)
+    assert found["state"] == "ended" and round(found["took"], 6) == 2.6
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,14 @@ def test_a_run_has_lanes_and_a_critical_path(
     detail = page.locator("#programs .detail")
     expect(detail).to_contain_text("from the cache")
     expect(detail).to_contain_text("In all:")
+    assert page.locator("#programs .lanes svg path").count() == 3  # the forks join the summary
+    expect(page.get_by_role("button", name="judge")).to_contain_text("% cached")
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("button", name="select grade")).to_be_focused()
+    page.get_by_text("As a table").click()
+    rows = page.get_by_role("table").get_by_role("row")
+    expect(rows).to_have_count(6)
+    expect(rows.filter(has_text="gen summary")).to_contain_text("verdict, verdict, verdict")
     picture(page, "program")
     later = open_page(address(server))  # a page that comes later sees it too
     later.get_by_role("tab", name="Programs").click()

@@ -5,7 +5,7 @@ import { laneOf, laneTitle } from './lanes.js';
 
 /** @typedef {import('../types.js').Step} Step */
 
-const HEADS = ['Start', 'Took', 'Lane', 'Call', 'Prompt', 'Cached', 'New', 'Waited for', ''];
+const HEADS = ['Start', 'Took', 'Lane', 'Call', 'Prompt', 'Cached', 'New', 'Waited for', 'Notes'];
 
 /**
  * @param {Step[]} steps
@@ -14,7 +14,7 @@ const HEADS = ['Start', 'Took', 'Lane', 'Call', 'Prompt', 'Cached', 'New', 'Wait
  */
 export function tableOf(steps, path) {
   const names = new Map(steps.map((step) => [step.id, step.name || step.kind]));
-  const head = el('tr', {}, ...HEADS.map((text) => (text ? el('th', { attrs: { scope: 'col' } }, text) : el('td'))));
+  const head = el('tr', {}, ...HEADS.map((text) => el('th', { attrs: { scope: 'col' } }, text)));
   const rows = [...steps].sort((a, b) => a.t0 - b.t0).map((step) => row(step, names, path.has(step.id)));
   return el('table', {}, el('caption', { class: 'unseen' }, 'Calls of the run, by their start'), el('thead', {}, head), el('tbody', {}, ...rows));
 }

@@ -36,8 +36,8 @@ class ProgramsView {
     this.title = el('h3');
     this.sum = el('p', { class: 'muted' });
     this.lanes = el('div', { class: 'lanes', attrs: { role: 'group', 'aria-label': 'Calls over time, a lane for each fork; arrow keys go from call to call' }, on: { keydown: (event) => this.walk(event) } });
-    this.detail = el('div', { class: 'detail text', attrs: { 'aria-live': 'polite' } });
-    const legend = el('p', { class: 'legend row' }, el('span', { class: 'key cached' }, 'from the cache'), el('span', { class: 'key computed' }, 'computed'), el('span', { class: 'key critical' }, 'critical path'), el('span', { class: 'key effect' }, 'tools and effects'));
+    this.detail = el('div', { class: 'detail text', attrs: { 'aria-live': 'polite', tabindex: 0, role: 'region', 'aria-label': 'The call' } });
+    const legend = el('p', { class: 'legend row' }, el('span', { class: 'key cached' }, 'from the cache'), el('span', { class: 'key computed' }, 'computed'), el('span', { class: 'key critical' }, 'critical path'), el('span', { class: 'key effect' }, 'tools and effects'), el('span', { class: 'key failed' }, 'failed'), el('span', { class: 'key wire' }, 'waited for'));
     this.table = el('div', { class: 'scroll', attrs: { tabindex: 0, role: 'region', 'aria-label': 'Table of calls' } });
     this.details = el('details', { on: { toggle: () => this.draw() } }, el('summary', {}, 'As a table'), this.table);
     this.one = el('div', { class: 'panel' }, this.title, this.sum, legend, this.lanes, this.detail, this.details);
@@ -155,7 +155,7 @@ class ProgramsView {
   bar(step, end, isCritical) {
     const took = (step.t1 ?? end) - step.t0;
     const share = step.prompt_tokens ? step.cached_tokens / step.prompt_tokens : 0;
-    const words = `${step.kind} ${step.name}, ${step.t1 === null ? 'running' : `${(1000 * took).toFixed(0)} ms`}${isCritical ? ', on the critical path' : ''}`;
+    const words = `${step.kind} ${step.name}, ${step.t1 === null ? 'running' : `${(1000 * took).toFixed(0)} ms`}${isCritical ? ', on the critical path' : ''}${step.error === null ? '' : ', failed'}`;
     const cached = el('span', { class: 'share' });
     cached.style.width = `${100 * share}%`;
     const kind = ['gen', 'select', 'score'].includes(step.kind) ? step.kind : 'effect';
