@@ -113,6 +113,34 @@ async def test_a_page_that_reads_slowly_gets_everything_again() -> None:
     await page.aclose()
 
 
+async def test_runs_are_told_with_looks_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RUN_BYTES", 5000)
+    feed = feed_of(Counted())
+    about = {"run": "a", "name": "judge", "started": 1.0, "ended": None}
+
+    def steps(first: int, count: int) -> list[dict[str, Any]]:
+        return [{"id": f"0/{first + i}", "after": [], "text": "x" * 600} for i in range(count)]
+
+    def runs_in(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [event for event in events if event["type"] == "run"]
+
+    feed.runs.add(about, steps(0, 2))  # before anybody looks
+    page = feed.open()
+    frames = page.events()
+    (whole,) = runs_in(await events_of(frames))
+    assert [step["id"] for step in whole["steps"]] == ["0/0", "0/1"] and whole["t"] > 1e9
+    feed.runs.add(about, steps(2, 20))
+    told: list[str] = []
+    async with asyncio.timeout(SOON_S):
+        while len(told) < 20:
+            for event in runs_in(await events_of(frames)):
+                assert len(event["steps"]) <= 6
+                told += [step["id"] for step in event["steps"]]
+    assert told == [f"0/{number}" for number in range(2, 22)]
+    await page.aclose()
+    assert feed.runs.news(5000) == []
+
+
 async def test_schedulers_that_do_not_answer_are_shown_as_such() -> None:
     client = FakeClient()
     client.looks = []
