@@ -121,7 +121,8 @@ class Request:
         ids, packed, logprobs = column.ids, column.packed, column.logprobs
         replaced = ""
         if column.jump is not None:
-            replaced = self._origins[max(0, len(self._origins) - column.jump.drop) :]
+            if self._start.token_origins:
+                replaced = self._letters_of_bytes(column.jump.drop)
             self._drop(column.jump)
         unsent, before = self._unsent, self._text.num_tokens
         is_stop_id = ids[-1] == stop_id
@@ -149,16 +150,27 @@ class Request:
             self.finish = Finish("stop", stopped.matched)
 
     def _letters(self, column: Column, replaced: str) -> str:
-        """Where the tokens of a column are from. Those of a jump that only write text again are
-        from where the tokens were that they stand for, whose letters were `replaced`."""
+        """Where the tokens of a column are from. A jump's tokens that only write text again are
+        from where that text was, whose bytes had the letters `replaced`: forced or appended if a
+        part of them was."""
         if column.jump is None:
             return column.origin * len(column.ids)
-        letters, size = "", 0
-        for number, token in enumerate(column.ids):
-            size += len(self._pieces[token])
-            is_old = number < len(replaced) and size <= column.jump.skip
-            letters += replaced[number] if is_old else column.origin
+        letters, begin = "", 0
+        for token in column.ids:
+            end = begin + len(self._pieces[token])
+            before = replaced[begin:end] if end <= min(column.jump.skip, len(replaced)) else ""
+            letters += next((each for each in "jcsd" if each in before), column.origin)
+            begin = end
         return letters
+
+    def _letters_of_bytes(self, num_tokens: int) -> str:
+        """A letter for each byte of the last tokens: where the token is from that it is of."""
+        ids = memoryview(self._ids).cast("i")
+        first = max(0, len(ids) - num_tokens)
+        return "".join(
+            letter * len(self._pieces[token])
+            for token, letter in zip(ids[first:].tolist(), self._origins[first:], strict=True)
+        )
 
     def _drop(self, jump: Jump) -> None:
         """Forget the ids that a jump replaces; the client forgets those that were already sent."""
@@ -225,6 +237,7 @@ class Request:
         self.is_open = False
         self._unsent = self._nothing()
         self._ids = bytearray()
+        self._origins = ""
 
     def _nothing(self) -> _Unsent:
         scoring = self._start.scoring

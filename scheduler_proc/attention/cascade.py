@@ -42,10 +42,10 @@ class Cascade(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """What a GPU needs, in seconds. The defaults are estimates from the ceilings of an H100 (3.35
-    TB/s, of which copies reach nine tenths); `bench.gpu_report` measures what replaces them."""
+    """What a GPU needs, in seconds. What reading costs is measured on an H200 by
+    `bench.gpu_report`; the others are estimates from the ceilings of an H100."""
 
-    byte_s: float = 1 / 3.0e12  # to read a byte of K or V that other rows read too, L2 included
+    byte_s: float = 1 / 12e12  # to read a byte of K or V that other rows read too: mostly from L2
     state_byte_s: float = 4 / 3.0e12  # a byte of a partial result: written, read, merged, written
     level_s: float = 10e-6  # to launch one more attention and merge in a layer
     tile_rows: int = 128  # query rows (tokens times heads of a group) that share one read

@@ -28,9 +28,9 @@ from srt.wire.errors import ConfigError
 _WORKSPACE_BYTES = 128 << 20  # for split KV, as the package recommends; zeroed, as it demands
 _GRAPH_PLAN_BYTES = 1 << 20  # of one graph's work items: 4,096 rows take less than a tenth
 _MERGE_THREADS = 1024  # of the kernel that merges levels, which takes all heads of a token at once
-# What launching a layer without a graph costs, in seconds, and a cascade has to save before it is
-# worth that: an estimate (some 20 launches of 5 us), to be replaced by the report's figure.
-_EAGER_LAYER_S = 100e-6
+# What the host needs for a layer that it launches without a graph, in seconds, with a cascade: as
+# measured on an H200's machine. A cascade has to save as much before it is worth that.
+_EAGER_LAYER_S = 900e-6
 # Query rows (tokens times heads of a group) up to which the package takes its smaller query tiles.
 _TILE_LIMITS = np.array([16, 64])
 

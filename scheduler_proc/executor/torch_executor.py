@@ -311,6 +311,8 @@ def _torch_device(device: str) -> torch.device:
         raise ConfigError(f"--device {device!r} is not a device that torch knows") from error
     if parsed.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"--device {device}: torch {torch.__version__} sees no CUDA device")
+    if parsed.type == "cuda" and parsed.index is None:
+        return torch.device("cuda", torch.cuda.current_device())  # torch asks for a number
     return parsed
 
 

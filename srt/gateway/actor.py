@@ -85,6 +85,7 @@ async def _watch_keys(gateway: Gateway, files: KeyFiles) -> None:
         await asyncio.sleep(KEY_INTERVAL_S)
         if files.have_changed():
             gateway.keys = files.keys
+            gateway.feed.end_pages()  # whose key may be gone; the others come again
             log.info("the API keys have been read again")
 
 

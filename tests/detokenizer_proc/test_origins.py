@@ -9,8 +9,8 @@ from srt.files.vocab import Vocab
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import ReqEnd, ReqStart, TokenBatch
 
-PIECES = [bytes([i]) for i in range(256)] + [b"ab", b"abc"]
-AB, ABC = 256, 257
+PIECES = [bytes([i]) for i in range(256)] + [b"ab", b"abc", b"xyz"]
+AB, ABC, XYZ = 256, 257, 258
 A, B, C = b"abc"
 VOCAB = Vocab("pieces", PIECES, frozenset(), (), None, False, 100, None)
 
@@ -74,6 +74,26 @@ def test_a_jump_that_divides_text_anew() -> None:
     # "ab" becomes a part of a token that was forced.
     reader.give(([ABC], "j"), jump=(2, 2))
     assert reader.origins == "j"
+
+
+@pytest.mark.parametrize(
+    ("before", "jump", "after", "expected"),
+    [
+        ([([AB], "s")], (1, 2), [A, B, C], "ssj"),  # one token becomes two
+        ([([A], "s"), ([B], "d")], (2, 2), [AB, C], "sj"),  # two become one
+        # What was forced stays so, wherever it stands among the new tokens.
+        ([([A], "s"), ([B], "d"), ([C], "j")], (3, 3), [AB, C, XYZ], "sjj"),
+        ([([A], "d"), ([B, C], "j")], (3, 3), [ABC, XYZ], "jj"),
+        ([([B], "d"), ([AB], "s")], (1, 2), [A, B, XYZ], "dssj"),
+    ],
+)
+def test_letters_follow_bytes(
+    before: list[tuple[list[int], str]], jump: tuple[int, int], after: list[int], expected: str
+) -> None:
+    reader = Reader()
+    reader.give(*before)
+    reader.give((after, "j"), jump=jump)
+    assert reader.origins == expected
 
 
 def test_what_follows_a_stop_string_has_none() -> None:

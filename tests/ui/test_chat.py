@@ -220,3 +220,35 @@ def test_a_completion_goes_on_from_a_text(server: Server, open_page: Open) -> No
     body = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
     answer = httpx.post(f"{server.url}/v1/completions", json=body).json()["choices"][0]["text"]
     assert page.locator(".answer").inner_text().strip() == answer.strip()
+
+
+def test_what_was_cleared_while_it_came_is_gone(server: Server, open_page: Open) -> None:
+    page = open_page(address(server))
+    settings(page, Most_tokens="400", Temperature="0")
+    page.get_by_role("textbox", name="Message", exact=True).fill("Tell a long story.")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator(".answer").first).not_to_be_empty()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    expect(page.locator(".turn")).to_have_count(0)
+    settings(page, Most_tokens="4")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        send(page, "Hello.")
+    body = asked.value.post_data_json
+    assert body and [each["content"] for each in body["messages"]] == ["Hello."]
+    server.wait_idle()
+
+
+def test_a_refused_second_try_leaves_the_first(server: Server, open_page: Open) -> None:
+    page = open_page(address(server), expects=("status of 400",))
+    settings(page, Most_tokens="4")
+    send(page, "Hello.")
+    expect(page.locator(".answer")).not_to_be_empty()
+    said = page.locator(".answer").inner_text()
+    constrain(page, "regex", "a(b")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.get_by_label("Text of the constraint")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".turn")).to_have_count(2)
+    expect(page.locator(".answer")).to_have_text(said)
+    saved = page.evaluate("JSON.parse(sessionStorage.getItem('srt-chat'))")
+    assert [each["role"] for each in saved] == ["user", "assistant"]

@@ -52,6 +52,15 @@ def test_without_the_key_the_chat_works_and_the_rest_is_refused(
     assert "key" not in page.url and page.url.endswith("#/tree")
 
 
+def test_escape_keeps_the_keys(server: Server, open_page: Open) -> None:
+    page = open_page(address(server))
+    give_keys(page, admin="first")
+    page.get_by_role("button", name="Keys").click()
+    page.get_by_label("Admin's key").fill("second")
+    page.keyboard.press("Escape")
+    assert page.evaluate("sessionStorage.getItem('srt-admin-key')") == "first"
+
+
 def test_with_keys_each_opens_what_is_its(guarded: Server, open_page: Open) -> None:
     page = open_page(f"{guarded.url}/", expects=("status of 401", "status of 403"))
     page.get_by_role("textbox", name="Message", exact=True).fill("Hello.")

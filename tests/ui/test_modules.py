@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.e2e.server import Server
 from tests.ui.conftest import Open
@@ -222,3 +222,68 @@ def test_values_are_written_as_python_reads_them(page: Page, value: Any) -> None
 def test_control_characters_can_be_seen(page: Page) -> None:
     shown = call(page, "dom.js", "return m.visible(a)", "a\x00\x1b\x7f\u202eb\n\tc")
     assert shown == "a␀␛␡⟨U+202E⟩b\n\tc"
+
+
+def test_rows_stay_the_same_elements(page: Page) -> None:
+    body = """
+        const row = (key, text) => m.el('tr', { attrs: { 'data-key': key } }, m.el('td', {}, text));
+        const table = m.el('tbody');
+        m.renew(table, [row('a', 1), row('b', 2), row('x', 0)]);
+        const [a, b] = table.children;
+        m.renew(table, [row('c', 3), row('b', 4), row('a', 1)]);
+        const rows = [...table.children];
+        return [rows.map((row) => row.dataset.key + row.textContent), rows[1] === b, rows[2] === a];
+    """
+    assert call(page, "dom.js", body) == [["c3", "b4", "a1"], True, True]
+
+
+def test_a_text_that_cannot_be_had_is_not_asked_for_at_once(page: Page) -> None:
+    body = """
+        const real = window.fetch;
+        let asked = 0;
+        window.fetch = async () => {
+            asked += 1;
+            return new Response('{"error": {"message": "gone"}}', { status: 404 });
+        };
+        const texts = new m.Texts({ watchHeaders: () => ({}) });
+        const more = [await texts.getAll(0, a), await texts.getAll(0, a)];
+        window.fetch = real;
+        return [more, asked];
+    """
+    nodes = [node(1, 0, 4, 4), node(2, 0, 4, 4)]
+    assert call(page, "tree/texts.js", body, nodes) == [[False, False], 2]
+
+
+def test_the_chat_goes_on_without_what_was_reasoned(page: Page) -> None:
+    body = """
+        const answer = new m.Answer();
+        answer.take({ delta: { reasoning_content: 'hm, ' } });
+        answer.take({ delta: { content: 'yes' } });
+        return [answer.text, answer.content];
+    """
+    assert call(page, "chat/answer.js", body) == ["hm, yes", "yes"]
+
+
+def test_who_is_told_everything_forgets_runs(page: Page) -> None:
+    body = """
+        const feed = new m.Feed({});
+        feed.take({ type: 'run', run: 'r', steps: [], dropped: [], ended: null, cut: 0, t: 1 });
+        const hello = { type: 'hello', launcher: 1, epoch: 1, incarnations: [0] };
+        feed.take(hello);
+        const before = feed.runs.size;
+        feed.take({ ...hello, whole: true });
+        return [before, feed.runs.size];
+    """
+    assert call(page, "feed.js", body) == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["constructor", "nothing", ""])
+def test_an_address_without_a_tab_shows_the_chat(page: Page, name: str) -> None:
+    page.evaluate("(name) => { location.hash = `#/${name}` }", name)
+    page.reload()
+    expect(page.get_by_role("tab", name="Chat")).to_have_attribute("aria-selected", "true")
+
+
+def test_only_percent_signs_stand_for_characters_of_a_key(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#key=a%2Bb+c")
+    assert page.evaluate("sessionStorage.getItem('srt-admin-key')") == "a+b+c"

@@ -231,3 +231,22 @@ def test_the_slider_goes_back(server: Server, open_page: Open) -> None:
     expect(nodes).not_to_have_count(now)
     page.get_by_role("button", name="Now").click()
     expect(nodes).to_have_count(now)
+
+
+def test_nothing_is_drawn_while_another_tab_is_shown(server: Server, open_page: Open) -> None:
+    page = open_page(address(server))
+    page.get_by_role("tab", name="Tree").click()
+    expect(page.locator("#status")).to_have_text("live")
+    page.get_by_role("tab", name="Pulse").click()
+    page.evaluate("""() => {
+        window.drawn = 0;
+        const real = CanvasRenderingContext2D.prototype.clearRect;
+        CanvasRenderingContext2D.prototype.clearRect = function (...given) {
+            if (this.canvas.closest('#tree')) window.drawn += 1;
+            return real.apply(this, given);
+        };
+    }""")
+    page.wait_for_timeout(1500)
+    assert page.evaluate("window.drawn") == 0
+    page.get_by_role("tab", name="Tree").click()
+    page.wait_for_function("window.drawn > 0")

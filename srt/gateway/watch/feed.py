@@ -121,6 +121,12 @@ class Feed:
             self._task = None
             self._forget()
 
+    def end_pages(self) -> None:
+        """The streams of all pages end: who may still watch opens another."""
+        for page in list(self._pages):
+            page.end()
+            self.leave(page)
+
     def whole(self) -> list[bytes]:
         """Frames that tell everything as it was last told; none before the first look."""
         if not self._has_looked:
@@ -128,7 +134,9 @@ class Feed:
         if not self._told:
             trees = [each.whole() for each in self._trees.values()]
             queues = [each.whole() for each in self._queues.values()]
-            events = [self._hello, self._pulse, *trees, *queues, *self.runs.whole()]
+            # Of what a page has from before, it may have missed that some are gone.
+            hello = self._hello | {"whole": True}
+            events = [hello, self._pulse, *trees, *queues, *self.runs.whole()]
             self._told = [_frame(event | {"t": self._at}) for event in events]
         return self._told
 
@@ -162,10 +170,8 @@ class Feed:
             await asyncio.sleep(max(INTERVAL_S - took, num_bytes / MAX_BYTES_PER_S, 0.05))
 
     def _end_all(self) -> None:
-        self._task = None
-        for page in self._pages:
-            page.end()
-        self._pages.clear()
+        self._task = None  # it ends by itself
+        self.end_pages()
         self._forget()
 
     async def _look(self) -> list[Event]:

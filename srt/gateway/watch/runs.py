@@ -3,14 +3,14 @@
 from collections import OrderedDict
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 MAX_RUNS = 64
 MAX_STEPS = 2000  # of a run
 MAX_BYTES = 4 * 1024 * 1024  # of all
 MAX_RUN_BYTES = 1024 * 1024  # of one; after that its calls have no texts, and new ones are left out
-_STEP_BYTES = 400  # besides its texts
-_ID_BYTES = 60  # of a call that it had to wait for, besides its characters
+MAX_CUT = 10_000  # calls of a run that are left out, and known to be so
 _TEXTS = {"text": "", "prompt": "", "error": None}
 
 Event = dict[str, Any]
@@ -25,7 +25,7 @@ class _Run(Struct):
     news: dict[str, None] = field(default_factory=dict)
     is_news: bool = True
     num_bytes: int = 0
-    cut: int = 0  # steps that were too many
+    cut: set[str] = field(default_factory=set)  # ids of steps that were too many
 
 
 class Runs:
@@ -56,7 +56,8 @@ class Runs:
         had = 0 if before is None else _size(before)
         is_full = run.num_bytes - had + _size(step) > MAX_RUN_BYTES
         if before is None and (is_full or len(run.steps) >= MAX_STEPS):
-            run.cut += 1
+            if len(run.cut) < MAX_CUT:
+                run.cut.add(step["id"])  # it is reported as it begins and as it ends
             return
         step = step | _TEXTS | {"after": step["after"][:1]} if is_full else step
         run.steps[step["id"]] = step
@@ -107,9 +108,9 @@ class Runs:
 
 
 def _event(run: _Run, steps: list[Event]) -> Event:
-    return {"type": "run", **run.about, "cut": run.cut, "steps": steps, "dropped": []}
+    return {"type": "run", **run.about, "cut": len(run.cut), "steps": steps, "dropped": []}
 
 
 def _size(step: Event) -> int:
-    texts = sum(len(each) for each in step.values() if isinstance(each, str))
-    return _STEP_BYTES + texts + sum(_ID_BYTES + len(each) for each in step["after"])
+    """As it is sent."""
+    return len(msgspec.json.encode(step))

@@ -284,9 +284,9 @@ def test_shared_prefixes_are_read_once(with_until: bool, monkeypatch: pytest.Mon
 def test_a_cascade_that_saves_much_is_preferred_to_a_graph() -> None:
     kind = a_kind(heads=32, kv_heads=8, head_dim=128, value_dim=128)
     attention = made(kind, dtype=torch.bfloat16)
-    prefix = np.arange(8000)
-    texts = [[*prefix, *range(8000 + 100 * row, 8100 + 100 * row)] for row in range(64)]
-    rows = RaggedRows(indptr([1] * 64), indptr([8100] * 64), int32(np.concatenate(texts)))
+    prefix = np.arange(16_000)
+    texts = [[*prefix, *range(16_000 + 10 * row, 16_010 + 10 * row)] for row in range(256)]
+    rows = RaggedRows(indptr([1] * 256), indptr([16_010] * 256), int32(np.concatenate(texts)))
     assert attention.prefers_eager(rows)
     assert not attention.prefers_eager(shuffled([(1, 500)] * 4))
 

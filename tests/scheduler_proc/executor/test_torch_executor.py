@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scheduler_proc.executor import ExecutorOptions, make_executor
+from scheduler_proc.executor import ExecutorOptions, make_executor, torch_executor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
@@ -299,3 +299,10 @@ def test_importing_the_seam_does_not_import_torch() -> None:
     imports = "import sys, scheduler_proc.batch, scheduler_proc.executor"
     code = f"{imports}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_cuda_device_gets_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert torch_executor._torch_device("cuda") == torch.device("cuda", 0)
+    assert torch_executor._torch_device("cuda:1") == torch.device("cuda", 1)

@@ -33,6 +33,31 @@ export function byId(id) {
   return found;
 }
 
+/**
+ * Makes the rows of a table be those that are wanted, each of which has a `data-key`. A row that is there stays,
+ * under the pointer and the reader's eyes, with its handlers; only cells that differ are put into it.
+ * @param {HTMLElement} body
+ * @param {HTMLElement[]} wanted
+ */
+export function renew(body, wanted) {
+  const there = new Map([...body.children].map((row) => [row.getAttribute('data-key'), row]));
+  const rows = wanted.map((row) => {
+    const key = row.getAttribute('data-key');
+    const known = there.get(key);
+    if (!known) return row;
+    there.delete(key);
+    for (const { name, value } of row.attributes) if (known.getAttribute(name) !== value) known.setAttribute(name, value);
+    [...row.children].forEach((cell, at) => {
+      if (!cell.isEqualNode(known.children[at])) known.children[at].replaceWith(cell);
+    });
+    return known;
+  });
+  for (const gone of there.values()) gone.remove();
+  rows.forEach((row, at) => {
+    if (body.children[at] !== row) body.insertBefore(row, body.children[at] ?? null);
+  });
+}
+
 let numbers = 0;
 
 /** An id that no other element has. @param {string} name */

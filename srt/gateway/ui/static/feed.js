@@ -92,7 +92,6 @@ export class Feed extends EventTarget {
     let wait = FIRST_WAIT_MS;
     while (!signal.aborted) {
       if (this.status.state !== 'lost') this.setStatus('connecting', '');
-      this.runs.clear(); // all that are kept come first
       try {
         for await (const event of events('/ui/events', null, this.keys.watchHeaders(), signal)) {
           wait = FIRST_WAIT_MS;
@@ -128,6 +127,7 @@ export class Feed extends EventTarget {
       this.hello = event;
       if (!isSame) this.trees.clear();
       this.queues.clear();
+      if (event.whole) this.runs.clear(); // all that are kept follow
     } else if (event.type === 'pulse') {
       this.pulses.push(event);
       while (this.pulses[0].t < event.t - KEEP_S) this.pulses.shift();

@@ -11,7 +11,7 @@ export class Keys extends EventTarget {
 
   /** Takes the key out of the address that the server has written; whether it stood there. */
   takeFromAddress() {
-    const given = new URLSearchParams(location.hash.slice(1)).get('key');
+    const given = keyOf(location.hash);
     if (!given) return false;
     sessionStorage.setItem(ADMIN, given);
     history.replaceState(null, '', location.pathname);
@@ -42,6 +42,16 @@ export class Keys extends EventTarget {
   /** For the chat, which an admin's key opens too. @returns {Record<string, string>} */
   chatHeaders() {
     return bearer(this.apiKey || this.adminKey);
+  }
+}
+
+/** The key in `#key=K`, where only percent signs stand for other characters. @param {string} hash */
+function keyOf(hash) {
+  const given = /[#&]key=([^&]*)/.exec(hash)?.[1] ?? '';
+  try {
+    return decodeURIComponent(given);
+  } catch {
+    return given;
   }
 }
 

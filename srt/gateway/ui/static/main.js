@@ -78,6 +78,7 @@ const apiField = /** @type {HTMLInputElement} */ (byId('api-key'));
 byId('open-keys').addEventListener('click', () => {
   adminField.value = keys.adminKey;
   apiField.value = keys.apiKey;
+  dialog.returnValue = ''; // it keeps the one of the last time
   dialog.showModal();
 });
 dialog.addEventListener('close', () => {
@@ -103,8 +104,8 @@ keys.addEventListener('changed', () => {
 window.addEventListener('hashchange', () => {
   if (keys.takeFromAddress()) history.replaceState(null, '', `#/${shown}`);
   const name = location.hash.slice(2);
-  if (name in TITLES) show(name);
+  if (Object.hasOwn(TITLES, name)) show(name);
 });
 showModel();
 const wanted = location.hash.slice(2);
-show(wanted in TITLES ? wanted : 'chat');
+show(Object.hasOwn(TITLES, wanted) ? wanted : 'chat');

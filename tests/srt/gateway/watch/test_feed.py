@@ -134,7 +134,7 @@ async def test_runs_are_told_with_looks_a_part_at_a_time(monkeypatch: pytest.Mon
     async with asyncio.timeout(SOON_S):
         while len(told) < 20:
             for event in runs_in(await events_of(frames)):
-                assert len(event["steps"]) <= 6
+                assert len(event["steps"]) <= 8
                 told += [step["id"] for step in event["steps"]]
     assert told == [f"0/{number}" for number in range(2, 22)]
     await page.aclose()
@@ -196,3 +196,18 @@ async def test_pages_are_bounded() -> None:
     pages.append(feed.open())
     for page in pages:
         await page.aclose()
+
+
+async def test_pages_end_when_keys_change() -> None:
+    feed = feed_of(Counted())
+    streams = [feed.open().events() for _ in range(2)]
+    for stream in streams:
+        await events_of(stream)
+    feed.end_pages()
+    async with asyncio.timeout(SOON_S):
+        for stream in streams:
+            assert [frame async for frame in stream] == []
+    page = feed.open()
+    first = await events_of(page.events())
+    assert first[0]["type"] == "hello" and first[0]["whole"]
+    await page.aclose()

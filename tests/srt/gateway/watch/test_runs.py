@@ -59,11 +59,11 @@ def test_news_are_given_in_parts() -> None:
     told: dict[str, list[str]] = {"a": [], "b": []}
     rounds = 0
     while events := runs.news(5000):
-        assert sum(module._size(each) for event in events for each in event["steps"]) < 6100
+        assert sum(module._size(each) for event in events for each in event["steps"]) < 5800
         for event in events:
             told[event["run"]] += [each["id"] for each in event["steps"]]
         rounds += 1
-    assert rounds == 8
+    assert rounds >= 5
     assert told["a"] == told["b"] == [f"0/{number}" for number in range(20)]
 
 
@@ -126,3 +126,11 @@ def test_bytes_are_bounded_and_counted(steps: list[tuple[str, int, int, int]]) -
             assert told == whole
     finally:
         module.MAX_BYTES, module.MAX_RUN_BYTES = bounds
+
+
+def test_a_call_that_is_left_out_counts_once() -> None:
+    runs = Runs()
+    runs.add(about("r"), [step(f"0/{number}") for number in range(MAX_STEPS)])
+    for _ in range(2):  # as it begins, and as it ends
+        runs.add(about("r"), [step("1/0"), step("1/1")])
+    assert runs.whole()[0]["cut"] == 2

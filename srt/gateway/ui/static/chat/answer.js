@@ -17,7 +17,8 @@ const ORIGINS = { j: 'forced by the constraint', d: 'guessed, and right', c: 'ap
 /** What streams have told of one answer. */
 export class Answer {
   constructor() {
-    this.text = '';
+    this.text = ''; // all that is shown
+    this.content = ''; // without what it has reasoned: what the chat goes on with
     /** @type {Token[]} */
     this.tokens = [];
     this.finish = '';
@@ -36,6 +37,7 @@ export class Answer {
 
   /** @param {any} choice  of a chat's chunk, or of a completion's */
   take(choice) {
+    this.content += choice.delta ? (choice.delta.content ?? '') : choice.text;
     this.text += choice.delta ? (choice.delta.reasoning_content ?? '') + (choice.delta.content ?? '') : choice.text;
     const origins = choice.token_origins ?? '';
     tokensOf(choice).forEach((token, index) => {

@@ -92,18 +92,25 @@ class ChatView {
       this.show('user', text);
       this.input.value = '';
     }
-    this.ask(settings);
+    this.ask(settings, () => this.takeBack(settings));
   }
 
   regenerate() {
     const settings = this.settings.values();
-    if (settings.mode === 'chat') {
-      while (this.messages.length && this.messages[this.messages.length - 1].role === 'assistant') {
-        this.messages.pop();
-        this.log.lastElementChild?.remove();
-      }
+    /** @type {Message[]} */
+    const messages = [];
+    /** @type {Element[]} */
+    const cards = [];
+    while (settings.mode === 'chat' && this.messages[this.messages.length - 1]?.role === 'assistant') {
+      messages.unshift(...this.messages.splice(-1));
+      const card = this.log.lastElementChild;
+      if (card) cards.unshift(card);
+      card?.remove();
     }
-    this.ask(settings);
+    this.ask(settings, () => {
+      this.messages.push(...messages);
+      this.log.append(...cards);
+    });
   }
 
   clear() {
@@ -116,8 +123,8 @@ class ChatView {
     this.input.focus();
   }
 
-  /** @param {Settings} settings */
-  async ask(settings) {
+  /** @param {Settings} settings @param {() => void} undo  if no answer comes */
+  async ask(settings, undo) {
     this.error.textContent = '';
     this.settings.clearErrors();
     const controller = new AbortController();
@@ -131,12 +138,13 @@ class ChatView {
     card.append(el('h3', {}, settings.mode === 'chat' ? 'Assistant' : 'Completion'), columns, facts);
     const timing = { began: performance.now(), first: 0, last: 0, usage: /** @type {any} */ (null) };
     const isChat = settings.mode === 'chat';
-    const messages = [...this.messages];
+    const log = this.messages; // another one, once somebody has cleared it
+    const messages = [...log];
     try {
       const body = isChat ? chatBody(settings, messages) : completionBody(settings, this.lastPrompt);
       const path = isChat ? '/v1/chat/completions' : '/v1/completions';
       for await (const chunk of events(path, streaming(body, settings), this.context.keys.chatHeaders(), controller.signal)) {
-        if (!card.isConnected) this.log.append(card);
+        if (!card.isConnected && this.messages === log) this.log.append(card);
         for (const choice of chunk.choices) this.take(answers, columns, choice, settings, timing);
         if (chunk.usage) timing.usage = chunk.usage;
         this.follow();
@@ -149,8 +157,9 @@ class ChatView {
     } finally {
       this.running = null;
     }
-    if (isChat && answers.length) this.messages.push({ role: 'assistant', content: answers[0].text });
-    if (!answers.length && !this.running) this.takeBack(settings);
+    if (this.messages !== log) return this.refresh();
+    if (!answers.length) undo();
+    else if (isChat) log.push({ role: 'assistant', content: answers[0].content });
     this.save();
     this.refresh();
     if (settings.tokens && timing.usage) await this.showPrompt(card, settings, messages, timing.usage);

@@ -1,6 +1,6 @@
 /** The same nodes as a list, for the keyboard and for screen readers. */
 
-import { el, visible } from '../dom.js';
+import { el, renew, visible } from '../dom.js';
 import { WORDS, stateOf } from './draw.js';
 import { BELOW, LOCKS, MATCHED, START, TOKENS, UID, childrenOf, pathTo } from './layout.js';
 import { nameOf } from './texts.js';
@@ -43,10 +43,9 @@ export class NodeList {
     const below = [...(childrenOf(nodes).get(nodes.has(focus) ? focus : 0) ?? [])].sort((a, b) => b[BELOW] - a[BELOW]);
     const chosen = this.body.contains(document.activeElement) ? document.activeElement?.getAttribute('data-uid') : null;
     this.shown = below.slice(0, this.most);
-    const rows = this.shown.map((node) => this.row(node, since, texts.get(nameOf(replica, node))));
-    this.body.replaceChildren(...rows);
+    renew(this.body, this.shown.map((node) => this.row(node, since, texts.get(nameOf(replica, node)))));
     this.more.hidden = below.length <= this.most;
-    if (!chosen) return;
+    if (!chosen || this.body.contains(document.activeElement)) return;
     // One that was opened is in the path now.
     const next = this.body.querySelector(`button[data-uid="${chosen}"]`) ?? this.path.querySelector('li:last-child button');
     /** @type {HTMLElement} */ (next).focus();
@@ -65,7 +64,7 @@ export class NodeList {
     const button = el('button', { attrs: { type: 'button', 'data-uid': uid }, on }, `Open ${uid}`);
     return el(
       'tr',
-      { attrs: { 'data-node': uid, 'data-state': state } },
+      { attrs: { 'data-key': uid, 'data-node': uid, 'data-state': state } },
       el('td', {}, button),
       el('td', { class: 'text mono' }, text === undefined ? '' : visible(text.slice(0, 200))),
       el('td', { class: 'number' }, node[START]),

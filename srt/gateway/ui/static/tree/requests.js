@@ -1,6 +1,6 @@
 /** The requests that run and that wait, and what they share. */
 
-import { el, visible } from '../dom.js';
+import { el, renew, visible } from '../dom.js';
 import { LOCKS, START, TOKENS, UID, pathTo } from './layout.js';
 
 /** @typedef {import('../types.js').Req} Req */
@@ -12,6 +12,8 @@ export class Requests {
   /** @param {(uids: Set<number>) => void} mark  frames nodes of the tree */
   constructor(mark) {
     this.mark = mark;
+    /** The nodes that each request uses, by its id. @type {Map<string, Set<number>>} */
+    this.paths = new Map();
     this.title = el('h3');
     this.body = el('tbody');
     const names = ['Request', 'State', 'Prompt + output', 'From the cache', 'Shares', 'For'];
@@ -25,28 +27,29 @@ export class Requests {
     const running = queue?.running ?? [];
     const waiting = queue?.waiting ?? [];
     this.title.textContent = `${queue?.num_running ?? 0} running, ${queue?.num_waiting ?? 0} waiting`;
-    const focused = this.body.contains(document.activeElement) ? document.activeElement?.getAttribute('data-rid') : null;
-    const rows = [...running, ...waiting].slice(0, MOST).map((req) => this.row(req, nodes));
-    this.body.replaceChildren(...rows);
-    if (focused) for (const row of rows) if (row.getAttribute('data-rid') === focused) row.focus();
+    const focused = /** @type {HTMLElement | null} */ (this.body.contains(document.activeElement) ? document.activeElement : null);
+    this.paths.clear();
+    renew(this.body, [...running, ...waiting].slice(0, MOST).map((req) => this.row(req, nodes)));
+    if (focused?.isConnected) focused.focus(); // it may have been moved
   }
 
   /** @param {Req} req @param {Map<number, Node>} nodes */
   row(req, nodes) {
     const path = pathTo(nodes, req.node);
-    const uids = new Set(path.map((node) => node[UID]));
+    this.paths.set(req.rid, new Set(path.map((node) => node[UID])));
     const shared = path.find((node) => node[LOCKS] > 1);
     const share = shared ? `first ${shared[START] + shared[TOKENS]} tokens, ${shared[LOCKS]} requests` : '–';
     const why = req.why ? `waits: ${req.why}` : req.state;
+    const mark = () => this.mark(this.paths.get(req.rid) ?? new Set());
     const on = {
-      pointerenter: () => this.mark(uids),
-      focus: () => this.mark(uids),
+      pointerenter: mark,
+      focus: mark,
       pointerleave: () => this.mark(new Set()),
       blur: () => this.mark(new Set()),
     };
     return el(
       'tr',
-      { class: req.state, attrs: { tabindex: 0, 'data-rid': req.rid }, on },
+      { class: req.state, attrs: { tabindex: 0, 'data-key': req.rid }, on },
       el('td', { class: 'mono text' }, visible(req.rid.slice(0, 24)), req.constrained ? ' (constrained)' : ''),
       el('td', {}, why),
       el('td', { class: 'number' }, `${req.prompt} + ${req.output}`),

@@ -7,6 +7,7 @@ import { TOKENS, UID } from './layout.js';
 
 const MOST = 2000; // kept
 const AT_ONCE = 4;
+const AGAIN_MS = 5000; // after a text could not be had
 
 /** @param {number | string} replica @param {Node} node */
 export function nameOf(replica, node) {
@@ -21,6 +22,8 @@ export class Texts {
     this.known = new Map();
     /** @type {Map<string, Promise<string>>} */
     this.asked = new Map();
+    /** When a text could not be had, by the same names. @type {Map<string, number>} */
+    this.failed = new Map();
   }
 
   /** The text of a node; '' if it has been evicted. @param {number} replica @param {Node} node @returns {Promise<string>} */
@@ -28,6 +31,7 @@ export class Texts {
     const name = nameOf(replica, node);
     const known = this.known.get(name);
     if (known !== undefined) return Promise.resolve(known);
+    if (performance.now() - (this.failed.get(name) ?? -Infinity) < AGAIN_MS) return Promise.resolve('');
     let asked = this.asked.get(name);
     if (!asked) {
       asked = this.ask(replica, node[UID], name).finally(() => this.asked.delete(name));
@@ -48,18 +52,20 @@ export class Texts {
       }
       return text;
     } catch (error) {
-      if (error instanceof ApiError) return '';
-      throw error;
+      if (!(error instanceof ApiError)) throw error;
+      if (this.failed.size >= MOST) this.failed.clear();
+      this.failed.set(name, performance.now());
+      return '';
     }
   }
 
-  /** Ask for several; whether any was not known. @param {number} replica @param {Node[]} nodes */
+  /** Ask for several; whether more are known then. @param {number} replica @param {Node[]} nodes */
   async getAll(replica, nodes) {
     const unknown = nodes.filter((node) => !this.known.has(nameOf(replica, node)));
     for (let i = 0; i < unknown.length; i += AT_ONCE) {
       await Promise.all(unknown.slice(i, i + AT_ONCE).map((node) => this.get(replica, node)));
     }
-    return unknown.length > 0;
+    return unknown.some((node) => this.known.has(nameOf(replica, node)));
   }
 
   /** Uids of replica whose text is known, and has `words`. @param {number} replica @param {string} words */

@@ -18,7 +18,11 @@ const LEAST_ROWS = 4;
 /** @param {HTMLElement} root @param {import('../types.js').Context} context @returns {import('../types.js').View} */
 export function mountTree(root, context) {
   const view = new TreeView(root, context);
-  return { shown: () => view.resize(), hidden: () => {} };
+  const show = (/** @type {boolean} */ isShown) => {
+    view.isShown = isShown;
+    view.resize();
+  };
+  return { shown: () => show(true), hidden: () => show(false) };
 }
 
 class TreeView {
@@ -31,6 +35,7 @@ class TreeView {
     /** The moment that is shown; null: now. @type {import('../feed.js').TreeState['moments'][number] | null} */
     this.moment = null;
     this.isDue = false;
+    this.isShown = false;
     this.listedAt = 0;
     this.isLooking = 0;
     this.canvas = el('canvas', { attrs: { role: 'img', tabindex: -1 } });
@@ -232,7 +237,7 @@ class TreeView {
   }
 
   due() {
-    if (this.isDue || !this.scene.width || document.visibilityState !== 'visible') return;
+    if (this.isDue || !this.isShown || !this.scene.width || document.visibilityState !== 'visible') return;
     this.isDue = true;
     requestAnimationFrame((now) => this.frame(now));
   }
