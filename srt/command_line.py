@@ -97,7 +97,7 @@ def _add_compute(group: Any) -> None:
     text = "native: bits of activations of quantised weights; auto: 16 where that costs no time"
     _option(group, "--activations", text, choices=["auto", "8", "16"])
     choices = ["auto", "flashinfer", "triton", "reference"]
-    text = "torch: attention; auto: on CUDA flashinfer, else triton, and on a CPU reference"
+    text = "torch: attention; auto: on CUDA triton, else flashinfer, and on a CPU reference"
     _option(group, "--attention-backend", text, choices=choices)
     _option(group, "--disable-cuda-graph", "CUDA: launch each kernel of a decode by itself")
     text = "CUDA: attention that does not depend on the batch: fixed splits, no cascade; slower"

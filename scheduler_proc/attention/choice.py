@@ -18,17 +18,18 @@ log = logging.getLogger(__name__)
 
 ATTENTION_BACKENDS = ("auto", "flashinfer", "triton", "reference")
 
-# Module, class, and how to get what the module imports.
+# Module, class, and how to get what the module imports; the one that served faster first
+# (bench/README.md, "A GPU").
 _FAST = {
-    "flashinfer": (
-        "scheduler_proc.attention.flashinfer",
-        "FlashInferAttention",
-        "pip install --no-deps flashinfer-python; docs/cuda.md says what else",
-    ),
     "triton": (
         "scheduler_proc.attention.triton",
         "TritonAttention",
         "triton comes with the CUDA builds of torch",
+    ),
+    "flashinfer": (
+        "scheduler_proc.attention.flashinfer",
+        "FlashInferAttention",
+        "pip install --no-deps flashinfer-python; docs/cuda.md says what else",
     ),
 }
 # Those that cannot plan steps with `visible_until`.
@@ -48,7 +49,7 @@ def make_attention(
     """The backend `name` (one of ATTENTION_BACKENDS) for these layers; with `sees_both_ways`, one
     that plans steps with `visible_until`.
 
-    "auto" is on a CUDA device flashinfer where it can, else triton, else reference, and the log
+    "auto" is on a CUDA device triton where it can, else flashinfer, else reference, and the log
     says why not the ones before; on another device it is reference. Raises ConfigError for an
     unknown name, and for a backend that cannot run the layers: naming the size, the type or the
     package.

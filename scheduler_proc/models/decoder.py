@@ -5,7 +5,9 @@ weights a layer has. Tokens of all rows lie one after another in [T, hidden]; on
 where a row begins. K and V are written to the pool before they are attended to.
 """
 
+import importlib.util
 from dataclasses import dataclass
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -139,6 +141,7 @@ class Decoder:
         scale = torch.tensor(config.embed_scale, dtype=weights.embed.dtype)
         self._embed_scale = float(scale)
         self.layer_kinds = [_kind(config, index) for index in range(config.layers)]
+        self._fused = fused_kernels(weights.embed.device)
 
     @property
     def vocab_size(self) -> int:
@@ -209,14 +212,29 @@ class Decoder:
         if layer.q_norm is not None:
             q, k = torch.split(qk, [c.heads, c.kv_heads], dim=1)
             qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
-        q, k = torch.split(apply_rope(qk, cos, sin), [c.heads, c.kv_heads], dim=1)
+        if self._fused is not None:
+            q, k = self._fused.rotate(qk, cos, sin, c.heads)
+        else:
+            q, k = torch.split(apply_rope(qk, cos, sin), [c.heads, c.kv_heads], dim=1)
         return q.contiguous(), k, v.view(len(x), -1, c.head_dim)
 
     def _mlp(self, layer: DecoderLayer, x: torch.Tensor) -> torch.Tensor:
-        gate, up = layer.gate_up(x).chunk(2, dim=-1)
+        both = layer.gate_up(x)
+        if self._fused is not None and self.config.activation == "silu":
+            return layer.down(self._fused.silu_and_mul(both))
+        gate, up = both.chunk(2, dim=-1)
         if self.config.activation == "gelu_tanh":
             return layer.down(F.gelu(gate, approximate="tanh") * up)
         return layer.down(F.silu(gate) * up)
+
+
+def fused_kernels(device: torch.device) -> ModuleType | None:
+    """The module `fused`; None where it does not run: on other devices, and without Triton."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    from scheduler_proc.models import fused  # imports triton
+
+    return fused
 
 
 def _kind(config: DecoderConfig, index: int) -> LayerKind:
