@@ -43,7 +43,9 @@ class CascadeChoice:
         return self._found[1]
 
     def beats_graph(self, rows: RaggedRows) -> bool:
-        """Whether a cascade over these rows saves more than a graph without one does."""
+        """Whether a cascade over these rows, of one token each, saves more than a graph does."""
+        if self.costs is None or len(rows.kv_indices) * self.costs.slot_s <= self._eager_layer_s:
+            return False  # it would not if they read nothing at all: no search on every step
         cascade = self.of(rows)
         return cascade is not None and cascade.saved_s > self._eager_layer_s
 

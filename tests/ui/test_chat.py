@@ -22,6 +22,14 @@ def settings(page: Page, **values: str) -> None:
         page.get_by_label(name.replace("_", " "), exact=True).fill(value)
 
 
+def begin(page: Page, text: str, **values: str) -> None:
+    """Send a message with these settings, and wait for the beginning of its answer."""
+    settings(page, **values)
+    page.get_by_role("textbox", name="Message", exact=True).fill(text)
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator(".answer").first).not_to_be_empty()
+
+
 def send(page: Page, text: str, ends: int = 1) -> None:
     """Send a message, and wait until so many answers have ended."""
     page.get_by_role("textbox", name="Message", exact=True).fill(text)
@@ -52,10 +60,7 @@ def test_a_chat_streams(server: Server, open_page: Open) -> None:
 
 def test_an_answer_can_be_stopped(server: Server, open_page: Open) -> None:
     page = open_page(address(server))
-    settings(page, Most_tokens="3000", Temperature="1.5")
-    page.get_by_role("textbox", name="Message", exact=True).fill("Count to a million.")
-    page.get_by_role("button", name="Send").click()
-    expect(page.locator(".answer").first).not_to_be_empty()
+    begin(page, "Count to a million.", Most_tokens="3000", Temperature="1.5")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_text("Stopped.")).to_be_visible()
     server.wait_idle()
@@ -224,10 +229,7 @@ def test_a_completion_goes_on_from_a_text(server: Server, open_page: Open) -> No
 
 def test_what_was_cleared_while_it_came_is_gone(server: Server, open_page: Open) -> None:
     page = open_page(address(server))
-    settings(page, Most_tokens="400", Temperature="0")
-    page.get_by_role("textbox", name="Message", exact=True).fill("Tell a long story.")
-    page.get_by_role("button", name="Send").click()
-    expect(page.locator(".answer").first).not_to_be_empty()
+    begin(page, "Tell a long story.", Most_tokens="400", Temperature="0")
     page.get_by_role("button", name="Clear").click()
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
     expect(page.locator(".turn")).to_have_count(0)

@@ -174,7 +174,10 @@ def test_a_graph_is_left_only_for_a_cascade_that_saves_enough() -> None:
         for n in (40, 16_000)
     )
     backend = made([KIND._replace(heads=32, kv_heads=8, head_dim=128, value_dim=128)])
-    assert backend.prefers_eager(many) and not backend.prefers_eager(few)
+    before = backend.cascades._found
+    assert not backend.prefers_eager(few)
+    assert backend.cascades._found is before  # so few slots are not searched
+    assert backend.prefers_eager(many)
     backend.cascades.is_on = False
     assert not backend.prefers_eager(many)
     assert not made([KIND._replace(window=100)]).prefers_eager(many)
