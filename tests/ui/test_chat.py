@@ -1,6 +1,7 @@
 """The chat and the playground, as a person uses them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,17 +46,17 @@ def constrain(page: Page, kind: str, text: str) -> None:
 def test_a_chat_streams(server: Server, open_page: Open) -> None:
     page = open_page(address(server))
     assert "key" not in page.url
-    settings(page, System_text="You are brief.", Most_tokens="600", Temperature="1")
-    page.get_by_role("textbox", name="Message", exact=True).fill("Tell me a long story.")
-    page.get_by_role("button", name="Send").click()
+    settings(page, System_text="You are brief.")
+    begin(page, "Tell me a long story.", Most_tokens="600", Temperature="1")
     answer = page.locator(".answer").first
-    expect(answer).not_to_be_empty()
     expect(page.get_by_text("ended by")).to_have_count(0)  # some of it, before its end
     first = answer.inner_text()
     expect(page.get_by_text("ended by")).to_have_count(1)
     assert answer.inner_text().startswith(first) and len(answer.inner_text()) > len(first)
     send(page, "And then?", ends=2)
-    expect(page.get_by_text("prompt tokens from the cache").last).not_to_contain_text(" 0 of")
+    # A regex: of a text, Playwright drops the blank at the start, and then 100 has it too.
+    cached = page.get_by_text("prompt tokens from the cache").last
+    expect(cached).to_contain_text(re.compile(r"\b[1-9][0-9]* of "))
 
 
 def test_an_answer_can_be_stopped(server: Server, open_page: Open) -> None:
