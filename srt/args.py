@@ -1,4 +1,4 @@
-"""Server arguments: one frozen struct and its checks. Its command line is in `command_line`.
+"""Server arguments: one frozen struct and its checks. Where their values come from is in `options`.
 
 The launcher parses it, writes it into the ring's directory, and every process reads it there.
 """

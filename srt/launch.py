@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import uvloop
 
 from srt.args import ServerArgs
-from srt.command_line import parse_args
 from srt.files.model_files import resolve_model
 from srt.gateway.callers.keys import Keys
+from srt.options.settings import as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
 from srt.wire.errors import ConfigError
@@ -26,10 +26,15 @@ PARENT_FD_VARIABLE = "SRT_PARENT_FD"
 def main(argv: Sequence[str] | None = None) -> int:
     """The launcher; returns the process's exit status."""
     try:
-        args = parse_args(sys.argv[1:] if argv is None else argv)
-        set_up_logging("launcher", args.log_level)
+        settings = read_settings(sys.argv[1:] if argv is None else argv, os.environ)
+        set_up_logging("launcher", settings.args.log_level)
+        for warning in settings.warnings:
+            log.warning("%s", warning)
+        if settings.print_config:
+            print(as_toml(settings), end="")
+            return 0
         _stop_with_parent()
-        return uvloop.run(_serve(args))
+        return uvloop.run(_serve(settings.args))
     except ConfigError as error:
         print(f"srt: {error}", file=sys.stderr)
         return 2

@@ -268,6 +268,8 @@ def _command_line(args: dict[str, Any]) -> list[str]:
         flag = "--" + name.replace("_", "-")
         if value is True:
             command.append(flag)
-        elif value is not False:
+        elif value is False:
+            command.append(f"{flag}=false")  # whatever the environment says
+        else:
             command += [flag, str(value)]
     return command

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # `test_docs` says what each tag means.
-TAGS = ("python", "sh", "output", "json", "text")
+TAGS = ("python", "sh", "output", "json", "toml", "text")
 _ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 

@@ -4,7 +4,6 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`. `python -m tes
 rewrites them; `test_tables` fails when one differs from the code.
 """
 
-import argparse
 import ast
 import inspect
 import re
@@ -17,7 +16,6 @@ import msgspec
 from litestar.handlers import HTTPRouteHandler
 
 from bench.workloads import WORKLOADS
-from srt.command_line import _parser
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import _STATUS
@@ -45,6 +43,7 @@ from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
 from srt.gateway.wire.responses import InputItem, ResponsesRequest
 from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
+from srt.options.table import GROUPS, Option
 from srt.programs.core import Core
 from srt.wire import messages, program_messages, ring_messages, ring_state
 from srt.wire.messages import DRAFT_SOURCES
@@ -117,24 +116,23 @@ _SOCKETS: list[tuple[str, Any]] = [
 
 
 def options() -> str:
-    """Every option of the launcher."""
-    rows = [
-        (f"`{action.option_strings[0]}`", _default(action), _help(action))
-        for action in _parser()._actions
-        if not isinstance(action, argparse._HelpAction)
-    ]
-    return _table(("option", "default", "meaning"), rows)
+    """Every option of the launcher, in a table for each group."""
+    tables = []
+    for title, group in GROUPS.items():
+        rows = [(f"`{option.flag}`", _default(option), _meaning(option)) for option in group]
+        tables.append(f"### {title}\n\n{_table(('option', 'default', 'meaning'), rows)}")
+    return "\n".join(tables)
 
 
-def _default(action: argparse.Action) -> str:
-    if action.const is True:
+def _default(option: Option) -> str:
+    if option.default is False:
         return "off"
-    return "" if action.default == "" else f"`{action.default}`"
+    return "" if option.default == "" else f"`{option.default}`"
 
 
-def _help(action: argparse.Action) -> str:
-    choices = "" if not action.choices else f" (one of {_code_list(action.choices)})"
-    return str(action.help) + choices
+def _meaning(option: Option) -> str:
+    choices = f" (one of {_code_list(option.choices)})" if option.choices else ""
+    return option.text + choices
 
 
 def _code_list(values: Iterable[Any]) -> str:

@@ -27,12 +27,13 @@ from bench.serving import parse_args as parse_bench_args
 from bench.speculation import parse_args as parse_speculation_args
 from bench.vision import parse_args as parse_vision_args
 from srt.chat import parse_args as parse_chat_args
-from srt.command_line import _LATER, _parser, parse_args
+from srt.options.settings import LATER, make_parser
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
 from tests.docs.preloaded import TIMEOUT_S
 from tests.docs.tables import ROOT, documents
 from tests.e2e.server import Server
 from tests.scheduler_proc.driver import Driver
+from tests.srt.options.command_lines import parse_args
 
 OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "bench.gpu_report": parse_gpu_report_args,
@@ -209,7 +210,7 @@ def test_commands_and_options_in_the_text_are_real(document: Path) -> None:
 
 def known_options() -> set[str]:
     """Options of the launcher, with those that it refuses for now, of benchmarks and of pip."""
-    launcher = {option for action in _parser()._actions for option in action.option_strings}
+    launcher = {option for action in make_parser()._actions for option in action.option_strings}
     others = {
         option
         for path in (
@@ -221,7 +222,7 @@ def known_options() -> set[str]:
         )
         for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())
     }
-    return launcher | set(_LATER) | others | {"--no-deps"}
+    return launcher | set(LATER) | others | {"--no-deps"}
 
 
 @pytest.mark.parametrize("words", ["make server", "python -m srt.launch --no-such", "rm -r x"])
@@ -248,6 +249,15 @@ def test_blocks_are_found_with_their_outputs(tmp_path: Path) -> None:
     document.write_text("```sh\nls\n")
     with pytest.raises(AssertionError, match="no end"):
         blocks_of(document)
+
+
+def test_toml_blocks_are_files_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "srt.toml"
+    blocks = [block for block in BLOCKS if block.tag == "toml"]
+    for block in blocks:
+        file.write_text(block.code)
+        parse_args(["--config", str(file)])
+    assert blocks
 
 
 def test_json_blocks_are_json() -> None:

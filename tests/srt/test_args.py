@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from srt.command_line import parse_args
 from srt.wire.errors import ConfigError
+from tests.srt.options.command_lines import parse_args
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from srt.command_line import parse_args
 from srt.kv_addresses import address_of, check_kv_addresses, path_of
 from srt.wire.errors import ConfigError
+from tests.srt.options.command_lines import parse_args
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from srt.client.generation import Request
-from srt.command_line import parse_args
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway.setup import VOCAB, error_of, in_process
+from tests.srt.options.command_lines import parse_args
 from tests.waiting import SOON_S
 
 GENERATE = {"text": "a b"}

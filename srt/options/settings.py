@@ -1,0 +1,147 @@
+"""The command line of the server, and what the environment and a file add to it."""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from srt.args import ServerArgs
+from srt.options.environment import CONFIG_VARIABLE, read_environment
+from srt.options.file import read_file
+from srt.options.table import GROUPS, Option, Value, all_options
+from srt.options.unknown import instead_of
+from srt.wire.errors import ConfigError
+
+LATER = {
+    "--tp": "tensor parallelism",
+    "--ring-tcp": "a ring over TCP",
+}
+_FLAG = re.compile(r"--([a-z][a-z-]*)")
+
+
+class Settings(Struct, frozen=True):
+    """Checked arguments. `sources` says of each field that was set what set it: a flag, a variable,
+    a file."""
+
+    args: ServerArgs
+    sources: dict[str, str]
+    warnings: list[str]
+    print_config: bool = False
+
+
+def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Read a command line, the environment and the file that one of them names.
+
+    Raises ConfigError, or SystemExit on --help.
+    """
+    for name, what in LATER.items():
+        if any(arg == name or arg.startswith(name + "=") for arg in argv):
+            raise ConfigError(f"{name}: {what} is not supported yet")
+    flags = vars(make_parser().parse_args(argv))
+    print_config = flags.pop("print_config")
+    path = flags.pop("config", None) or environ.get(CONFIG_VARIABLE, "")
+    if "served_model_name" in flags:
+        flags["served_model_name"] = ",".join(flags["served_model_name"])
+    variables, warnings = read_environment(environ)
+    in_file = read_file(path) if path else {}
+    names = {option.field: option for option in all_options()}
+    sources = {
+        **dict.fromkeys(in_file, path),
+        **{field: names[field].variable for field in variables},
+        **{field: names[field].flag for field in flags},
+    }
+    args = _checked({**in_file, **variables, **flags}, sources)
+    return Settings(args, sources, warnings, print_config)
+
+
+def _checked(values: dict[str, Any], sources: Mapping[str, str]) -> ServerArgs:
+    """Raises ConfigError, which says where the option was set if that was not a flag."""
+    args = ServerArgs(**values)
+    try:
+        args.check()
+    except ConfigError as error:
+        named = _FLAG.search(str(error))
+        field = named[1].replace("-", "_") if named else "model"
+        source = sources.get(field, "")
+        where = f" (set by {source})" if source and not source.startswith("--") else ""
+        raise ConfigError(f"{error}{where}") from error
+    return args
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with a suggestion for an option that it does not know."""
+
+    def error(self, message: str) -> NoReturn:
+        known = [option for action in self._actions for option in action.option_strings]
+        unknown = _FLAG.search(message) if message.startswith("unrecognized") else None
+        near = instead_of(unknown[0], known) if unknown else ""
+        super().error(message + near)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the launcher. What is not on the command line is not in its result."""
+    parser = _Parser(
+        prog="python -m srt.launch",
+        usage="%(prog)s [--OPTION VALUE ...]",
+        description="Serve a language model over HTTP and ZeroMQ.",
+        epilog="Each option may also be set by a variable (SRT_MAX_TOTAL_TOKENS for "
+        "--max-total-tokens) or a key of the file (max-total-tokens). A flag goes before a "
+        "variable, and that before the file.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    group = parser.add_argument_group("Options from elsewhere")
+    group.add_argument("--config", metavar="FILE", help="TOML file of options")
+    text = "write all options as such a file, without keys, and end"
+    group.add_argument("--print-config", action="store_true", default=False, help=text)
+    for title, options in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            _add(group, option)
+    return parser
+
+
+def _add(group: Any, option: Option) -> None:
+    if option.default is False:
+        group.add_argument(option.flag, action="store_true", help=option.text)
+        # To take back what a variable or a file sets.
+        for text, action in (("=true", "store_true"), ("=false", "store_false")):
+            names = {"dest": option.field, "action": action, "help": argparse.SUPPRESS}
+            group.add_argument(option.flag + text, **names)
+        return
+    shown = "" if option.default == "" else f" (default: {option.default})"
+    more: dict[str, Any] = {"choices": option.choices} if option.choices else {}
+    if option.field == "served_model_name":
+        more = {"nargs": "+", "metavar": "NAME"}
+    kind = type(option.default)
+    group.add_argument(option.flag, type=kind, help=option.text + shown, **more)
+
+
+def as_toml(settings: Settings) -> str:
+    """All options as a file for `--config`, with what set them, and without keys."""
+    lines = []
+    for title, options in GROUPS.items():
+        lines += ["", f"# {title}"]
+        for option in options:
+            value: Value = getattr(settings.args, option.field)
+            source = settings.sources.get(option.field, "")
+            if option.is_secret:
+                shown = f"set by {source}, not shown" if value else "not set"
+                lines.append(f"# {option.name}: {shown}")
+            else:
+                origin = f"  # {source}" if source else ""
+                lines.append(f"{option.name} = {_toml(value)}{origin}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _toml_string(value) if isinstance(value, str) else repr(value)
+
+
+def _toml_string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + '"'

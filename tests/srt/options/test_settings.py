@@ -1,0 +1,232 @@
+"""Where options come from: flags before variables before a file before defaults."""
+
+import contextlib
+import io
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srt.args import ServerArgs
+from srt.launch import main
+from srt.options.settings import Settings, as_toml, make_parser, read_settings
+from srt.options.table import all_options
+from srt.wire.errors import ConfigError
+
+
+def of_file(tmp_path: Path, text: str, *argv: str, **environ: str) -> Settings:
+    file = tmp_path / "srt.toml"
+    file.write_text(text)
+    return read_settings(["--config", str(file), *argv], environ)
+
+
+def test_every_field_is_an_option_once() -> None:
+    fields = [option.field for option in all_options()]
+    assert sorted(fields) == sorted(ServerArgs.__struct_fields__)
+    assert read_settings([], {}) == Settings(ServerArgs(), {}, [])
+
+
+def test_precedence(tmp_path: Path) -> None:
+    text = "port = 1\nmax_total_tokens = 2\ndp = 3\nno-ui = true\nmax-queue-wait = 9\n"
+    variables = {"SRT_PORT": "10", "SRT_MAX_TOTAL_TOKENS": "20", "SRT_THREADS": "40"}
+    settings = of_file(tmp_path, text, "--port", "100", "--threads=400", **variables)
+    args = settings.args
+    assert (args.port, args.max_total_tokens, args.dp, args.threads) == (100, 20, 3, 400)
+    assert (args.no_ui, args.max_queue_wait, args.host) == (True, 9.0, "127.0.0.1")
+    file = str(tmp_path / "srt.toml")
+    assert settings.sources == {
+        **dict.fromkeys(("dp", "no_ui", "max_queue_wait"), file),
+        "max_total_tokens": "SRT_MAX_TOTAL_TOKENS",
+        "port": "--port",
+        "threads": "--threads",
+    }
+
+
+def test_a_flag_that_repeats_the_default_goes_first_too() -> None:
+    assert read_settings(["--port", "30000"], {"SRT_PORT": "1"}).args.port == 30000
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "is_off"),
+    [
+        ("--no-ui=false", "true", False),
+        ("--no-ui=true", "0", True),
+        ("--no-ui", "no", True),
+        ("", "YES", True),
+        ("", "off", False),
+    ],
+)
+def test_switches_can_be_set_and_taken_back(flag: str, variable: str, is_off: bool) -> None:
+    argv = [flag] if flag else []
+    assert read_settings(argv, {"SRT_NO_UI": variable}).args.no_ui is is_off
+
+
+def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
+    file = tmp_path / "srt.toml"
+    file.write_text("port = 1")
+    assert read_settings([], {"SRT_CONFIG": str(file)}).args.port == 1
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_settings(["--config", f"{file}.old"], {"SRT_CONFIG": str(file)})
+
+
+def test_lists(tmp_path: Path) -> None:
+    text = 'served-model-name = ["a", "b"]\ncors-allow-origins = "*"\napi-key = ["k", "l"]'
+    args = of_file(tmp_path, text).args
+    assert (args.model_names, args.cors_origins(), args.api_keys()) == (
+        ("a", "b"),
+        ("*",),
+        ("k", "l"),
+    )
+    assert read_settings([], {"SRT_SERVED_MODEL_NAME": "a,b"}).args.model_names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot = 1", r"srt.toml: 'prot' is not an option; did you mean port\?"),
+        ("max_total_token = 1", r"did you mean max-total-tokens\?"),
+        ("zzzzzzzz = 1", r"'zzzzzzzz' is not an option$"),
+        ("[port]\nx = 1", "port must be an integer, not {'x': 1}"),
+        ('port = "1"', "port must be an integer, not '1'"),
+        ("port = true", "port must be an integer, not True"),
+        ("port = 1.5", "port must be an integer, not 1.5"),
+        ("no-ui = 1", "no-ui must be true or false, not 1"),
+        ("host = 1", "host must be text, not 1"),
+        ("host = ['a']", r"host must be text, not \['a'\]"),
+        ("media-domain = [1]", "media-domain must be text or a list of texts"),
+        ('executor = "gpu"', "executor must be one of auto, native, torch, not 'gpu'"),
+        ("max-total-tokens = 1\nmax_total_tokens = 2", "max-total-tokens is set twice"),
+        ("port = 1\nport = 2", "is not TOML: Cannot overwrite a value"),
+        ("port", "is not TOML"),
+        ("x = " + "[" * 5000, "is not TOML"),
+        ("port = 99999", r"--port must be between 0 and 65535 \(set by .*srt.toml\)"),
+        ('model = "/no/such"', r"model '/no/such' not found.*\(set by .*srt.toml\)"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        of_file(tmp_path, text)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "big.toml"
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        read_settings(["--config", "/dev/zero"], {})
+    file.write_bytes(b"#" * 1024 * 1025)
+    with pytest.raises(ConfigError, match="more than 1048576 bytes"):
+        read_settings(["--config", str(file)], {})
+    file.write_bytes(b'host = "\xff"')
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        read_settings(["--config", str(file)], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("SRT_PORT", "http", "SRT_PORT must be an integer, not 'http'"),
+        ("SRT_NO_UI", "maybe", "SRT_NO_UI must be true or false, not 'maybe'"),
+        ("SRT_EXECUTOR", "gpu", "SRT_EXECUTOR must be one of auto, native, torch"),
+        ("SRT_DP", "0", r"--dp must be between 1 and 64 \(set by SRT_DP\)"),
+        ("SRT_API_KEY", "two words", r"--api-key keys must .*\(set by SRT_API_KEY\)"),
+    ],
+)
+def test_variables_that_are_refused(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_settings([], {name: value})
+    assert "two words" not in str(caught.value)
+
+
+def test_variables_that_are_no_options_warn() -> None:
+    environ = {
+        "SRT_ISA": "avx2",
+        "SRT_DP": "",
+        "SRT_MAX_TOTAL_TOKEN": "5",
+        "SRT_COLOUR": "red",
+        "HOME": "/",
+    }
+    settings = read_settings([], environ)
+    assert settings.args == ServerArgs()
+    assert settings.warnings == [
+        "SRT_COLOUR is not an option: ignored",
+        "SRT_MAX_TOTAL_TOKEN is not an option: ignored; did you mean SRT_MAX_TOTAL_TOKENS?",
+    ]
+
+
+def test_what_kubernetes_sets_for_a_service_called_srt_is_left_alone() -> None:
+    address = "tcp://10.96.0.7:30000"
+    environ = {
+        "SRT_PORT": address,
+        "SRT_SERVICE_HOST": "10.96.0.7",
+        "SRT_SERVICE_PORT": "30000",
+        "SRT_SERVICE_PORT_HTTP": "30000",
+        "SRT_PORT_30000_TCP": address,
+        "SRT_PORT_30000_TCP_PROTO": "tcp",
+        "SRT_PORT_30000_TCP_PORT": "30000",
+        "SRT_PORT_30000_TCP_ADDR": "10.96.0.7",
+        "SRT_MODELS_PORT": address,  # of a service called srt-models
+    }
+    settings = read_settings([], environ)
+    assert settings.args == ServerArgs() and settings.sources == {}
+    (warning,) = settings.warnings
+    assert warning.startswith("SRT_MODELS_PORT and 8 more: ignored, as Kubernetes sets them")
+
+
+def test_an_unknown_flag_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(["--max-total-token", "5"], {})
+    assert "did you mean --max-total-tokens?" in capsys.readouterr().err
+
+
+def test_help_names_every_option_and_stays_within_a_terminal() -> None:
+    shown = make_parser().format_help()
+    assert all(f"  {option.flag}" in shown for option in all_options())
+    assert "=false" not in shown
+    assert shown.startswith("usage: python -m srt.launch [--OPTION VALUE ...]\n")
+
+
+def a_value(option: Any) -> st.SearchStrategy[Any]:
+    default = option.default
+    if option.choices:
+        return st.sampled_from(option.choices)
+    if type(default) is bool:
+        return st.booleans()
+    if type(default) is str:
+        return st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    return st.integers() if type(default) is int else st.floats(allow_nan=False)
+
+
+ANY_ARGS = st.fixed_dictionaries({o.field: a_value(o) for o in all_options() if not o.is_secret})
+
+
+@given(ANY_ARGS)
+def test_what_is_printed_reads_back(values: dict[str, Any]) -> None:
+    settings = Settings(ServerArgs(**values, api_key="sesame", admin_api_key="open"), {}, [])
+    shown = as_toml(settings)
+    options = {option.name: option for option in all_options()}
+    read: dict[str, Any] = {
+        options[k].field: options[k].of_toml(v) for k, v in tomllib.loads(shown).items()
+    }
+    expected = msgspec.structs.replace(settings.args, api_key="", admin_api_key="")
+    assert ServerArgs(**read) == expected
+
+
+def test_print_config_shows_origins_and_no_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "srt.toml"
+    file.write_text('admin-api-key = "sesame"\nhost = "::1"\n')
+    monkeypatch.setenv("SRT_API_KEY", "open-1,open-2")
+    monkeypatch.setenv("SRT_NO_SUCH", "x")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["--config", str(file), "--port", "80", "--print-config"]) == 0
+    shown = out.getvalue()
+    assert "sesame" not in shown and "open-" not in shown
+    assert "# api-key: set by SRT_API_KEY, not shown\n" in shown
+    assert f"# admin-api-key: set by {file}, not shown\n" in shown
+    assert f'host = "::1"  # {file}\nport = 80  # --port\nno-http = false\n' in shown
+    assert "SRT_NO_SUCH is not an option" in capsys.readouterr().err
