@@ -181,10 +181,12 @@ def _write(text: str) -> None:
     print(text, end="", flush=True)
 
 
-def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse_args(
+    argv: Sequence[str] | None = None, prog: str = "python -m srt.chat"
+) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m srt.chat", description="Chat with a running server in the terminal."
+        prog=prog, description="Chat with a running server in the terminal."
     )
     parser.add_argument(
         "--url", default="http://127.0.0.1:30000", help="http://HOST:PORT or ipc://DIRECTORY"
@@ -213,9 +215,9 @@ async def _main(args: argparse.Namespace) -> None:
         await converse(chat, _reader(sys.stdin, "> " if is_terminal else ""))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    args = parse_args(argv)
+def main(argv: Sequence[str] | None = None, prog: str = "python -m srt.chat") -> int:
+    """The command line of `prog`; returns the exit status."""
+    args = parse_args(argv, prog)
     try:
         asyncio.run(_main(args))
     except SrtError as error:

@@ -13,7 +13,7 @@ import uvloop
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.gateway.callers.keys import Keys
-from srt.options.settings import as_toml, read_settings
+from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
 from srt.wire.errors import ConfigError
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 PARENT_FD_VARIABLE = "SRT_PARENT_FD"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The launcher; returns the process's exit status."""
+def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
+    """The launcher, which calls itself `prog`; returns the process's exit status."""
     try:
-        settings = read_settings(sys.argv[1:] if argv is None else argv, os.environ)
+        settings = read_settings(sys.argv[1:] if argv is None else argv, os.environ, prog)
         set_up_logging("launcher", settings.args.log_level)
         for warning in settings.warnings:
             log.warning("%s", warning)

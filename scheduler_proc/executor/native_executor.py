@@ -6,7 +6,6 @@ runs on torch, between two steps and with as many threads: the engine's sleep.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from ctypes import byref, c_double, c_float
 from threading import Thread
@@ -33,6 +32,7 @@ from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Packing, native_attn_scale, pack_model, pool_shape
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
+from srt.machine import usable_cpus
 from srt.wire.errors import ConfigError
 from srt.wire.media import MediaItem
 
@@ -68,7 +68,7 @@ class NativeExecutor:
         isa: str | None = None,
         vision: "VisionModel | None" = None,
     ) -> None:
-        num_threads = num_threads or _available_cores()
+        num_threads = num_threads or usable_cpus()
         self._library: Library = load()
         checkpoint = open_checkpoint(files)
         config = checkpoint.config
@@ -294,13 +294,6 @@ def _media_store(vision: "VisionModel", hidden: int, threads: int) -> MediaStore
         return np.ascontiguousarray(vision.join(item, parts).float().numpy())
 
     return MediaStore(hidden, vision.num_parts, vision.encode, join, torch_slices())
-
-
-def _available_cores() -> int:
-    """The cores that this process may use: spinning threads must not share one."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _kv_dtype(name: str, exact: bool) -> str:

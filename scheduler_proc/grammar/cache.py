@@ -26,6 +26,7 @@ from scheduler_proc.grammar.artefact import FORMAT_VERSION, read_artefact
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.kernels.build import LIBRARY
 from srt.args import ServerArgs
+from srt.machine import cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -175,14 +176,10 @@ def open_cache(args: ServerArgs) -> ArtefactFolder | None:
     choice = args.grammar_cache_dir
     if choice in ("", "none"):
         return None
-    directory = _default_directory() if choice == "auto" else Path(choice).expanduser()
     try:
+        is_own = choice == "auto"
+        directory = cache_folder() / "grammars" if is_own else Path(choice).expanduser()
         return ArtefactFolder(directory, CACHE_BYTES)
     except OSError as error:
         log.warning("compiled grammars are not kept: %s", error)
         return None
-
-
-def _default_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "srt" / "grammars"

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -23,6 +22,7 @@ import numpy as np
 
 from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.kernels.build import LIBRARY
+from srt.machine import memory_left
 from srt.wire.errors import SrtError
 
 ABI_VERSION = 7
@@ -352,7 +352,6 @@ class Arena:
 _MADV_POPULATE_WRITE = 23
 _POPULATED_AT_ONCE = 1 << 24  # bytes
 _LEFT_FREE = 1 << 30  # bytes
-_CONTROL_GROUP = Path("/sys/fs/cgroup")  # where a container sees its own
 
 
 def huge_memory(size: int) -> np.ndarray:
@@ -379,22 +378,9 @@ def populate(pages: "ref[np.ndarray]") -> None:
     while (memory := pages()) is not None and done < memory.nbytes:
         length = min(_POPULATED_AT_ONCE, memory.nbytes - done)
         start = c_void_p(address(memory) + done)
-        if _memory_left() < _LEFT_FREE:
+        if memory_left() < _LEFT_FREE:
             return
         if madvise(start, ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
             return
         done += length
         del memory
-
-
-def _memory_left() -> int:
-    """Bytes that are free and that the container, if any, may still take."""
-    left: int = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        with suppress(OSError, ValueError):  # not this version of control groups, or no limit
-            most = int((_CONTROL_GROUP / limit).read_text())
-            left = min(left, most - int((_CONTROL_GROUP / used).read_text()))
-    return left

@@ -18,6 +18,7 @@ LATER = {
     "--tp": "tensor parallelism",
     "--ring-tcp": "a ring over TCP",
 }
+PROGRAM = "python -m srt.launch"
 _FLAG = re.compile(r"--([a-z][a-z-]*)")
 
 
@@ -31,15 +32,19 @@ class Settings(Struct, frozen=True):
     print_config: bool = False
 
 
-def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """Read a command line, the environment and the file that one of them names.
+def read_settings(argv: Sequence[str], environ: Mapping[str, str], prog: str = PROGRAM) -> Settings:
+    """Read the command line of `prog`, the environment and the file that one of them names.
 
     Raises ConfigError, or SystemExit on --help.
     """
     for name, what in LATER.items():
         if any(arg == name or arg.startswith(name + "=") for arg in argv):
             raise ConfigError(f"{name}: {what} is not supported yet")
-    flags = vars(make_parser().parse_args(argv))
+    flags = vars(make_parser(prog).parse_args(argv))
+    if word := flags.pop("MODEL", None):
+        if "model" in flags:
+            raise ConfigError(f"{word!r} and --model name two models")
+        flags["model"] = word
     print_config = flags.pop("print_config")
     path = flags.pop("config", None) or environ.get(CONFIG_VARIABLE, "")
     if "served_model_name" in flags:
@@ -80,11 +85,14 @@ class _Parser(argparse.ArgumentParser):
         super().error(message + near)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of the launcher. What is not on the command line is not in its result."""
+def make_parser(prog: str = PROGRAM) -> argparse.ArgumentParser:
+    """The parser of the launcher. What is not on the command line is not in its result.
+
+    The command `srt serve` takes the model as a word too."""
+    takes_word = prog != PROGRAM
     parser = _Parser(
-        prog="python -m srt.launch",
-        usage="%(prog)s [--OPTION VALUE ...]",
+        prog=prog,
+        usage=f"%(prog)s{' [MODEL]' if takes_word else ''} [--OPTION VALUE ...]",
         description="Serve a language model over HTTP and ZeroMQ.",
         epilog="Each option may also be set by a variable (SRT_MAX_TOTAL_TOKENS for "
         "--max-total-tokens) or a key of the file (max-total-tokens). A flag goes before a "
@@ -92,6 +100,8 @@ def make_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
+    if takes_word:
+        parser.add_argument("MODEL", nargs="?", help="as --model")
     group = parser.add_argument_group("Options from elsewhere")
     group.add_argument("--config", metavar="FILE", help="TOML file of options")
     text = "write all options as such a file, without keys, and end"

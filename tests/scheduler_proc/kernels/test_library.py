@@ -18,6 +18,7 @@ import pytest
 
 from scheduler_proc.kernels import build, library
 from scheduler_proc.kernels.library import Format, Library, NativeUnavailable, Source
+from srt import machine
 from tests.scheduler_proc.kernels.compiler import EXPORT, needs_compiler
 
 HEADER = build.SOURCES / "srt_kernels.h"
@@ -269,7 +270,7 @@ class TestPopulate:
         (tmp_path / "memory").mkdir()
         (tmp_path / limit).write_text(f"{most}\n")
         (tmp_path / used).write_text("4000000\n")
-        monkeypatch.setattr(library, "_CONTROL_GROUP", tmp_path)
+        monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
         monkeypatch.setattr(library, "_LEFT_FREE", 2_000_000)
         system, memory = AskedSystem(monkeypatch), library.huge_memory(3 * mmap.PAGESIZE)
         in_a_thread(ref(memory))

@@ -1,0 +1,1 @@
+"""The command `srt`: what each of its words does. `python -m srt` is the same."""

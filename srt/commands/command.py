@@ -1,0 +1,46 @@
+"""`srt serve|chat|doctor`: picks the part that does it."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from srt import chat, launch
+from srt.commands import doctor
+from srt.options.unknown import instead_of
+
+_HELP = """usage: srt COMMAND [--OPTION VALUE ...]
+
+commands:
+  serve [MODEL]   serve a model over HTTP and ZeroMQ until Ctrl-C
+  chat            chat in the terminal with a server that runs
+  doctor          look for what would keep a server from starting, or slow it down
+
+`srt COMMAND --help` lists the options of a command.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status: 2 for one that makes no sense."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_HELP, end="")
+        return 0
+    command = _COMMANDS.get(words[0])
+    if command is None:
+        near = instead_of(words[0], _COMMANDS)
+        print(f"srt: {words[0]!r} is not a command{near}\n\n{_HELP}", end="", file=sys.stderr)
+        return 2
+    return command(words[1:])
+
+
+def _serve(words: list[str]) -> int:
+    """`srt serve MODEL --port 80` is `--model MODEL --port 80`."""
+    if words and not words[0].startswith("-"):
+        words = ["--model", *words]
+    return launch.main(words, prog="srt serve")
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "serve": _serve,
+    "chat": lambda words: chat.main(words, prog="srt chat"),
+    "doctor": doctor.main,
+}

@@ -1,0 +1,240 @@
+"""`srt doctor`: what this machine has, and what would keep a server from starting or slow it down.
+
+What it prints can be pasted into a report: it names no user, no host, no key.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from srt.args import ServerArgs
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.machine import cache_folder, memory_available, memory_limit, usable_cpus
+from srt.options.settings import Settings, read_settings
+from srt.ring.listener import OTHER_FILES, bind_listener
+from srt.wire.errors import ConfigError
+
+_GIB = 2**30
+_PACKAGES = ("msgspec", "pyzmq", "uvloop", "litestar", "uvicorn", "tokenizers", "numpy", "gguf")
+_OPTIONAL = ("torch", "transformers", "flashinfer-python", "triton")
+_LEVELS = {"amx": 3, "avx512": 2, "avx2": 1}
+_LIBRARY_TIMEOUT_S = 60.0
+
+
+class Finding(NamedTuple):
+    """One line. `advice` says what to do where the state is not `ok`."""
+
+    about: str
+    text: str
+    state: Literal["ok", "warning", "problem"] = "ok"
+    advice: str = ""
+
+
+def findings(environ: dict[str, str]) -> Iterator[Finding]:
+    """What there is to say, one thing after the other. A server's options are those that
+    `environ` gives it."""
+    yield Finding("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    yield _python()
+    yield from _packages()
+    settings, said = _settings(environ)
+    yield said
+    args = settings.args if settings else ServerArgs()
+    for look in (_kernels, _cpus, _memory, _files, _port, _folders, _model):
+        yield from look(args)
+
+
+def _python() -> Finding:
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding("python", f"{version} {platform.architecture()[0]}")
+
+
+def _packages() -> Iterator[Finding]:
+    found = {name: _version(name) for name in ("srt-lang", *_PACKAGES, *_OPTIONAL)}
+    missing = [name for name in ("srt-lang", *_PACKAGES) if not found[name]]
+    listed = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    if missing:
+        advice = "install srt-lang again, with what it depends on"
+        yield Finding("packages", f"missing: {', '.join(missing)}; {listed}", "problem", advice)
+    else:
+        yield Finding("packages", listed)
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _settings(environ: dict[str, str]) -> tuple[Settings | None, Finding]:
+    try:
+        # Whether the model is there is a finding of its own.
+        settings = read_settings([], {k: v for k, v in environ.items() if k != "SRT_MODEL"})
+    except ConfigError as error:
+        return None, Finding("options", str(error), "problem", "mend the variable or the file")
+    if settings.warnings:
+        advice = "check the names"
+        return settings, Finding("options", "; ".join(settings.warnings), "warning", advice)
+    names = ", ".join(sorted(set(settings.sources.values())))
+    return settings, Finding("options", f"set by {_anonymous(names)}" if names else "defaults")
+
+
+def _kernels(args: ServerArgs) -> Iterator[Finding]:
+    """The compiler, and what the native library says, which runs in a process of its own: one that
+    was built for another machine may crash."""
+    compiler = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), "")
+    level = _output([sys.executable, "-m", "scheduler_proc.kernels.level"])
+    if compiler:
+        version = _output([compiler, "--version"])
+        yield Finding("compiler", version.splitlines()[0] if version else compiler)
+    elif level:
+        yield Finding("compiler", "none; the kernels are there without it")
+    else:
+        advice = "install g++ 11 or clang 12 or later, then srt-lang again"
+        yield Finding("compiler", "none", "warning", advice)
+    if not level:
+        has_torch = importlib.util.find_spec("torch") is not None
+        text = "not built, or they do not run here: models run on torch, which is slower"
+        advice = "python -m scheduler_proc.kernels.level says why"
+        if has_torch:
+            yield Finding("kernels", text, "warning", advice)
+        else:
+            yield Finding("kernels", "not built, and there is no torch either", "problem", advice)
+    elif level.split()[0] not in _LEVELS:
+        advice = "a processor with AVX2 would be much faster"
+        yield Finding("kernels", level, "warning", advice)
+    else:
+        yield Finding("kernels", level)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LIBRARY_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _cpus(args: ServerArgs) -> Iterator[Finding]:
+    cpus, name = usable_cpus(), _cpu_name()
+    if args.threads > cpus:
+        text = f"{cpus} usable ({name}), --threads {args.threads}"
+        yield Finding("CPUs", text, "warning", "more threads than CPUs slow each other down")
+    else:
+        yield Finding("CPUs", f"{cpus} usable of {os.cpu_count()} ({name})")
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _memory(args: ServerArgs) -> Iterator[Finding]:
+    limit, available = memory_limit(), memory_available()
+    text = f"{available / _GIB:.1f} GiB available of {limit / _GIB:.1f}"
+    # The four processes and the default model's weights and pool take about this much.
+    if available < 1.5 * _GIB:
+        advice = "the default model wants 1.5: a smaller --max-total-tokens, or a larger limit"
+        yield Finding("memory", text, "warning", advice)
+    else:
+        yield Finding("memory", text)
+
+
+def _files(args: ServerArgs) -> Iterator[Finding]:
+    wanted, hard = args.max_connections + OTHER_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        text = f"{hard} allowed, {wanted} wanted"
+        advice = f"raise the limit (ulimit -n {wanted}), or lower --max-connections"
+        yield Finding("open files", text, "warning", advice)
+    else:
+        yield Finding("open files", f"{'any' if hard == resource.RLIM_INFINITY else hard} allowed")
+
+
+def _port(args: ServerArgs) -> Iterator[Finding]:
+    try:
+        bind_listener(args.host, args.port).close()
+    except ConfigError as error:
+        advice = "end what listens there, or take another: --port 0 finds a free one"
+        yield Finding("port", str(error), "problem", advice)
+    else:
+        yield Finding("port", f"{args.host}:{args.port} is free")
+
+
+def _folders(args: ServerArgs) -> Iterator[Finding]:
+    temporary = Path(args.ring_dir).parent if args.ring_dir else Path(tempfile.gettempdir())
+    yield _folder("sockets", temporary, "problem", "name another with --ring-dir or TMPDIR")
+    if args.grammar_cache_dir == "auto":
+        advice = "grammars are compiled anew after each start; --grammar-cache-dir names a folder"
+        try:
+            yield _folder("cache", cache_folder(), "warning", advice)
+        except OSError as error:
+            yield Finding("cache", str(error), "warning", advice)
+
+
+def _folder(about: str, folder: Path, state: Literal["warning", "problem"], advice: str) -> Finding:
+    """Whether a file can be made in `folder`, or in the first above it that there is."""
+    there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
+    shown = _anonymous(str(folder))
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"srt")
+    except OSError as error:
+        return Finding(about, f"{shown} cannot be written: {error.strerror}", state, advice)
+    free = shutil.disk_usage(there).free
+    return Finding(about, f"{shown}, {free / _GIB:.1f} GiB free")
+
+
+def _anonymous(text: str) -> str:
+    return text.replace(os.path.expanduser("~"), "~")
+
+
+def _model(args: ServerArgs) -> Iterator[Finding]:
+    model = os.environ.get("SRT_MODEL") or DEFAULT_MODEL
+    try:
+        files = resolve_model(model)
+    except ConfigError as error:
+        yield Finding("model", str(error), "warning", "or name another with --model")
+    else:
+        yield Finding("model", f"{files.name} ({files.kind})")
+
+
+_MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:
+    """The command line; returns 1 if there is a problem, 0 otherwise."""
+    parser = argparse.ArgumentParser(
+        prog="srt doctor",
+        description="Say what this machine has, and what would keep a server from starting or slow "
+        "it down. Nothing in it names a user, a host or a key: paste it into a report.",
+    )
+    parser.add_argument("--json", action="store_true", help="write the findings as JSON")
+    options = parser.parse_args(argv)
+    found = []
+    for finding in findings(dict(os.environ)):
+        found.append(finding)
+        if not options.json:
+            write(f"{_MARKS[finding.state]:8}{finding.about:11}{finding.text}")
+            if finding.advice:
+                write(f"{'':19}→ {finding.advice}")
+    if options.json:
+        write(msgspec.json.encode([each._asdict() for each in found]).decode())
+    return int(any(finding.state == "problem" for finding in found))

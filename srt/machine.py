@@ -1,0 +1,90 @@
+"""What this process may use of the machine: CPUs, memory, a folder for caches."""
+
+import math
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+_MEMORY_INFO = Path("/proc/meminfo")
+
+
+def cache_folder() -> Path:
+    """Where we keep what can be made again. Raises OSError where this user has no home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "srt"
+    try:
+        return Path.home() / ".cache" / "srt"
+    except RuntimeError as error:
+        raise OSError(f"there is no folder for caches: {error}") from None
+
+
+def usable_cpus() -> int:
+    """The CPUs that may run this process, or as many whole ones as its control group has time for;
+    at least 1."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cpus = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    for folder in _groups("cpu"):
+        with suppress(OSError, ValueError):  # not this version of control groups, or no limit
+            quota, period = (folder / "cpu.max").read_text().split()
+            cpus = min(cpus, math.floor(int(quota) / int(period)))
+        with suppress(OSError, ValueError):
+            allowed = int((folder / "cpu.cfs_quota_us").read_text())
+            if allowed > 0:
+                of = int((folder / "cpu.cfs_period_us").read_text())
+                cpus = min(cpus, math.floor(allowed / of))
+    return max(1, cpus)
+
+
+def memory_limit() -> int:
+    """Bytes of memory that the machine has, or that the control group may take."""
+    physical: int = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    return min([physical, *(most for most, _ in _group_memory())])
+
+
+def memory_left() -> int:
+    """Bytes that are free and that the control group, if any, may still take."""
+    free: int = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    return min([free, *(most - used for most, used in _group_memory())])
+
+
+def memory_available() -> int:
+    """Bytes that can be had without swapping: what is free, and cached files."""
+    available: int = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _MEMORY_INFO.read_text().splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable:"))
+        available = int(line.split()[1]) * 1024
+    return min([available, *(most - used for most, used in _group_memory())])
+
+
+def _group_memory() -> Iterator[tuple[int, int]]:
+    """The limit and the use of each control group that this process is in, in bytes."""
+    for folder in _groups("memory"):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            with suppress(OSError, ValueError):
+                yield int((folder / limit).read_text()), int((folder / used).read_text())
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups, from its own outwards. Version 1 has a tree for
+    each controller. A container sees its own group at the root, whatever its path says."""
+    paths = {"": "/", controller: "/"}
+    with suppress(OSError):
+        for line in OWN_GROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            paths.update((name, path) for name in controllers.split(",") if name in paths)
+    for name, path in paths.items():
+        tree = CONTROL_GROUPS / name
+        folder = tree / path.lstrip("/")
+        while folder != tree:
+            yield folder
+            folder = folder.parent
+        yield tree

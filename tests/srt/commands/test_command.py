@@ -1,0 +1,58 @@
+"""The words of the command `srt`."""
+
+import subprocess
+import sys
+
+import pytest
+
+from srt.commands.command import main
+from srt.options.settings import read_settings
+from srt.wire.errors import ConfigError
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in ("serve", "chat", "doctor"))
+
+
+def test_an_unknown_word_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sevre"]) == 2
+    assert "'sevre' is not a command; did you mean serve?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["serve", "chat", "doctor"])
+def test_each_command_has_its_own_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([word, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: srt {word} ")
+
+
+@pytest.mark.parametrize(
+    "words", [["smollm2", "--port", "80"], ["--port", "80", "smollm2"], ["--port=80"]]
+)
+def test_the_model_may_stand_anywhere(words: list[str]) -> None:
+    environ = {"SRT_MODEL": "/no/such"} if "smollm2" in words else {}
+    args = read_settings(words, environ, "srt serve").args
+    assert (args.model, args.port) == ("smollm2", 80)
+
+
+def test_a_model_is_named_once() -> None:
+    with pytest.raises(ConfigError, match="'a' and --model name two models"):
+        read_settings(["a", "--model", "smollm2"], {}, "srt serve")
+
+
+def test_the_launcher_takes_no_words() -> None:
+    with pytest.raises(SystemExit):
+        read_settings(["smollm2"], {})
+
+
+def test_serve_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "/no/such"]) == 2
+    assert "srt: model '/no/such' not found" in capsys.readouterr().err
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "srt", "no"], capture_output=True, text=True)
+    assert done.returncode == 2 and "'no' is not a command" in done.stderr

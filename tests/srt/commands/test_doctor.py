@@ -1,0 +1,134 @@
+"""What the doctor finds on machines that lack something."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from srt import machine
+from srt.commands import doctor
+from srt.commands.doctor import Finding
+
+
+def found(**environ: str) -> dict[str, Finding]:
+    return {finding.about: finding for finding in doctor.findings(environ)}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the programs that it asks answer, in place of running them."""
+    answers = {"kernels": "avx2 (of avx2, portable)", "compiler": "g++ 12.2.0\nCopyright"}
+
+    def output(command: list[str]) -> str:
+        return answers["kernels" if command[-1].endswith("level") else "compiler"]
+
+    monkeypatch.setattr(doctor, "_output", output)
+    return answers
+
+
+def test_a_sound_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    findings = found(SRT_PORT=str(port))
+    assert findings["port"].text == f"127.0.0.1:{port} is free"
+    assert {each.about for each in findings.values() if each.state == "problem"} == set()
+    assert findings["options"].text == "set by SRT_PORT"
+    assert findings["kernels"] == Finding("kernels", "avx2 (of avx2, portable)")
+    assert findings["model"].text == "smollm2 (gguf)"
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finding = found(SRT_PORT=str(port))["port"]
+    assert finding.state == "problem"
+    assert f"cannot listen on 127.0.0.1:{port}" in finding.text and "--port 0" in finding.advice
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, quick: dict[str, str]) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert found()["compiler"].state == "ok"  # the library of a wheel is enough
+    quick["kernels"] = ""
+    findings = found()
+    assert findings["compiler"].state == "warning" and "install g++" in findings["compiler"].advice
+    assert findings["kernels"].state == "warning" and "on torch" in findings["kernels"].text
+
+
+def test_neither_kernels_nor_torch(monkeypatch: pytest.MonkeyPatch, quick: dict[str, str]) -> None:
+    quick["kernels"] = ""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert found()["kernels"].state == "problem"
+
+
+def test_a_processor_without_vectors(quick: dict[str, str]) -> None:
+    quick["kernels"] = "portable (of portable)"
+    assert found()["kernels"].state == "warning"
+
+
+def test_a_gibibyte_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text(f"{2**30}\n")
+    (tmp_path / "memory.current").write_text(f"{2**28}\n")
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
+    finding = found()["memory"]
+    assert (finding.state, finding.text) == ("warning", "0.8 GiB available of 1.0")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert found()["cache"].state == "warning"
+
+
+def test_folders_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**kwargs: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    findings = found()
+    assert findings["cache"].state == "warning"
+    assert findings["sockets"].state == "problem"
+    assert "Read-only file system" in findings["sockets"].text
+
+
+def test_options_that_cannot_work(tmp_path: Path) -> None:
+    finding = found(SRT_DP="0")["options"]
+    assert finding.state == "problem" and "set by SRT_DP" in finding.text
+    assert found(SRT_PROT="1")["options"].state == "warning"
+
+
+def test_more_threads_and_connections_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
+    findings = found(SRT_THREADS="5000")
+    assert findings["CPUs"].state == "warning"
+    assert findings["open files"].state == "warning"
+    assert "ulimit -n 2304" in findings["open files"].advice
+
+
+def test_nothing_in_it_names_the_user_or_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "jane-doe"
+    home.mkdir()
+    file = home / "srt.toml"
+    file.write_text('admin-api-key = "open"\nport = 0\n')
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("SRT_CONFIG", str(file))
+    monkeypatch.setenv("SRT_API_KEY", "sesame")
+    assert doctor.main([]) == 0
+    shown = capsys.readouterr().out
+    assert "jane-doe" not in shown and "sesame" not in shown
+    assert "~/srt.toml" in shown and "~/.cache/srt" in shown
+    assert "open\n" not in shown.replace("open files", "")
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("SRT_PORT", "0")
+    assert doctor.main(["--json"]) == 0
+    findings = msgspec.json.decode(capsys.readouterr().out, type=list[dict[str, str]])
+    assert {"system", "python", "memory", "port"} <= {finding["about"] for finding in findings}
