@@ -219,15 +219,20 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
 _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 
 
-def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:
-    """The command line; returns 1 if there is a problem, 0 otherwise."""
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="srt doctor",
         description="Say what this machine has, and what would keep a server from starting or slow "
         "it down. Nothing in it names a user, a host or a key: paste it into a report.",
     )
     parser.add_argument("--json", action="store_true", help="write the findings as JSON")
-    options = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:
+    """The command; returns 1 if there is a problem, 0 otherwise."""
+    options = parse_args(argv)
     found = []
     for finding in findings(dict(os.environ)):
         found.append(finding)

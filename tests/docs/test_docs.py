@@ -27,7 +27,8 @@ from bench.serving import parse_args as parse_bench_args
 from bench.speculation import parse_args as parse_speculation_args
 from bench.vision import parse_args as parse_vision_args
 from srt.chat import parse_args as parse_chat_args
-from srt.options.settings import LATER, make_parser
+from srt.commands.doctor import parse_args as parse_doctor_args
+from srt.options.settings import LATER, make_parser, read_settings
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
 from tests.docs.preloaded import TIMEOUT_S
 from tests.docs.tables import ROOT, documents
@@ -45,6 +46,11 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "bench.speculation": parse_speculation_args,
     "bench.vision": parse_vision_args,
     "srt.chat": parse_chat_args,
+}
+COMMANDS_OF_SRT: dict[str, Callable[[list[str]], object]] = {
+    "serve": lambda words: read_settings(words, {}, "srt serve"),
+    "chat": parse_chat_args,
+    "doctor": parse_doctor_args,
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
 _GPU_REPORT = "bench/gpu_report/__main__.py"
@@ -171,6 +177,9 @@ def check_command(words: list[str]) -> None:
         assert targets and set(targets) <= make_targets(), words
         check_make_options(targets, arguments)
         return
+    if Path(program).name == "srt":
+        COMMANDS_OF_SRT[arguments[0]](arguments[1:])
+        return
     assert Path(program).name == "python" and arguments[0] == "-m", words
     module, options = arguments[1], arguments[2:]
     if module == "srt.launch":
@@ -178,7 +187,9 @@ def check_command(words: list[str]) -> None:
     elif module in OTHER_PARSERS:
         OTHER_PARSERS[module](options)
     else:
-        assert (ROOT / (module.replace(".", "/") + ".py")).is_file() and not options, words
+        path = ROOT / module.replace(".", "/")
+        is_there = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+        assert is_there and not options, words
 
 
 def check_make_options(targets: list[str], arguments: list[str]) -> None:
@@ -201,7 +212,7 @@ def make_targets() -> set[str]:
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_commands_and_options_in_the_text_are_real(document: Path) -> None:
     text = document.read_text()
-    for code in re.findall(r"`((?:make|python -m) [^`\n]+)`", text):
+    for code in re.findall(r"`((?:make|python -m|srt) [^`\n]+)`", text):
         check_command(commands_of(code)[0])
     for code in re.findall(r"`([^`\n]*--[^`\n]*)`", text):
         options = set(re.findall(r"(?<!\S)--[a-z-]+", code))
@@ -218,6 +229,7 @@ def known_options() -> set[str]:
             "bench/overload.py",
             _SPECULATION,
             "srt/chat.py",
+            "srt/commands/doctor.py",
             _GPU_REPORT,
         )
         for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())
