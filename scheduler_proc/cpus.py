@@ -4,6 +4,8 @@ other."""
 import logging
 import os
 
+from srt.machine import usable_cpus
+
 log = logging.getLogger(__name__)
 
 
@@ -13,7 +15,7 @@ def take_share(replica: int, replicas: int, threads: int) -> int | None:
     if replicas == 1:
         return threads or None
     cpus = sorted(os.sched_getaffinity(0))
-    share = threads or max(1, len(cpus) // replicas)
+    share = threads or max(1, usable_cpus() // replicas)
     if share * replicas > len(cpus):
         log.warning(
             "%d replicas of %d threads share %d CPUs: they slow each other down",
