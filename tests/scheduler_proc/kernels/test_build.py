@@ -188,7 +188,7 @@ def wheel_of(project: Path) -> tuple[str, list[str]]:
     return wheel.name, sorted(n.rpartition("/")[2] for n in names)
 
 
-PYTHON_FILES = ["__init__.py", "build.py", "library.py"]
+PYTHON_FILES = ["__init__.py", "build.py", "level.py", "library.py"]
 
 
 class TestInstall:
