@@ -1,7 +1,8 @@
 """Where options come from: flags before variables before a file before defaults."""
 
-import contextlib
-import io
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.args import ServerArgs
-from srt.launch import main
 from srt.options.settings import Settings, as_toml, make_parser, read_settings
 from srt.options.table import all_options
 from srt.wire.errors import ConfigError
@@ -214,19 +214,17 @@ def test_what_is_printed_reads_back(values: dict[str, Any]) -> None:
     assert ServerArgs(**read) == expected
 
 
-def test_print_config_shows_origins_and_no_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_print_config_shows_origins_and_no_keys(tmp_path: Path) -> None:
     file = tmp_path / "srt.toml"
     file.write_text('admin-api-key = "sesame"\nhost = "::1"\n')
-    monkeypatch.setenv("SRT_API_KEY", "open-1,open-2")
-    monkeypatch.setenv("SRT_NO_SUCH", "x")
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert main(["--config", str(file), "--port", "80", "--print-config"]) == 0
-    shown = out.getvalue()
-    assert "sesame" not in shown and "open-" not in shown
-    assert "# api-key: set by SRT_API_KEY, not shown\n" in shown
-    assert f"# admin-api-key: set by {file}, not shown\n" in shown
-    assert f'host = "::1"  # {file}\nport = 80  # --port\nno-http = false\n' in shown
-    assert "SRT_NO_SUCH is not an option" in capsys.readouterr().err
+    command = [sys.executable, "-m", "srt.launch", "--config", str(file), "--port", "80"]
+    environ = {**os.environ, "SRT_API_KEY": "hush-1,hush-2", "SRT_NO_SUCH": "x"}
+    done = subprocess.run(
+        [*command, "--print-config"], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sesame" not in done.stdout and "hush" not in done.stdout
+    assert "# api-key: set by SRT_API_KEY, not shown\n" in done.stdout
+    assert f"# admin-api-key: set by {file}, not shown\n" in done.stdout
+    assert f'host = "::1"  # {file}\nport = 80  # --port\nno-http = false\n' in done.stdout
+    assert "SRT_NO_SUCH is not an option" in done.stderr
