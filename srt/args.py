@@ -145,7 +145,8 @@ class ServerArgs(Struct, frozen=True):
         return tuple(host.strip().lower() for host in self.media_domain.split(",") if host)
 
     def check(self) -> None:
-        """Raise ConfigError naming the first argument that cannot work."""
+        """Raise ConfigError naming the first argument that cannot work. Whether there is such a
+        model is not looked up."""
         for name in ("max_running_requests", "max_queued_requests"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
         for name in ("max_connections", "stream_interval"):
@@ -192,7 +193,6 @@ class ServerArgs(Struct, frozen=True):
         is_short = len(topic) <= MAX_TOPIC_CHARS and topic.isprintable()
         rule = f"must have at most {MAX_TOPIC_CHARS} characters, all printable"
         _require(is_short, "kv_events_topic", rule)
-        resolve_model(self.model)
 
     def _check_device(self) -> None:
         _require(self.max_total_tokens >= 0, "max_total_tokens", "must be 0 (auto) or more")

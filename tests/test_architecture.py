@@ -42,7 +42,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "kv_addresses": "wire",
         "args": "wire files kv_addresses",
         "machine": "",
-        "options": "wire args",
+        "options": "wire files args",
         "ring": "tasks wire args",
         "client": "tasks wire answers ring",
         "chat": "wire client",

@@ -32,15 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command(words[1:])
 
 
-def _serve(words: list[str]) -> int:
-    """`srt serve MODEL --port 80` is `--model MODEL --port 80`."""
-    if words and not words[0].startswith("-"):
-        words = ["--model", *words]
-    return launch.main(words, prog="srt serve")
-
-
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "serve": _serve,
+    "serve": lambda words: launch.main(words, prog="srt serve"),
     "chat": lambda words: chat.main(words, prog="srt chat"),
     "doctor": doctor.main,
 }

@@ -1,6 +1,6 @@
 """`srt doctor`: what this machine has, and what would keep a server from starting or slow it down.
 
-What it prints can be pasted into a report: it names no user, no host, no key.
+What it prints can be pasted into a report: it names no user and no key.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from srt.args import ServerArgs
-from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import resolve_model
 from srt.machine import cache_folder, memory_available, memory_limit, usable_cpus
 from srt.options.settings import Settings, read_settings
 from srt.ring.listener import OTHER_FILES, bind_listener
@@ -29,7 +29,7 @@ from srt.wire.errors import ConfigError
 _GIB = 2**30
 _PACKAGES = ("msgspec", "pyzmq", "uvloop", "litestar", "uvicorn", "tokenizers", "numpy", "gguf")
 _OPTIONAL = ("torch", "transformers", "flashinfer-python", "triton")
-_LEVELS = {"amx": 3, "avx512": 2, "avx2": 1}
+_FAST_LEVELS = ("amx", "avx512", "avx2")
 _LIBRARY_TIMEOUT_S = 60.0
 
 
@@ -80,21 +80,21 @@ def _version(name: str) -> str:
 
 def _settings(environ: dict[str, str]) -> tuple[Settings | None, Finding]:
     try:
-        # Whether the model is there is a finding of its own.
-        settings = read_settings([], {k: v for k, v in environ.items() if k != "SRT_MODEL"})
+        settings = read_settings([], environ, find_model=False)
     except ConfigError as error:
         return None, Finding("options", str(error), "problem", "mend the variable or the file")
     if settings.warnings:
         advice = "check the names"
         return settings, Finding("options", "; ".join(settings.warnings), "warning", advice)
     names = ", ".join(sorted(set(settings.sources.values())))
-    return settings, Finding("options", f"set by {_anonymous(names)}" if names else "defaults")
+    return settings, Finding("options", f"set by {names}" if names else "defaults")
 
 
 def _kernels(args: ServerArgs) -> Iterator[Finding]:
     """The compiler, and what the native library says, which runs in a process of its own: one that
     was built for another machine may crash."""
-    compiler = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), "")
+    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    compiler = next((name for name in names if name and shutil.which(name)), "")
     level = _output([sys.executable, "-m", "scheduler_proc.kernels.level"])
     if compiler:
         version = _output([compiler, "--version"])
@@ -112,7 +112,7 @@ def _kernels(args: ServerArgs) -> Iterator[Finding]:
             yield Finding("kernels", text, "warning", advice)
         else:
             yield Finding("kernels", "not built, and there is no torch either", "problem", advice)
-    elif level.split()[0] not in _LEVELS:
+    elif level.split()[0] not in _FAST_LEVELS:
         advice = "a processor with AVX2 would be much faster"
         yield Finding("kernels", level, "warning", advice)
     else:
@@ -192,24 +192,24 @@ def _folders(args: ServerArgs) -> Iterator[Finding]:
 def _folder(about: str, folder: Path, state: Literal["warning", "problem"], advice: str) -> Finding:
     """Whether a file can be made in `folder`, or in the first above it that there is."""
     there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
-    shown = _anonymous(str(folder))
     try:
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"srt")
     except OSError as error:
-        return Finding(about, f"{shown} cannot be written: {error.strerror}", state, advice)
+        return Finding(about, f"{folder} cannot be written: {error.strerror}", state, advice)
     free = shutil.disk_usage(there).free
-    return Finding(about, f"{shown}, {free / _GIB:.1f} GiB free")
+    return Finding(about, f"{folder}, {free / _GIB:.1f} GiB free")
 
 
 def _anonymous(text: str) -> str:
-    return text.replace(os.path.expanduser("~"), "~")
+    """`text` without the name of this user, as it stands in the paths of a home."""
+    home = os.path.expanduser("~")
+    return text if home == "/" else text.replace(home, "~")
 
 
 def _model(args: ServerArgs) -> Iterator[Finding]:
-    model = os.environ.get("SRT_MODEL") or DEFAULT_MODEL
     try:
-        files = resolve_model(model)
+        files = resolve_model(args.model)
     except ConfigError as error:
         yield Finding("model", str(error), "warning", "or name another with --model")
     else:
@@ -224,7 +224,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="srt doctor",
         description="Say what this machine has, and what would keep a server from starting or slow "
-        "it down. Nothing in it names a user, a host or a key: paste it into a report.",
+        "it down. Nothing in it names a user or a key: paste it into a report.",
     )
     parser.add_argument("--json", action="store_true", help="write the findings as JSON")
     return parser.parse_args(argv)
@@ -235,6 +235,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
     options = parse_args(argv)
     found = []
     for finding in findings(dict(os.environ)):
+        finding = finding._replace(text=_anonymous(finding.text))
         found.append(finding)
         if not options.json:
             write(f"{_MARKS[finding.state]:8}{finding.about:11}{finding.text}")

@@ -19,7 +19,7 @@ _NOT_OPTIONS = {
 }
 # What Kubernetes tells every container about a service that is called `srt` or `srt-…`.
 _OF_A_SERVICE = re.compile(
-    r"SRT_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"SRT_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 
@@ -38,7 +38,8 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Value], list
         option = options.get(name)
         if name == CONFIG_VARIABLE or name in _NOT_OPTIONS or not text:
             continue
-        if _OF_A_SERVICE.fullmatch(name) and (option is None or _ADDRESS.fullmatch(text)):
+        is_link = name.endswith("_PORT") and _ADDRESS.fullmatch(text)
+        if is_link or _OF_A_SERVICE.fullmatch(name):
             of_a_service.append(name)
         elif option is None:
             known = [*options, CONFIG_VARIABLE]

@@ -32,8 +32,8 @@ def read_file(path: str) -> dict[str, Value]:
 
 
 def _keys_of(path: str) -> dict[str, object]:
-    file = Path(path).expanduser()
     try:
+        file = Path(path).expanduser()
         # A pipe could be read only once, and a file without an end would be.
         if not file.is_file():
             what = "is not a regular file" if file.exists() else "does not exist"
@@ -47,3 +47,5 @@ def _keys_of(path: str) -> dict[str, object]:
         raise ConfigError(f"--config: {path} is not UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"--config: {path} is not TOML: {error}") from None
+    except RuntimeError as error:  # ~ of a user that there is not
+        raise ConfigError(f"--config: cannot read {path}: {error}") from None

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from srt.args import ServerArgs
+from srt.files.model_files import resolve_model
 from srt.options.environment import CONFIG_VARIABLE, read_environment
 from srt.options.file import read_file
 from srt.options.table import GROUPS, Option, Value, all_options
@@ -32,8 +33,15 @@ class Settings(Struct, frozen=True):
     print_config: bool = False
 
 
-def read_settings(argv: Sequence[str], environ: Mapping[str, str], prog: str = PROGRAM) -> Settings:
+def read_settings(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    prog: str = PROGRAM,
+    *,
+    find_model: bool = True,
+) -> Settings:
     """Read the command line of `prog`, the environment and the file that one of them names.
+    `find_model`: the model must be there.
 
     Raises ConfigError, or SystemExit on --help.
     """
@@ -57,22 +65,25 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str], prog: str = P
         **{field: names[field].variable for field in variables},
         **{field: names[field].flag for field in flags},
     }
-    args = _checked({**in_file, **variables, **flags}, sources)
-    return Settings(args, sources, warnings, print_config)
+    settings = Settings(
+        ServerArgs(**{**in_file, **variables, **flags}), sources, warnings, print_config
+    )
+    _check(settings, find_model)
+    return settings
 
 
-def _checked(values: dict[str, Any], sources: Mapping[str, str]) -> ServerArgs:
+def _check(settings: Settings, find_model: bool) -> None:
     """Raises ConfigError, which says where the option was set if that was not a flag."""
-    args = ServerArgs(**values)
     try:
-        args.check()
+        settings.args.check()
+        if find_model:
+            resolve_model(settings.args.model)
     except ConfigError as error:
         named = _FLAG.search(str(error))
         field = named[1].replace("-", "_") if named else "model"
-        source = sources.get(field, "")
+        source = settings.sources.get(field, "")
         where = f" (set by {source})" if source and not source.startswith("--") else ""
         raise ConfigError(f"{error}{where}") from error
-    return args
 
 
 class _Parser(argparse.ArgumentParser):

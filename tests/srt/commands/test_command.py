@@ -48,6 +48,11 @@ def test_the_launcher_takes_no_words() -> None:
         read_settings(["smollm2"], {})
 
 
+def test_the_command_checks_that_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "smollm2", "--model", "smollm2"]) == 2
+    assert "name two models" in capsys.readouterr().err
+
+
 def test_serve_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "/no/such"]) == 2
     assert "srt: model '/no/such' not found" in capsys.readouterr().err

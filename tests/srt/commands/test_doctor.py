@@ -101,6 +101,14 @@ def test_options_that_cannot_work(tmp_path: Path) -> None:
     assert found(SRT_PROT="1")["options"].state == "warning"
 
 
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "srt.toml"
+    file.write_text('model = "/no/such"')
+    findings = found(SRT_CONFIG=str(file))
+    assert findings["options"].state == "ok"
+    assert findings["model"].state == "warning" and "'/no/such'" in findings["model"].text
+
+
 def test_more_threads_and_connections_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
     findings = found(SRT_THREADS="5000")

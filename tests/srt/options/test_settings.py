@@ -114,6 +114,8 @@ def test_files_that_are_refused(tmp_path: Path, text: str, message: str) -> None
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "big.toml"
+    with pytest.raises(ConfigError, match=r"cannot read ~no-such-user/srt\.toml"):
+        read_settings(["--config", "~no-such-user/srt.toml"], {})
     with pytest.raises(ConfigError, match="is not a regular file"):
         read_settings(["--config", "/dev/zero"], {})
     file.write_bytes(b"#" * 1024 * 1025)
@@ -173,6 +175,11 @@ def test_what_kubernetes_sets_for_a_service_called_srt_is_left_alone() -> None:
     assert settings.args == ServerArgs() and settings.sources == {}
     (warning,) = settings.warnings
     assert warning.startswith("SRT_MODELS_PORT and 8 more: ignored, as Kubernetes sets them")
+
+
+def test_a_port_of_no_service_is_an_ordinary_name() -> None:
+    (warning,) = read_settings([], {"SRT_HTTP_PORT": "8000"}).warnings
+    assert warning.startswith("SRT_HTTP_PORT is not an option: ignored")
 
 
 def test_an_unknown_flag_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
