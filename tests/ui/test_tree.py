@@ -177,7 +177,10 @@ def test_why_a_second_request_is_fast_and_why_one_waits(
             expect(waiting).to_contain_text("all 2 places of the batch are taken")
             shared = page.locator("#tree .requests tr.decode", has_text="2 requests")
             expect(shared).to_have_count(2)
-            expect(page.locator("#tree tr[data-state=locked]").first).to_be_visible()
+            wanted = page.locator("#tree tr[data-state=wanted]")  # the prefix, by the third
+            expect(wanted).to_have_count(1)
+            wanted.get_by_role("button").click()
+            expect(page.locator("#tree tr[data-state=locked]")).to_have_count(2)  # the ends
             shared.first.focus()  # its path is framed
             picture(page, "waiting")
             key = {"authorization": f"Bearer {page_key(server)}"}
