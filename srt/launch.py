@@ -13,6 +13,7 @@ import uvloop
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.gateway.callers.keys import Keys
+from srt.hub import with_model_here
 from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
@@ -34,10 +35,12 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
             print(as_toml(settings), end="")
             return 0
         _stop_with_parent()
-        return uvloop.run(_serve(settings.args))
+        return uvloop.run(_serve(with_model_here(settings.args)))
     except ConfigError as error:
         print(f"srt: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while a model is brought; what has arrived is kept
+        return 128 + signal.SIGINT
 
 
 async def _serve(args: ServerArgs) -> int:

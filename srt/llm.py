@@ -21,6 +21,7 @@ from srt.client.message_parts import with_media
 from srt.client.request_fields import checked_request
 from srt.files.model_files import resolve_model
 from srt.files.vocab import Vocab, load_vocab
+from srt.hub import model_here
 from srt.offline import multi_modal
 from srt.offline.engine import Engine
 from srt.offline.progress import ProgressBar
@@ -146,8 +147,11 @@ class LLM:
     """
 
     def __init__(self, model: str = "smollm2", **args: Any) -> None:
-        self._vocab: Vocab = load_vocab(resolve_model(model))
-        self.engine = Engine(model, **args)
+        here = model_here(model)
+        if here.name:
+            args.setdefault("served_model_name", here.name)
+        self._vocab: Vocab = load_vocab(resolve_model(here.model))
+        self.engine = Engine(here.model, **args)
         self._served = 0
 
     def __enter__(self) -> "LLM":

@@ -13,7 +13,9 @@ to load them.
 """
 
 import gc
+import importlib.util
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,11 @@ from xdist.scheduler import LoadFileScheduling
 from srt.offline.engine import Engine
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
+
+_WANTS_TORCH = re.compile(
+    r"^(import|from) (torch|transformers|PIL|av|tests\.(checkpoints_vision|e2e\.reference))",
+    re.MULTILINE,
+)
 
 gc.disable()  # until all tests are collected: nothing that they import is garbage
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
@@ -52,6 +59,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "reference" if uses_reference else file
 
     return ByFile(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Where there is no torch (`make test-native`), files of tests that compare with it."""
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    is_left_out = importlib.util.find_spec("torch") is None and _WANTS_TORCH.search(
+        collection_path.read_text()
+    )
+    return True if is_left_out else None
 
 
 @pytest.hookimpl(trylast=True)

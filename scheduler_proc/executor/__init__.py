@@ -3,6 +3,7 @@
 Importing this package does not import torch; making a torch executor does.
 """
 
+import importlib.util
 import logging
 import os
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXECUTORS = ("auto", "native", "torch")
+TORCH_EXTRA = "srt-lang[torch]"
+VISION_EXTRA = "srt-lang[vision]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
     except (NativeUnavailable, ConfigError) as error:
         if kind == "native" or _needs_native(options):
             raise ConfigError(f"executor native: {error}") from error
+        _require_torch(f"the native executor cannot run this: {error}; torch may")
         log.warning("running on torch, which is slower: %s", error)
     return _make_torch(files, options)
 
@@ -76,6 +80,20 @@ def _wants_torch(options: ExecutorOptions) -> bool:
     is_cached_in_8_bits = options.kv_cache_dtype == "fp8_e4m3"
     has_attention = options.attention_backend != "auto"
     return asked or is_cached_in_8_bits or has_attention or options.model_impl == "transformers"
+
+
+def _torch_option(options: ExecutorOptions) -> str:
+    """What asks for torch."""
+    for flag, value, default in (
+        ("--device", options.device, "cpu"),
+        ("--model-impl", options.model_impl, "auto"),
+        ("--dtype", options.dtype, "auto"),
+        ("--kv-cache-dtype", options.kv_cache_dtype, "auto"),
+        ("--attention-backend", options.attention_backend, "auto"),
+    ):
+        if value != default:
+            return f"{flag} {value}"
+    return "--executor torch"
 
 
 def _needs_native(options: ExecutorOptions) -> bool:
@@ -109,11 +127,22 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
     )
 
 
+def _require_vision() -> None:
+    """Raise ConfigError unless there is what a model that sees needs."""
+    lacks = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if lacks:
+        raise ConfigError(
+            f"the model sees pictures, for which {' and '.join(lacks)} must be installed: `pip "
+            f"install '{VISION_EXTRA}'`; or serve its text alone, with --limit-media 0"
+        )
+
+
 def _vision(files: ModelFiles) -> "VisionModel | None":
     """What encodes media for the native executor; None if the model sees none. Raises ConfigError
     if the kernels cannot compute what its decoder does with them."""
     if seeing_config(files) is None:
         return None
+    _require_vision()
     import torch
 
     from scheduler_proc.models.vision.choice import load_vision, vision_family
@@ -131,7 +160,14 @@ def _vision(files: ModelFiles) -> "VisionModel | None":
     return load_vision(files.path, torch.float32, torch.device("cpu"))
 
 
+def _require_torch(why: str) -> None:
+    """Raise ConfigError, which says `why` it is wanted, if there is no torch."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError(f"{why}, and is not installed: `pip install '{TORCH_EXTRA}'`")
+
+
 def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
+    _require_torch(f"{_torch_option(options)} runs on torch, which is not a part of every install")
     from scheduler_proc.executor.start import Bounds
     from scheduler_proc.executor.torch_executor import TorchExecutor
 

@@ -19,7 +19,7 @@ from scheduler_proc.models.gguf_config import config_from_gguf
 from scheduler_proc.models.gguf_names import ROPE_BEYOND, ROPE_DIVISORS, hf_name
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.safetensors_file import SafetensorsFile, Stored
-from srt.files.gguf import BLOCK_TYPES, GGUFFile, GGUFTensor
+from srt.files.gguf import BLOCK_TYPES, GGUFFile, GGUFTensor, open_gguf
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
@@ -95,7 +95,7 @@ class Checkpoint(Protocol):
 def open_checkpoint(files: ModelFiles) -> Checkpoint:
     """The checkpoint at `files`. Raises ConfigError if it is malformed or not supported."""
     if files.kind == "gguf":
-        return GGUFCheckpoint(GGUFFile(files.path))
+        return GGUFCheckpoint(open_gguf(files.path))
     return SafetensorsCheckpoint(files.path)
 
 

@@ -206,8 +206,11 @@ def _decoded(url: str, at: str) -> bytes:
 def _png(given: Any, is_picture: bool, at: str) -> bytes:
     """A picture of Pillow's, or an array [height, width] or [height, width, 3 or 4] of uint8, as
     the file of a PNG: its pixels as they are, turned as its EXIF data says."""
-    from PIL import Image, ImageOps
-
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        reason = " is an array, which Pillow makes a file of: pip install 'srt-lang[vision]'"
+        raise RequestError(reason, at=at) from None
     try:
         picture = given if is_picture else Image.fromarray(given)
         picture = ImageOps.exif_transpose(picture)

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from srt.files.model_files import require_file
+from srt.files.model_files import gguf_parts, require_file
 from srt.wire.errors import ConfigError
 
 # Metadata value type -> struct code.
@@ -68,8 +68,29 @@ class GGUFTensor(NamedTuple):
     data: memoryview  # memory-mapped; an array of it would load numpy in every process
 
 
+def open_gguf(path: Path) -> "GGUFFile":
+    """The model at `path`: the first file has its metadata, and of several files (gguf-split) each
+    has some of the tensors. Raises ConfigError if one is missing, or not of this model."""
+    first, *others = gguf_parts(path)
+    model = GGUFFile(first)
+    count = model.metadata.get("split.count", 0)
+    if count not in (0, 1, 1 + len(others)):
+        raise ConfigError(
+            f"{path} is the first of {count} files, which must be named *-00001-of-NNNNN.gguf"
+        )
+    for number, other in enumerate(others, start=1):
+        part = GGUFFile(other)
+        if part.metadata.get("split.no") != number or part.tensors.keys() & model.tensors.keys():
+            raise ConfigError(f"{other} is not part {number + 1} of the model in {first}")
+        model.tensors |= part.tensors
+    wanted = model.metadata.get("split.tensors.count", len(model.tensors))
+    if wanted != len(model.tensors):
+        raise ConfigError(f"{first}: {wanted} tensors in all its files, not {len(model.tensors)}")
+    return model
+
+
 class GGUFFile:
-    """`metadata` maps keys to values; `tensors` maps names to GGUFTensor."""
+    """One file. `metadata` maps keys to values; `tensors` maps names to GGUFTensor."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,8 +102,6 @@ class GGUFFile:
             self.metadata, self.tensors = self._parse()
         except (struct.error, KeyError, ValueError, OSError, RecursionError) as error:
             raise ConfigError(f"{path}: not a readable GGUF file ({error})") from error
-        if self.metadata.get("split.count", 1) not in (0, 1):
-            raise ConfigError(f"{path}: one of several parts; merge them with llama-gguf-split")
 
     def _parse(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
         if self._map[:4] != b"GGUF":

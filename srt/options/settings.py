@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
+from srt.hub.names import parse_name
 from srt.options.environment import CONFIG_VARIABLE, read_environment
 from srt.options.file import read_file
 from srt.options.table import GROUPS, Option, Value, all_options
@@ -41,7 +42,7 @@ def read_settings(
     find_model: bool = True,
 ) -> Settings:
     """Read the command line of `prog`, the environment and the file that one of them names.
-    `find_model`: the model must be there.
+    `find_model`: a model of this machine must be there; one of the hub is not looked for.
 
     Raises ConfigError, or SystemExit on --help.
     """
@@ -76,7 +77,7 @@ def _check(settings: Settings, find_model: bool) -> None:
     """Raises ConfigError, which says where the option was set if that was not a flag."""
     try:
         settings.args.check()
-        if find_model:
+        if parse_name(settings.args.model) is None and find_model:
             resolve_model(settings.args.model)
     except ConfigError as error:
         named = _FLAG.search(str(error))

@@ -160,6 +160,7 @@ def test_a_lead_in_is_free_and_what_follows_is_not(lab: Lab) -> None:
 
 
 def test_the_torch_executor_takes_masks_and_jumps_too() -> None:
+    pytest.importorskip("torch")
     options = ExecutorOptions(max_total_tokens=2048)
     lab = Lab(make_executor("torch", resolve_model("smollm2"), options))
     pattern = r'\{"city": "[A-Z][a-z]{2,9}", "capital": (true|false)\}'

@@ -1,45 +1,37 @@
-"""Chooses how a model sees, from its files."""
+"""Chooses how a model sees, from its files. What only models that see need is imported for them."""
 
-from collections.abc import Callable
+import json
+from pathlib import Path
 
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from tokenizer_proc.media.base import MediaProcessor
-from tokenizer_proc.media.families.gemma3 import Gemma3
-from tokenizer_proc.media.families.idefics3 import Idefics3
-from tokenizer_proc.media.families.llava import Llava
-from tokenizer_proc.media.families.llava_next import LlavaNext
-from tokenizer_proc.media.families.llava_onevision import LlavaOnevision
-from tokenizer_proc.media.families.qwen_vl import Qwen3VL, Qwen25VL
-from tokenizer_proc.media.families.smolvlm import SmolVLM
-from tokenizer_proc.media.settings import Checkpoint
-
-FAMILIES: dict[str, Callable[[Checkpoint], MediaProcessor]] = {
-    "LlavaForConditionalGeneration": Llava,
-    "LlavaNextForConditionalGeneration": LlavaNext,
-    "LlavaOnevisionForConditionalGeneration": LlavaOnevision,
-    "Idefics3ForConditionalGeneration": Idefics3,
-    "SmolVLMForConditionalGeneration": SmolVLM,
-    "Gemma3ForConditionalGeneration": Gemma3,
-    "Qwen2_5_VLForConditionalGeneration": Qwen25VL,
-    "Qwen3VLForConditionalGeneration": Qwen3VL,
-}
 
 
 def load_processor(files: ModelFiles) -> MediaProcessor | None:
     """How the model turns files into items; None if it has no vision.
 
-    Raises ConfigError if it has and we do not know how, or a setting is not supported.
+    Raises ConfigError if it has and we do not know how, a setting is not supported, or what reads
+    pictures is not installed.
     """
-    if files.kind != "hf":
+    if files.kind != "hf" or not _may_see(files.path / "config.json"):
         return None
-    checkpoint = Checkpoint(files.path)
-    architectures = checkpoint.config.get("architectures", list[str], [])
-    for name in architectures:
-        if name in FAMILIES:
-            return FAMILIES[name](checkpoint)
-    if checkpoint.config.has("vision_config"):
+    try:
+        from tokenizer_proc.media.families.catalogue import processor_of
+    except ImportError as error:
         raise ConfigError(
-            f"{files.path}: vision of {architectures} is not supported ({', '.join(FAMILIES)} are)"
-        )
-    return None
+            f"{files.path}: the model sees pictures: {error}; `pip install 'srt-lang[vision]'`, or "
+            "serve its text alone, with --limit-media 0"
+        ) from error
+    return processor_of(files.path)
+
+
+def _may_see(config: Path) -> bool:
+    """Whether a look at what the families say is worth it; yes if the file cannot be read, which
+    they say best."""
+    try:
+        content = json.loads(config.read_bytes())
+        names = content.get("architectures") or []
+        return "vision_config" in content or any("ConditionalGeneration" in n for n in names)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return True

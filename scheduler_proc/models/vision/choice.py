@@ -75,6 +75,6 @@ def _library(path: Path) -> "tuple[Any, Callable[[Path, Any, torch.dtype, torch.
     except ImportError as error:
         raise ConfigError(
             f"{path}: transformers computes what the model sees: {error} "
-            "(pip install 'srt-lang[transformers]')"
+            "(pip install 'srt-lang[vision]')"
         ) from error
     return transformers, load_tower

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from srt.files.gguf import BLOCK_TYPES, GGUFFile
+from srt.files.gguf import BLOCK_TYPES, GGUFFile, open_gguf
+from srt.files.model_files import fingerprint_of, resolve_model
 from srt.wire.errors import ConfigError
 from tests.model_files import write_gguf
 
@@ -64,15 +65,56 @@ def write_tensor(path: Path, array: np.ndarray, kind: GGMLQuantizationType) -> P
     return path
 
 
-def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    writer.add_uint16("split.count", 3)
-    writer.write_header_to_file()
+def write_split(folder: Path, count: int, *, first_is_empty: bool = False) -> dict[str, np.ndarray]:
+    """A model in files of one tensor each, as llama-gguf-split writes them; its tensors."""
+    writer = gguf.GGUFWriter(
+        folder / "m.gguf", "llama", split_max_tensors=1, small_first_shard=first_is_empty
+    )
+    writer.add_context_length(64)
+    tensors = {f"blk.{i}.attn_norm.weight": np.full(32, i, np.float32) for i in range(count)}
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file(folder / "m.gguf")
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ConfigError, match="one of several parts"):
-        GGUFFile(tmp_path / "m.gguf")
+    return tensors
+
+
+@pytest.mark.parametrize("first_is_empty", [False, True])
+def test_a_model_in_several_files(tmp_path: Path, first_is_empty: bool) -> None:
+    tensors = write_split(tmp_path, 3, first_is_empty=first_is_empty)
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 3 + first_is_empty
+    for path in paths:  # any of them stands for all
+        files = resolve_model(str(path))
+        assert files == ("m", "gguf", paths[0])
+    model = open_gguf(paths[0])
+    assert model.metadata["llama.context_length"] == 64
+    found = {name: np.frombuffer(each.data, np.float32) for name, each in model.tensors.items()}
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[name], values) for name, values in tensors.items())
+    before = fingerprint_of(files)
+    with paths[-1].open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"x")
+    assert fingerprint_of(files) != before
+
+
+def test_files_of_a_model_that_do_not_fit(tmp_path: Path) -> None:
+    write_split(tmp_path, 3)
+    first, second, third = sorted(tmp_path.iterdir())
+    content = second.read_bytes()
+    second.write_bytes(third.read_bytes())
+    with pytest.raises(ConfigError, match=r"00002-of-00003\.gguf is not part 2"):
+        open_gguf(first)
+    second.unlink()
+    with pytest.raises(ConfigError, match=r"00002-of-00003\.gguf: does not exist"):
+        open_gguf(first)
+    second.write_bytes(content)
+    renamed = first.rename(tmp_path / "other.gguf")
+    with pytest.raises(ConfigError, match="first of 3 files"):
+        open_gguf(renamed)
 
 
 @pytest.mark.parametrize("kind", ["Q8_1", "Q8_K", "I32"])
@@ -147,8 +189,8 @@ def test_metadata_that_cannot_be(tmp_path: Path, value: bytes, message: str) -> 
 
 def test_a_number_of_parts_that_is_none(tmp_path: Path) -> None:
     value = struct.pack("<I", 8) + gguf_string("x")
-    with pytest.raises(ConfigError, match="one of several parts"):
-        GGUFFile(file_of(tmp_path / "m.gguf", "split.count", value))
+    with pytest.raises(ConfigError, match="first of x files"):
+        open_gguf(file_of(tmp_path / "m.gguf", "split.count", value))
 
 
 def test_an_empty_file(tmp_path: Path) -> None:

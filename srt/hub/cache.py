@@ -1,0 +1,60 @@
+"""Models in the cache that Hugging Face's tools share (HF_HOME).
+
+Its layout is documented: models--ORG--NAME has `refs`, files with the commit that a branch is, and
+`snapshots`, a folder for each commit with links to `blobs`. The library's own scan gives up on a
+model that lacks a file, and is what a download that was cut off leaves.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from srt.hub.offer import RepoFile
+
+_PREFIX = "models--"
+
+
+class Snapshot(NamedTuple):
+    """A revision of a repository as far as it lies here: the files by their paths in it."""
+
+    repo: str
+    commit: str
+    folder: Path
+    files: list[RepoFile]
+
+
+def cache_folder() -> Path:
+    """Where the cache lies. It may not exist yet."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def repository_folder(repo: str) -> Path:
+    """Where the cache has what it has of `repo`."""
+    return cache_folder() / f"{_PREFIX}{repo.replace('/', '--')}"
+
+
+def snapshots() -> Iterator[Snapshot]:
+    """Of all models in the cache, by their names."""
+    for folder in sorted(cache_folder().glob(f"{_PREFIX}*/snapshots/*")):
+        name = folder.parents[1].name.removeprefix(_PREFIX)
+        yield _read(name.replace("--", "/", 1), folder)
+
+
+def snapshot(repo: str, revision: str) -> Snapshot | None:
+    """What the cache has of this revision, a branch or a commit: "" is the default branch."""
+    base = repository_folder(repo)
+    ref = base / "refs" / (revision or "main")
+    commit = ref.read_text().strip() if ref.is_file() else revision
+    folder = base / "snapshots" / commit
+    return _read(repo, folder) if commit and folder.is_dir() else None
+
+
+def _read(repo: str, folder: Path) -> Snapshot:
+    files = [
+        RepoFile(path.relative_to(folder).as_posix(), path.stat().st_size)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()  # and no link that leads nowhere
+    ]
+    return Snapshot(repo, folder.name, folder, files)

@@ -1,0 +1,54 @@
+"""Brings a .gguf file from an address that is no hub's, into a folder of our own."""
+
+import hashlib
+import logging
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from srt.hub.names import Link
+from srt.hub.offer import shown
+from srt.hub.progress import Progress
+from srt.hub.transfer import bring
+from srt.machine import cache_folder
+from srt.wire.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 15.0
+
+
+def fetch_link(link: Link) -> Path:
+    """The file, in the cache. One that lies there already is taken as it is: the folder is that of
+    the address and of the version (ETag, size) that the server names. If the server does not
+    answer, the last one of this address is taken.
+
+    Raises ConfigError.
+    """
+    name = Path(unquote(urlsplit(link.url).path)).name
+    digest = hashlib.blake2b(link.url.encode(), digest_size=8).hexdigest()
+    folder = cache_folder() / "models" / digest
+    try:
+        answer = httpx.head(link.url, follow_redirects=True, timeout=_TIMEOUT_S)
+        answer.raise_for_status()
+    except httpx.HTTPError as error:
+        there = sorted(folder.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime)
+        if there and isinstance(error, httpx.TransportError):
+            log.warning("%s cannot be reached; the file is taken from the cache", link.url)
+            return there[-1]
+        raise ConfigError(f"model {link.url}: {error}") from error
+    size = int(answer.headers.get("content-length", -1))
+    version = f"{answer.headers.get('etag', '')} {size}"
+    target = folder / hashlib.blake2b(version.encode(), digest_size=8).hexdigest() / name
+    if target.exists():
+        return target
+    log.info("bring   %s, %s, to %s", link.url, shown(size), target.parent)
+    try:
+        with Progress(str(link), size) as progress:
+            bring(str(answer.url), {}, target, size, "", progress)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"model {link.url}: {error}; start again: it goes on there") from error
+    return target

@@ -1,0 +1,68 @@
+"""How far a download is: a bar on a terminal, elsewhere a line from time to time."""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from srt.hub.offer import shown
+
+log = logging.getLogger(__name__)
+
+_LINE_EVERY_S = 5.0
+
+
+class Progress:
+    """Of `total` bytes, counted by several threads. Use it in `with`."""
+
+    def __init__(self, name: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._total, self._clock = name, total, clock
+        self._done = self._since_start = 0
+        self._started = self._said = clock()
+        self._lock = threading.Lock()
+        self._bar: Any = None
+
+    def __enter__(self) -> "Progress":
+        if sys.stderr.isatty():
+            from tqdm import tqdm  # huggingface_hub brings it
+
+            self._bar = tqdm(
+                total=self._total, desc=self._name, unit="B", unit_scale=True, unit_divisor=1024
+            )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def have(self, num_bytes: int) -> None:
+        """So many were there already; negative: they were not, after all."""
+        self._count(num_bytes, 0)
+
+    def add(self, num_bytes: int) -> None:
+        """So many have arrived."""
+        self._count(num_bytes, num_bytes)
+
+    def _count(self, num_bytes: int, arrived: int) -> None:
+        with self._lock:
+            self._done += num_bytes
+            self._since_start += arrived
+            if self._bar is not None:
+                self._bar.update(num_bytes)
+            elif self._clock() - self._said >= _LINE_EVERY_S:
+                self._said = self._clock()
+                self._say()
+
+    def _say(self) -> None:
+        rate = self._since_start / max(self._said - self._started, 1e-9)
+        left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 else ""
+        log.info(
+            "        %s of %s (%.0f %%), %s/s%s",
+            shown(self._done),
+            shown(self._total),
+            100 * self._done / max(self._total, 1),
+            shown(int(rate)),
+            left,
+        )

@@ -1,0 +1,65 @@
+"""A server of a model of the hub: brought, served by its name, and found again without the hub."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from srt.files.model_files import resolve_model
+from tests.e2e.server import running_server
+from tests.hub_server import Hub, Repo, running_hub
+
+TOKEN = "hf_tokentokentoken"
+NAME = "org/smollm2:Q4_1"
+REQUEST = {"model": NAME, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    return resolve_model("smollm2").path.read_bytes()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    return tmp_path
+
+
+def test_a_server_of_a_model_of_the_hub(
+    content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = Repo({"SmolLM2-Q4_1.gguf": content, "SmolLM2-Q8_0.gguf": b""}, needs=TOKEN)
+    with running_hub(Hub({"org/smollm2": repo})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        with running_server(home, "--model", NAME) as server:
+            models = httpx.get(f"{server.url}/v1/models").json()["data"]
+            assert [model["id"] for model in models] == [NAME]
+            first = httpx.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()
+            info = httpx.get(f"{server.url}/server_info").text
+            assert "93.8 MiB" in server.log()
+            assert TOKEN not in server.log() + info
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with running_server(home, "--model", NAME) as server:
+        again = httpx.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()
+    assert first["choices"] == again["choices"]
+
+
+def test_a_model_that_cannot_be_had_says_why(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = Repo({"a-Q4_0.gguf": bytes(2048), "a-Q8_0.gguf": bytes(4096)})
+    with running_hub(Hub({"org/some": repo})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        command = [sys.executable, "-m", "srt.launch", "--model"]
+        for name, message in (
+            ("org/some", "org/some:Q8_0"),
+            ("org/none", "the hub has no model 'org/none'"),
+        ):
+            done = subprocess.run(
+                [*command, name], capture_output=True, text=True, timeout=60, env=os.environ
+            )
+            assert done.returncode == 2 and message in done.stderr
+            assert "Traceback" not in done.stderr and TOKEN not in done.stderr

@@ -1,0 +1,318 @@
+"""Bringing models from a hub that fails as hubs do, by the unmodified huggingface_hub."""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
+from srt.hub import model_here, transfer
+from srt.hub.cache import snapshots
+from srt.hub.names import HubName
+from srt.hub.repository import fetch
+from srt.wire.errors import ConfigError
+from tests.hub_server import Hub, Repo, etag_of, running_hub
+
+# More than is brought in one go, and more than a file of the hub that is kept by its id.
+LARGE = bytes(range(256)) * 2**16
+SMALL = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "modeling.py": b"import os"}
+SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
+TOKEN = "hf_secretsecret"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    repos = {
+        "org/plain": Repo(SMALL | {"model.safetensors": LARGE}),
+        "org/sharded": Repo(
+            SMALL
+            | {"model.safetensors.index.json": INDEX, SHARDS[0]: LARGE, SHARDS[1]: LARGE[::-1]},
+        ),
+        "org/gguf": Repo({"a-Q4_0.gguf": LARGE, "a-Q8_0.gguf": LARGE + b"8"}),
+        "org/split": Repo({f"a-Q8_0-0000{i}-of-00002.gguf": LARGE + b"%d" % i for i in (1, 2)}),
+        "org/private": Repo(SMALL | {"model.safetensors": LARGE}, needs=TOKEN),
+        "org/gated": Repo(SMALL | {"model.safetensors": LARGE}, needs=TOKEN, is_gated=True),
+        "org/pinned": Repo(SMALL | {"model.safetensors": b"x"}, "b" * 40, ("main", "v1")),
+    }
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    with running_hub(Hub(repos)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        yield hub
+
+
+def blobs(tmp_path: Path, repo: str) -> list[str]:
+    folder = tmp_path / "hub" / f"models--{repo.replace('/', '--')}" / "blobs"
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def test_the_library_takes_our_hub_for_one(hub: Hub, tmp_path: Path) -> None:
+    """What the tests below rest on."""
+    folder = Path(huggingface_hub.snapshot_download("org/sharded"))
+    for path, content in hub.repos["org/sharded"].files.items():
+        assert (folder / path).read_bytes() == content
+    info = huggingface_hub.HfApi().model_info("org/plain", files_metadata=True)
+    assert {each.rfilename: each.size for each in info.siblings or ()}["config.json"] == 8
+
+
+def test_a_directory(hub: Hub, tmp_path: Path) -> None:
+    folder = fetch(HubName("org/plain"))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("config.json", "model.safetensors", "tokenizer.json"),
+    ]
+    assert (folder / "model.safetensors").read_bytes() == LARGE
+    # The library finds it, without asking for a file again.
+    hub.asked.clear()
+    found = huggingface_hub.hf_hub_download("org/plain", "model.safetensors")
+    assert Path(found) == folder / "model.safetensors"
+    assert not [each for each in hub.asked if each.startswith("GET")]
+
+
+def test_the_second_time_only_the_list_is_asked_for(hub: Hub) -> None:
+    first = fetch(HubName("org/plain"))
+    hub.asked.clear()
+    assert fetch(HubName("org/plain")) == first
+    assert hub.asked == ["GET /api/models/org/plain"]
+
+
+def test_what_the_library_has_brought_is_taken(hub: Hub) -> None:
+    folder = Path(huggingface_hub.snapshot_download("org/sharded"))
+    hub.asked.clear()
+    assert fetch(HubName("org/sharded")) == folder
+    assert hub.asked == ["GET /api/models/org/sharded"]
+
+
+def test_shards_and_a_split_file(hub: Hub) -> None:
+    folder = fetch(HubName("org/sharded"))
+    assert (folder / SHARDS[1]).read_bytes() == LARGE[::-1]
+    first = fetch(HubName("org/split"))
+    assert first.name == "a-Q8_0-00001-of-00002.gguf"
+    assert first.with_name("a-Q8_0-00002-of-00002.gguf").read_bytes() == LARGE + b"2"
+
+
+def test_a_quantisation(hub: Hub, tmp_path: Path) -> None:
+    path = fetch(HubName("org/gguf", variant="Q8_0"))
+    assert path.name == "a-Q8_0.gguf" and path.read_bytes() == LARGE + b"8"
+    assert blobs(tmp_path, "org/gguf") == [etag_of(LARGE + b"8")]
+    with pytest.raises(ConfigError, match="name one"):
+        fetch(HubName("org/gguf"))
+
+
+def test_revisions(hub: Hub) -> None:
+    paths = {fetch(HubName("org/pinned", revision)) for revision in ("", "v1", "b" * 40)}
+    assert [path.name for path in paths] == ["b" * 40]
+    with pytest.raises(ConfigError, match="has no revision 'v2'"):
+        fetch(HubName("org/pinned", "v2"))
+
+
+def test_large_files_may_lie_elsewhere_and_the_token_stays(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with running_hub(Hub({"": hub.repos["org/private"]})) as other:
+        hub.other = other.url
+        folder = fetch(HubName("org/private"))
+        assert (folder / "model.safetensors").read_bytes() == LARGE
+        assert hub.tokens == {TOKEN}
+        assert other.tokens == {""}
+
+
+def test_a_connection_that_breaks_is_taken_up(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub.cut_after, hub.cuts = 12_000_000, 1
+    folder = fetch(HubName("org/plain"))
+    assert (folder / "model.safetensors").read_bytes() == LARGE
+    assert hub.ranges == ["bytes=10485760-"]  # the library writes 10 MiB at once
+
+
+def test_a_download_goes_on_where_an_earlier_one_ended(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub.cut_after, hub.cuts = 0, 100  # nothing arrives any more
+    etag = etag_of(LARGE)
+    folder = tmp_path / "hub" / "models--org--plain" / "blobs"
+    folder.mkdir(parents=True)
+    partial = folder / f"{etag}.incomplete"
+    partial.write_bytes(LARGE[:5_000_000])
+    with pytest.raises(ConfigError, match="org/plain"):
+        fetch(HubName("org/plain"))
+    assert partial.stat().st_size == 5_000_000
+    hub.cuts = 0
+    hub.ranges.clear()
+    path = fetch(HubName("org/plain")) / "model.safetensors"
+    assert path.read_bytes() == LARGE
+    assert hub.ranges == ["bytes=5000000-"]
+    assert etag in blobs(tmp_path, "org/plain") and not partial.exists()
+
+
+@pytest.mark.parametrize("there", [b"not what it begins with", LARGE + b"more"])
+def test_what_lay_there_was_of_something_else(hub: Hub, tmp_path: Path, there: bytes) -> None:
+    folder = tmp_path / "hub" / "models--org--plain" / "blobs"
+    folder.mkdir(parents=True)
+    (folder / f"{etag_of(LARGE)}.incomplete").write_bytes(there)
+    if len(there) < len(LARGE):
+        with pytest.raises(ConfigError, match="SHA-256 differs"):
+            fetch(HubName("org/plain"))
+    assert (fetch(HubName("org/plain")) / "model.safetensors").read_bytes() == LARGE
+
+
+def test_a_wrong_hash_is_not_kept(hub: Hub, tmp_path: Path) -> None:
+    hub.damages = True
+    with pytest.raises(ConfigError, match="SHA-256 differs"):
+        fetch(HubName("org/plain"))
+    assert etag_of(LARGE) not in " ".join(blobs(tmp_path, "org/plain"))
+    hub.damages = False
+    assert (fetch(HubName("org/plain")) / "model.safetensors").read_bytes() == LARGE
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_hub_is_asked_again(hub: Hub, status: int) -> None:
+    hub.busy = [status, status]
+    assert (fetch(HubName("org/plain")) / "config.json").exists()
+
+
+def test_a_hub_that_stays_busy(hub: Hub) -> None:
+    hub.busy = [429] * 20
+    with pytest.raises(ConfigError, match="answered 429: too many requests"):
+        fetch(HubName("org/plain"))
+
+
+def test_a_hub_that_is_busy_for_long_is_not_waited_for(hub: Hub) -> None:
+    hub.busy, hub.retry_after = [429] * 20, "3600"
+    with pytest.raises(ConfigError, match="too many requests"):
+        fetch(HubName("org/plain"))
+    assert len(hub.asked) == 1
+
+
+def test_a_hub_that_is_busy_but_the_model_is_here(hub: Hub) -> None:
+    folder = fetch(HubName("org/plain"))
+    hub.busy = [503] * 20
+    assert fetch(HubName("org/plain")) == folder
+
+
+@pytest.mark.parametrize(
+    ("repo", "token", "message"),
+    [
+        ("org/gated", "", "is gated, and there is no token: accept its terms"),
+        ("org/gated", "hf_other", "is gated, this token has no access"),
+        ("org/private", "", "the hub has no model 'org/private', or is private: set HF_TOKEN"),
+        ("org/private", "hf_other", "or this token may not see it"),
+        ("org/nothing", "", "the hub has no model 'org/nothing'"),
+        ("org/nothing", "hf_other", "is it spelled right"),
+    ],
+)
+def test_who_may_not(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, repo: str, token: str, message: str
+) -> None:
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(ConfigError, match=message) as error:
+        fetch(HubName(repo))
+    assert not token or token not in str(error.value)
+
+
+def test_who_may(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    for repo in ("org/gated", "org/private"):
+        assert (fetch(HubName(repo)) / "model.safetensors").read_bytes() == LARGE
+
+
+def test_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fetch(HubName("org/plain"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.asked.clear()
+    assert fetch(HubName("org/plain")) == folder
+    assert fetch(HubName("org/plain", "a" * 40)) == folder
+    with pytest.raises(ConfigError, match=r"org/sharded is not in .*HF_HUB_OFFLINE is set"):
+        fetch(HubName("org/sharded"))
+    assert hub.asked == []
+
+
+def test_offline_with_a_part_of_the_model(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fetch(HubName("org/sharded"))
+    (folder / SHARDS[1]).unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match="00002-of-00002"):
+        fetch(HubName("org/sharded"))
+
+
+def test_nobody_is_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fetch(HubName("org/plain"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert fetch(HubName("org/plain")) == folder
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        fetch(HubName("org/sharded"))
+
+
+def test_no_space(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=2**25)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    with pytest.raises(ConfigError, match=r"16\.0 MiB are to be brought .* has 32\.0 MiB free"):
+        fetch(HubName("org/plain"))
+    assert blobs(tmp_path, "org/plain") == []
+
+
+def test_no_memory(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srt.hub.repository.memory_available", lambda: 2**28 + 2**20)
+    with pytest.raises(ConfigError, match=r"weights take 16\.0 MiB of memory, and 1\.0 MiB"):
+        fetch(HubName("org/plain"))
+    assert blobs(tmp_path, "org/plain") == []
+    assert fetch(HubName("org/plain"), checks_memory=False).is_dir()
+
+
+def test_two_processes_bring_one_file(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_STILL_S", 0.0)
+    folder = tmp_path / "hub" / "models--org--plain" / "blobs"
+    folder.mkdir(parents=True)
+    with (folder / f"{etag_of(LARGE)}.incomplete").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another process holds"):
+            fetch(HubName("org/plain"))
+    assert (fetch(HubName("org/plain")) / "model.safetensors").read_bytes() == LARGE
+
+
+def test_names_that_are_given(hub: Hub) -> None:
+    here = model_here("org/gguf:q4_0")
+    assert here.name == "org/gguf:q4_0" and here.model.endswith("/a-Q4_0.gguf")
+    assert model_here("smollm2") == ("smollm2", "")
+    assert model_here(f"{hub.url}/org/gguf/resolve/main/a-Q4_0.gguf").model == here.model
+
+
+def test_the_cache_lists_them(hub: Hub) -> None:
+    fetch(HubName("org/plain"))
+    fetch(HubName("org/gguf", variant="Q4_0"))
+    found = {each.repo: {file.path for file in each.files} for each in snapshots()}
+    assert found == {
+        "org/plain": {"config.json", "model.safetensors", "tokenizer.json"},
+        "org/gguf": {"a-Q4_0.gguf"},
+    }
+
+
+def test_a_file_of_another_server(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with running_hub(Hub({"": Repo({"a-Q4_0.gguf": LARGE})})) as other:
+        url = f"{other.url}/elsewhere/a-Q4_0.gguf"
+        here = model_here(url)
+        assert here.name == "a-Q4_0" and Path(here.model).read_bytes() == LARGE
+        other.asked.clear()
+        assert model_here(url) == here
+        assert other.asked == ["HEAD /elsewhere/a-Q4_0.gguf"] and other.tokens == {""}
+        with pytest.raises(ConfigError, match="404"):
+            model_here(f"{other.url}/elsewhere/b.gguf")
+    assert model_here(url) == here
