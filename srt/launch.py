@@ -17,6 +17,7 @@ from srt.hub import with_model_here
 from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
+from srt.sizing import sized
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
             print(as_toml(settings), end="")
             return 0
         _stop_with_parent()
-        return uvloop.run(_serve(with_model_here(settings.args)))
+        args = sized(with_model_here(settings.args), settings.sources)
+        return uvloop.run(_serve(args))
     except ConfigError as error:
         print(f"srt: {error}", file=sys.stderr)
         return 2

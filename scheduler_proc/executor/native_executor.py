@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from scheduler_proc.models.vision.base import VisionModel
 
 KV_DTYPES = {"float16": (Format.F16, np.float16), "float32": (Format.F32, np.float32)}
+# The first of the pool, for which memory is taken at once.
+_READY_SLOTS = 32768
 ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}
 
 
@@ -320,15 +322,20 @@ def _activation_bits(name: str, exact: bool, has_tiles: bool) -> int:
 class _KVMemory:
     """The pool: [layers, K and V, slots, kv_heads, head_dim].
 
-    Huge pages, where the system grants them on request: slots of a request may lie anywhere. Its
-    pages are asked for while the model is loaded, so that the first prompts do not wait for them.
+    Huge pages, where the system grants them on request: slots of a request may lie anywhere. The
+    pages of the slots that are taken first are asked for while the model is loaded, so that the
+    first prompts do not wait for them; the others when they are written.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self.format, element = KV_DTYPES[dtype]
         self.num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(element).itemsize
         self.values = huge_memory(self.num_bytes).view(element).reshape(shape)
-        Thread(target=populate, args=(ref(self.values),), name="kv-pages", daemon=True).start()
+        row_bytes = self.values[0, 0].nbytes  # K or V of a layer
+        first = min(shape[2], _READY_SLOTS) * (row_bytes // shape[2])
+        parts = [range(i * row_bytes, i * row_bytes + first) for i in range(shape[0] * shape[1])]
+        work = Thread(target=populate, args=(ref(self.values), parts), name="kv-pages", daemon=True)
+        work.start()
 
     def attach(self, layers: Any) -> None:
         """Give each layer the address of its part."""

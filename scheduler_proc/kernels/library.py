@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -350,7 +350,7 @@ class Arena:
 
 
 _MADV_POPULATE_WRITE = 23
-_POPULATED_AT_ONCE = 1 << 24  # bytes
+_AT_ONCE = 1 << 24  # bytes
 _LEFT_FREE = 1 << 30  # bytes
 
 
@@ -362,9 +362,10 @@ def huge_memory(size: int) -> np.ndarray:
     return np.frombuffer(memory, np.uint8)
 
 
-def populate(pages: "ref[np.ndarray]") -> None:
+def populate(pages: "ref[np.ndarray]", parts: Iterable[range]) -> None:
     """Have the system find the pages of an array of `huge_memory` now, not when each is first
-    written; for a thread of its own, which gets the least priority.
+    written: those of `parts`, ranges of bytes. For a thread of its own, which gets the least
+    priority.
 
     Leaves what is in it alone, also what others write meanwhile. Returns early where nobody holds
     the array any more, the system cannot do this (Linux before 5.14) or little memory is left.
@@ -374,13 +375,14 @@ def populate(pages: "ref[np.ndarray]") -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     # Not mmap.madvise, which keeps the interpreter's lock.
     madvise = ctypes.CDLL(None).madvise
-    done = 0
-    while (memory := pages()) is not None and done < memory.nbytes:
-        length = min(_POPULATED_AT_ONCE, memory.nbytes - done)
-        start = c_void_p(address(memory) + done)
-        if memory_left() < _LEFT_FREE:
-            return
-        if madvise(start, ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
-            return
-        done += length
-        del memory
+    for part in parts:
+        # Whole pages: the array begins with one.
+        for start in range(part.start // mmap.PAGESIZE * mmap.PAGESIZE, part.stop, _AT_ONCE):
+            memory = pages()
+            if memory is None or memory_left() < _LEFT_FREE:
+                return
+            place = c_void_p(address(memory) + start)
+            length = ctypes.c_size_t(min(_AT_ONCE, part.stop - start))
+            if madvise(place, length, _MADV_POPULATE_WRITE) != 0:
+                return
+            del memory

@@ -21,9 +21,11 @@ import msgspec
 
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
+from srt.files.sizes import model_sizes
 from srt.machine import cache_folder, memory_available, memory_limit, usable_cpus
 from srt.options.settings import Settings, read_settings
 from srt.ring.listener import OTHER_FILES, bind_listener
+from srt.sizing import MemoryShort, plan_for
 from srt.wire.errors import ConfigError
 
 _GIB = 2**30
@@ -150,10 +152,18 @@ def _cpu_name() -> str:
 def _memory(args: ServerArgs) -> Iterator[Finding]:
     limit, available = memory_limit(), memory_available()
     text = f"{available / _GIB:.1f} GiB available of {limit / _GIB:.1f}"
-    # The four processes and the default model's weights and pool take about this much.
-    if available < 1.5 * _GIB:
-        advice = "the default model wants 1.5: a smaller --max-total-tokens, or a larger limit"
-        yield Finding("memory", text, "warning", advice)
+    try:
+        plan = plan_for(args, model_sizes(resolve_model(args.model)), available)
+    except MemoryShort as error:
+        yield Finding("memory", f"{text}: {error}", "problem", "see above")
+        return
+    except ConfigError:  # what is wrong with the model is said below
+        yield Finding("memory", text)
+        return
+    text += f"; the pool would have {plan.pool_tokens} tokens"
+    if plan.pool_tokens < plan.context_len:
+        text += f" of {plan.context_len} that a request could have"
+        yield Finding("memory", text, "warning", "a larger limit, or a smaller model")
     else:
         yield Finding("memory", text)
 

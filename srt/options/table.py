@@ -84,7 +84,11 @@ class Option(Struct, frozen=True):
 
 GROUPS: dict[str, tuple[Option, ...]] = {
     "Which model, and how exactly": (
-        Option("model", "'smollm2' (embedded), a .gguf file or a model directory"),
+        Option(
+            "model",
+            "'smollm2' (embedded), a .gguf file, a model directory, or one of the hub: "
+            "org/name[@revision], org/name:Q4_K_M, an address",
+        ),
         Option(
             "served-model-name",
             "names that clients use, '*' is any; the first is the server's (default: the model's)",
@@ -159,7 +163,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option(
             "max-total-tokens",
-            "size of the KV pool, in tokens; 0: 32768, on CUDA what memory allows",
+            "size of the KV pool, in tokens; 0: what memory allows",
         ),
         Option("mem-fraction-static", "CUDA: part of the free memory for weights and KV pool"),
         Option(
@@ -174,7 +178,9 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
     ),
     "How many requests, and in which order": (
-        Option("max-running-requests", "requests in the batch at once"),
+        Option(
+            "max-running-requests", "requests in the batch at once; fewer where memory is short"
+        ),
         Option("max-queued-requests", "requests in flight before 429"),
         Option("max-queued-tokens", "prompt tokens in flight before 429"),
         Option("max-queue-wait", "expected wait of a new request in seconds; beyond: 429"),

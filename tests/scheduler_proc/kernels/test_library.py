@@ -219,7 +219,7 @@ class AskedSystem:
         self.calls = 0
         self.held: list[np.ndarray] = []  # released at the first call
         monkeypatch.setattr(ctypes, "CDLL", lambda name: self)
-        monkeypatch.setattr(library, "_POPULATED_AT_ONCE", mmap.PAGESIZE)
+        monkeypatch.setattr(library, "_AT_ONCE", mmap.PAGESIZE)
 
     def madvise(self, *arguments: object) -> int:
         self.calls += 1
@@ -227,10 +227,13 @@ class AskedSystem:
         return 0
 
 
-def in_a_thread(memory: "ref[np.ndarray]") -> None:
+def in_a_thread(memory: "ref[np.ndarray]", *parts: range) -> None:
     """Run `populate` in a thread of its own, as it lowers its thread's priority."""
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(library.populate, memory).result()
+        array = memory()
+        everything = () if array is None else (range(array.nbytes),)
+        del array
+        threads.submit(library.populate, memory, parts or everything).result()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
@@ -243,6 +246,13 @@ class TestPopulate:
         assert memory.sum() == 64 * 7
         memory[1::4096] = 1
         assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 64
+
+    def test_only_the_parts_that_are_asked_for(self) -> None:
+        memory = library.huge_memory(4 * 2**21)
+        in_a_thread(ref(memory), range(100, 5000), range(2**21 + 1, 2**21 + 2))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        memory[[0, 4096, 2**21]] = 1
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 3
 
     def test_stops_where_little_memory_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(library, "_LEFT_FREE", 1 << 62)

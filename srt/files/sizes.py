@@ -1,0 +1,82 @@
+"""How large a model is, from its files' headers: for those who plan memory before it is loaded."""
+
+import math
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+
+from srt.files.context import gguf_context_len, hf_context_len
+from srt.files.gguf import open_gguf
+from srt.files.model_files import ModelFiles
+from srt.files.text_config import text_config
+from srt.wire.errors import ConfigError
+
+
+class ModelSizes(NamedTuple):
+    """`weight_bytes` as the files hold them, `float32_bytes` as float32; `kv_values` are the keys
+    and values of one token in all layers; `context_len` is in tokens."""
+
+    weight_bytes: int
+    float32_bytes: int
+    kv_values: int
+    context_len: int
+
+
+class _HFKeys(Struct):
+    layers: int = field(name="num_hidden_layers")
+    hidden: int = field(name="hidden_size")
+    heads: int = field(name="num_attention_heads")
+    kv_heads: int | None = field(name="num_key_value_heads", default=None)
+    head_dim: int | None = None
+    context_len: int = field(name="max_position_embeddings", default=2048)
+
+
+class _GGUFKeys(Struct):
+    layers: int = field(name="block_count")
+    hidden: int = field(name="embedding_length")
+    heads: int = field(name="attention.head_count")
+    kv_heads: int | list[int] | None = field(name="attention.head_count_kv", default=None)
+    key_len: int | None = field(name="attention.key_length", default=None)
+    value_len: int | None = field(name="attention.value_length", default=None)
+
+
+def model_sizes(files: ModelFiles) -> ModelSizes:
+    """Of the model at `files`. Raises ConfigError if they do not say it."""
+    try:
+        return _of_gguf(files) if files.kind == "gguf" else _of_directory(files)
+    except (msgspec.MsgspecError, OSError, ZeroDivisionError, RecursionError) as error:
+        raise ConfigError(f"{files.path}: {error}") from error
+
+
+def _of_gguf(files: ModelFiles) -> ModelSizes:
+    model = open_gguf(files.path)
+    prefix = f"{model.metadata.get('general.architecture')}."
+    found = {k.removeprefix(prefix): v for k, v in model.metadata.items() if k.startswith(prefix)}
+    keys = msgspec.convert(found, _GGUFKeys)
+    heads = keys.kv_heads or keys.heads
+    of_all_layers = sum(heads) if isinstance(heads, list) else heads * keys.layers
+    head_dim = keys.hidden // keys.heads
+    kv_values = of_all_layers * ((keys.key_len or head_dim) + (keys.value_len or head_dim))
+    return ModelSizes(
+        sum(len(tensor.data) for tensor in model.tensors.values()),
+        sum(4 * math.prod(tensor.shape) for tensor in model.tensors.values()),
+        kv_values,
+        gguf_context_len(model),
+    )
+
+
+def _of_directory(files: ModelFiles) -> ModelSizes:
+    config = text_config(
+        msgspec.json.decode((files.path / "config.json").read_bytes(), type=dict[str, Any])
+    )
+    keys = msgspec.convert(config, _HFKeys)
+    head_dim = keys.head_dim or keys.hidden // keys.heads
+    num_bytes = sum(path.stat().st_size for path in files.path.glob("model*.safetensors"))
+    is_wide = str(config.get("dtype") or config.get("torch_dtype")) == "float32"
+    return ModelSizes(
+        num_bytes,
+        num_bytes if is_wide else 2 * num_bytes,
+        2 * keys.layers * (keys.kv_heads or keys.heads) * head_dim,
+        hf_context_len(config, keys.context_len),
+    )

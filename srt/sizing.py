@@ -1,0 +1,109 @@
+"""How large the KV pool and the batch are where nobody says it: by the memory that there is, of
+the machine or of the control group. CUDA devices measure their own."""
+
+import logging
+from collections.abc import Container
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from srt.args import ServerArgs
+from srt.files.model_files import resolve_model
+from srt.files.sizes import ModelSizes, model_sizes
+from srt.machine import memory_available
+from srt.wire.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_MIB, _GIB = 2**20, 2**30
+# What all processes take without weights and pool, and each further scheduler.
+_OTHERS, _SCHEDULER = 512 * _MIB, 192 * _MIB
+# Of what is left: the rest is for grammars, pictures, file caches and other programs.
+_SHARE = 0.5
+_LEAST_TOKENS = 512
+# With fewer tokens for each, requests in a batch would only push each other out.
+_TOKENS_EACH = 256
+_ROUND_TO = 512
+
+
+class MemoryShort(ConfigError):
+    """Not even the smallest pool fits."""
+
+
+class Plan(NamedTuple):
+    """What a server takes: bytes of the weights and of a token in the pool, of each replica, and
+    the sizes that were chosen, in tokens and requests."""
+
+    available: int
+    weight_bytes: int
+    token_bytes: int
+    context_len: int
+    pool_tokens: int
+    running: int
+
+    @property
+    def pool_bytes(self) -> int:
+        """Of each replica's pool once it is full."""
+        return self.pool_tokens * self.token_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.available / _GIB:.1f} GiB available, weights {self.weight_bytes / _GIB:.2f} "
+            f"GiB; pool {self.pool_tokens} tokens of {self.token_bytes / 1024:.1f} KiB: "
+            f"{self.pool_bytes / _GIB:.2f} GiB when it is full"
+        )
+
+
+def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
+    """`args` with a pool and a batch that memory has room for; `chosen` are the fields that
+    somebody has set, which stay. A model whose files do not tell its size is left alone.
+
+    Raises MemoryShort, with figures, if the model does not fit.
+    """
+    if args.is_cuda:
+        return args
+    try:
+        sizes = model_sizes(resolve_model(args.model))
+    except ConfigError as error:  # as the parts will say, if they cannot load it either
+        log.debug("the pool has its default size: %s", error)
+        return args
+    plan = plan_for(args, sizes, memory_available())
+    if args.max_total_tokens:
+        needed = args.dp * (plan.weight_bytes + args.max_total_tokens * plan.token_bytes)
+        if needed > plan.available:
+            log.warning(
+                "weights and a full pool of %d tokens take %.1f GiB, and %.1f GiB are available: "
+                "the system may end the server; without --max-total-tokens the pool would fit",
+                *(args.max_total_tokens, needed / _GIB, plan.available / _GIB),
+            )
+        return args
+    log.info("memory  %s", plan)
+    if plan.pool_tokens < plan.context_len:
+        text = "requests have room for %d tokens, of %d that the model can: memory is short"
+        log.warning(text, plan.pool_tokens, plan.context_len)
+    running = args.max_running_requests if "max_running_requests" in chosen else plan.running
+    return replace(args, max_total_tokens=plan.pool_tokens, max_running_requests=running)
+
+
+def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
+    """What `args` leave open, for a model of these sizes and so many bytes of memory.
+
+    Raises MemoryShort.
+    """
+    is_wide = args.exact or args.executor == "torch"
+    weights = sizes.float32_bytes if is_wide else sizes.weight_bytes
+    is_wide = is_wide or args.kv_cache_dtype == "float32"
+    token_bytes = sizes.kv_values * (4 if is_wide else 2)
+    rest = available - args.dp * weights - _OTHERS - (args.dp - 1) * _SCHEDULER
+    room = int(_SHARE * rest / args.dp) // token_bytes
+    tokens = min(room, args.max_running_requests * sizes.context_len)
+    if tokens < _LEAST_TOKENS:
+        raise MemoryShort(
+            f"{available / _GIB:.2f} GiB of memory are available, and the model needs "
+            f"{(args.dp * weights) / _GIB:.2f} GiB for its weights, {_OTHERS / _GIB:.2f} GiB for "
+            "what serves it, and a pool: take a smaller model or quantisation, or allow more "
+            "memory (--max-total-tokens goes without this check)"
+        )
+    tokens = tokens // _ROUND_TO * _ROUND_TO
+    running = min(args.max_running_requests, max(1, tokens // _TOKENS_EACH))
+    return Plan(available, weights, token_bytes, sizes.context_len, tokens, running)

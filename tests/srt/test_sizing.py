@@ -1,0 +1,109 @@
+"""The pool and the batch that memory has room for."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_proc.models.checkpoint import open_checkpoint
+from srt import sizing
+from srt.args import ServerArgs
+from srt.files.model_files import resolve_model
+from srt.files.sizes import ModelSizes, model_sizes
+from srt.sizing import plan_for, sized
+from srt.wire.errors import ConfigError
+
+MIB, GIB = 2**20, 2**30
+# As SmolLM2-135M has them.
+SIZES = ModelSizes(94 * MIB, 513 * MIB, 11520, 8192)
+ARGS = ServerArgs()
+
+
+def test_sizes_of_the_default_model() -> None:
+    files = resolve_model("smollm2")
+    found, config = model_sizes(files), open_checkpoint(files).config
+    assert found.kv_values == 2 * config.layers * config.kv_heads * config.head_dim
+    assert found.context_len == config.context_len
+    assert 0 < files.path.stat().st_size - found.weight_bytes < 4 * MIB
+    assert found.float32_bytes == 4 * 134_515_008
+
+
+def test_sizes_of_a_directory(tmp_path: Path) -> None:
+    config = '"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4'
+    (tmp_path / "config.json").write_text(
+        f'{{{config}, "num_key_value_heads": 2, "max_position_embeddings": 128}}'
+    )
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(bytes(1000))
+    (tmp_path / "model-00002-of-00002.safetensors").write_bytes(bytes(500))
+    files = resolve_model(str(tmp_path))
+    assert model_sizes(files) == ModelSizes(1500, 3000, 2 * 3 * 2 * 16, 128)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="num_hidden_layers"):
+        model_sizes(files)
+
+
+def test_half_of_what_is_left() -> None:
+    plan = plan_for(ARGS, SIZES, 2 * GIB)
+    assert plan.pool_bytes <= (2 * GIB - 94 * MIB - 512 * MIB) / 2 < plan.pool_bytes + 512 * 23040
+    assert plan.running == 64
+
+
+def test_no_more_than_the_batch_can_use() -> None:
+    assert plan_for(ARGS, SIZES, 1000 * GIB).pool_tokens == 64 * 8192
+
+
+def test_wide_weights_and_caches() -> None:
+    plain, exact = (plan_for(args, SIZES, 8 * GIB) for args in (ARGS, ServerArgs(exact=True)))
+    assert exact.weight_bytes == 513 * MIB and exact.token_bytes == 2 * plain.token_bytes
+
+
+def test_replicas_share() -> None:
+    alone, shared = (plan_for(ServerArgs(dp=dp), SIZES, 4 * GIB).pool_tokens for dp in (1, 2))
+    assert 2 * shared < alone
+
+
+def test_a_short_memory_has_a_small_batch() -> None:
+    plan = plan_for(ARGS, SIZES, 94 * MIB + 512 * MIB + 2 * 23040 * 2000)
+    assert (plan.pool_tokens, plan.running) == (1536, 6)
+
+
+def test_what_does_not_fit_says_the_figures() -> None:
+    with pytest.raises(ConfigError, match=r"0\.59 GiB of memory are available.* 0\.09 GiB for its"):
+        plan_for(ARGS, SIZES, 600 * MIB)
+
+
+@given(st.integers(0, 64 * GIB), st.integers(1, 8), st.integers(1, 200))
+def test_never_more_than_there_is(available: int, dp: int, running: int) -> None:
+    args = ServerArgs(dp=dp, max_running_requests=running)
+    try:
+        plan = plan_for(args, SIZES, available)
+    except ConfigError:
+        return
+    assert dp * (plan.weight_bytes + plan.pool_bytes) < available
+    assert 1 <= plan.running <= running and plan.pool_tokens >= 512
+
+
+def test_what_was_chosen_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sizing, "memory_available", lambda: 700 * MIB)
+    few = sized(ARGS, {})
+    assert few.max_total_tokens == 2048 and few.max_running_requests == 8
+    assert "memory is short" in caplog.text
+    assert sized(ARGS, {"max_running_requests": "a file"}).max_running_requests == 64
+    chosen = ServerArgs(max_total_tokens=100_000)
+    assert sized(chosen, {}) == chosen
+    assert "the system may end the server" in caplog.text
+    assert sized(ServerArgs(device="cuda"), {}) == ServerArgs(device="cuda")
+
+
+def test_a_model_of_unknown_size_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
+    args = ServerArgs(model=str(tmp_path))
+    with caplog.at_level(logging.INFO):
+        assert sized(args, {}) == args
+    assert args.pool_tokens == 32768
