@@ -349,7 +349,7 @@ class Arena:
             return self._piece[start : start + size]
 
 
-_MADV_POPULATE_WRITE = 23
+_MADV_DONTNEED, _MADV_POPULATE_WRITE = 4, 23
 _AT_ONCE = 1 << 24  # bytes
 _LEFT_FREE = 1 << 30  # bytes
 
@@ -360,6 +360,18 @@ def huge_memory(size: int) -> np.ndarray:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
+
+
+def let_go(mapped: np.ndarray) -> None:
+    """Say that this part of a mapped file is not needed for now: it stays in the system's cache,
+    not in this process's memory. Only whole pages of it, so that neighbours stay."""
+    if not sys.platform.startswith("linux"):
+        return
+    start = -(-address(mapped) // mmap.PAGESIZE) * mmap.PAGESIZE
+    stop = (address(mapped) + mapped.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if stop > start:
+        madvise = ctypes.CDLL(None).madvise
+        madvise(c_void_p(start), ctypes.c_size_t(stop - start), _MADV_DONTNEED)
 
 
 def populate(pages: "ref[np.ndarray]", parts: Iterable[range]) -> None:

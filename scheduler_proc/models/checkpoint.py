@@ -40,11 +40,13 @@ _SAFETENSORS_TYPES = {"F32": F32, "F16": F16, "BF16": BF16}
 
 
 class RawTensor(NamedTuple):
-    """A tensor as the file holds it: ggml type id, shape, bytes."""
+    """A tensor as the file holds it: ggml type id, shape, bytes; `is_mapped` if these lie in a
+    mapping of the file."""
 
     ggml_type: int
     shape: tuple[int, ...]
     data: np.ndarray  # [nbytes] uint8
+    is_mapped: bool = False
 
     def float32(self) -> np.ndarray:
         """The values of a tensor of plain numbers, [*shape] float32."""
@@ -65,6 +67,7 @@ class Checkpoint(Protocol):
     path: Path
     config: DecoderConfig
     interleaved_rope: bool
+    num_bytes: int  # of the tensors in the files
 
     def names(self) -> Iterable[str]:
         """Every tensor in the files; a GGUF tensor without a Hugging Face name keeps its own."""
@@ -107,6 +110,7 @@ class GGUFCheckpoint:
         self.config = config_from_gguf(file)
         arch = file.metadata["general.architecture"]
         self.interleaved_rope = arch == "llama"
+        self.num_bytes = sum(len(tensor.data) for tensor in file.tensors.values())
         self._tensors = {hf_name(arch, name): tensor for name, tensor in file.tensors.items()}
         divisors = [self._tensors.pop(name, None) for name in (*ROPE_DIVISORS, ROPE_BEYOND)]
         self._rope_divisors = divisors[0] or divisors[1]
@@ -138,7 +142,7 @@ class GGUFCheckpoint:
 
 
 def _raw(tensor: GGUFTensor) -> RawTensor:
-    return RawTensor(tensor.ggml_type, tensor.shape, np.frombuffer(tensor.data, np.uint8))
+    return RawTensor(tensor.ggml_type, tensor.shape, np.frombuffer(tensor.data, np.uint8), True)
 
 
 def dequantise(data: np.ndarray, ggml_type: int) -> np.ndarray:
@@ -170,6 +174,7 @@ class SafetensorsCheckpoint:
             stored |= {name: own for name, own in named.items() if name}
             self._files.update(dict.fromkeys((n for n in named if n), file))
         self._stored = stored
+        self.num_bytes = sum(file.num_bytes for file in set(self._files.values()))
         if self.config.tie_embeddings and self._has_own_head():
             self.config = replace(self.config, tie_embeddings=False)
 
@@ -203,7 +208,8 @@ class SafetensorsCheckpoint:
         kind = self._header(name).dtype
         if kind not in _SAFETENSORS_TYPES:
             raise ConfigError(f"{self.path}: tensor {name} is of type {kind}")
-        return RawTensor(_SAFETENSORS_TYPES[kind], self.shape(name), self._data(name))
+        data = self._data(name)
+        return RawTensor(_SAFETENSORS_TYPES[kind], self.shape(name), data, not data.flags.owndata)
 
     def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         return self._files[name].rows(self._stored[name], start, stop)

@@ -20,6 +20,7 @@ from scheduler_proc.kernels.library import (
     Matrix,
     Source,
     address,
+    let_go,
     pointer,
 )
 from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
@@ -28,6 +29,7 @@ from scheduler_proc.models.recode import for_kernels
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
 from srt.files.gguf import BLOCK_TYPES
+from srt.progress import Progress
 from srt.wire.errors import ConfigError
 
 QUANTIZATIONS = ("none", "q8", "q4")
@@ -132,8 +134,13 @@ class _Packer:
         self._choice = choice
         self._arrays: list[np.ndarray] = []
         self._arena = Arena()
+        self._progress = Progress("weights", checkpoint.num_bytes)
 
     def model(self) -> PackedModel:
+        with self._progress:
+            return self._model()
+
+    def _model(self) -> PackedModel:
         config = self._checkpoint.config
         layers = (Layer * config.layers)()
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -182,6 +189,9 @@ class _Packer:
         source = Source(raw.ggml_type)
         chosen = self._choice.format(name, source, inputs, stored.ggml_type)
         data = self._library.pack(source, raw.data, rows, inputs, chosen, order, self._arena)
+        if stored.is_mapped:
+            let_go(stored.data)
+        self._progress.add(len(stored.data))
         return Matrix(chosen, rows, inputs, address(self._keep(data)))
 
     def _floats(self, name: str) -> "ctypes._Pointer[c_float]":

@@ -53,6 +53,11 @@ class SafetensorsFile:
         self.tensors = {n: msgspec.json.decode(raw, type=Stored) for n, raw in header.items()}
         self._data = np.frombuffer(data, np.uint8)[start:]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors."""
+        return len(self._data)
+
     def data(self, name: str) -> np.ndarray:
         """The tensor's bytes: uint8 [nbytes]."""
         start, stop = self.tensors[name].data_offsets

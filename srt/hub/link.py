@@ -8,10 +8,9 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from srt.hub.names import Link
-from srt.hub.offer import shown
-from srt.hub.progress import Progress
 from srt.hub.transfer import bring
 from srt.machine import cache_folder
+from srt.progress import Progress, shown
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from srt.hub.names import HubName
+from srt.progress import shown
 from srt.wire.errors import ConfigError
 
-_GIB, _MIB = 2**30, 2**20
 _SPLIT = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})$")
 _QUANTISATION = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|F16|F32|FP16|FP32|MXFP\d\w*))(?=$|[-.])",
@@ -123,13 +123,6 @@ def table(name: HubName, found: Sequence[Variant], room: int) -> str:
         rows.append((str(own) if is_plain else f"hf://{own}", variant.size, fits))
     width = max(len(row[0]) for row in rows)
     return "\n".join(f"  {text:{width}}  {shown(size):>9}{fits}" for text, size, fits in rows)
-
-
-def shown(num_bytes: int) -> str:
-    """A size, as people read it."""
-    if num_bytes >= _GIB:
-        return f"{num_bytes / _GIB:.1f} GiB"
-    return f"{num_bytes / _MIB:.1f} MiB"
 
 
 def _named(name: HubName, files: Sequence[RepoFile], room: int) -> Variant:

@@ -12,10 +12,10 @@ from typing import TypeVar
 from srt.hub import cache
 from srt.hub.errors import as_config_error, is_network, status_of
 from srt.hub.names import HubName
-from srt.hub.offer import Chosen, RepoFile, choose, shown
-from srt.hub.progress import Progress
+from srt.hub.offer import Chosen, RepoFile, choose
 from srt.hub.transfer import bring, headers_for
 from srt.machine import memory_available
+from srt.progress import Progress, shown
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from srt.hub.offer import shown
-from srt.hub.progress import Progress
+from srt.progress import Progress, shown
 from srt.wire.errors import ConfigError
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

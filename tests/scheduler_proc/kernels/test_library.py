@@ -212,6 +212,17 @@ class TestNative:
         assert (out == 0).all()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
+def test_a_part_of_a_file_that_is_let_go_can_be_read_again(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 5 * mmap.PAGESIZE, np.uint8)
+    (tmp_path / "file").write_bytes(content.tobytes())
+    with (tmp_path / "file").open("rb") as file:
+        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    for part in (slice(None), slice(100, 200), slice(100, 3 * mmap.PAGESIZE + 7)):
+        library.let_go(mapped[part])
+        assert np.array_equal(mapped, content)
+
+
 class AskedSystem:
     """Replaces madvise, and is asked for one page at a time."""
 

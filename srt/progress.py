@@ -1,4 +1,4 @@
-"""How far a download is: a bar on a terminal, elsewhere a line from time to time."""
+"""How far something is that counts bytes: a bar on a terminal, elsewhere a line now and then."""
 
 import logging
 import sys
@@ -7,15 +7,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from srt.hub.offer import shown
-
 log = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 5.0
+_BAR_AFTER_S = 1.0
+_GIB, _MIB = 2**30, 2**20
+
+
+def shown(num_bytes: int) -> str:
+    """A size, as people read it."""
+    if num_bytes >= _GIB:
+        return f"{num_bytes / _GIB:.1f} GiB"
+    return f"{num_bytes / _MIB:.1f} MiB"
 
 
 class Progress:
-    """Of `total` bytes, counted by several threads. Use it in `with`."""
+    """Of `total` bytes, counted by several threads. Use it in `with`. What is done in a second
+    shows nothing."""
 
     def __init__(self, name: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._total, self._clock = name, total, clock
@@ -26,10 +34,16 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if sys.stderr.isatty():
-            from tqdm import tqdm  # huggingface_hub brings it
+            from tqdm import tqdm
 
             self._bar = tqdm(
-                total=self._total, desc=self._name, unit="B", unit_scale=True, unit_divisor=1024
+                total=self._total,
+                desc=self._name,
+                unit="B",
+                unit_scale=True,
+                unit_divisor=1024,
+                delay=_BAR_AFTER_S,
+                leave=False,
             )
         return self
 
@@ -59,7 +73,8 @@ class Progress:
         rate = self._since_start / max(self._said - self._started, 1e-9)
         left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 else ""
         log.info(
-            "        %s of %s (%.0f %%), %s/s%s",
+            "%s: %s of %s (%.0f %%), %s/s%s",
+            self._name,
             shown(self._done),
             shown(self._total),
             100 * self._done / max(self._total, 1),
