@@ -52,7 +52,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "gateway": "tasks wire answers files args ring client",
         "sizing": "wire files args machine",
         "launch": "wire files args hub options ring gateway sizing",
-        "commands": "wire files machine args options ring sizing chat launch",
+        "commands": "wire files machine args progress hub options ring sizing chat launch",
         "offline": "wire client hub launch",
         "llm": "wire files client hub offline",
     },

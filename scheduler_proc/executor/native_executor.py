@@ -29,6 +29,7 @@ from scheduler_proc.kernels.library import (
     populate,
 )
 from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.models.excerpt import FirstLayers
 from scheduler_proc.models.packed import Packing, native_attn_scale, pack_model, pool_shape
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
@@ -48,7 +49,8 @@ ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}
 class NativeExecutor:
     """A MediaExecutor. `exact` holds weights and KV as float32: for parity with a reference.
     `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights.
-    `vision` is what encodes media, if the model sees any.
+    `vision` is what encodes media, if the model sees any. With `num_layers` it is a model of the
+    first layers alone, which is good for measuring only.
 
     Raises ConfigError for a model or an option that the kernels cannot run, NativeUnavailable if
     there is no library.
@@ -69,10 +71,13 @@ class NativeExecutor:
         share_prefixes: bool = True,
         isa: str | None = None,
         vision: "VisionModel | None" = None,
+        num_layers: int | None = None,
     ) -> None:
         num_threads = num_threads or usable_cpus()
         self._library: Library = load()
         checkpoint = open_checkpoint(files)
+        if num_layers is not None:
+            checkpoint = FirstLayers(checkpoint, num_layers)
         config = checkpoint.config
         self.dtype: object = _kv_dtype(kv_dtype, exact)
         self.vocab_size = config.vocab_size

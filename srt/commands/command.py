@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from srt import chat, launch
-from srt.commands import doctor
+from srt.commands import doctor, models
 from srt.options.unknown import instead_of
 
 _HELP = """usage: srt COMMAND [--OPTION VALUE ...]
@@ -12,6 +12,7 @@ _HELP = """usage: srt COMMAND [--OPTION VALUE ...]
 commands:
   serve [MODEL]   serve a model over HTTP and ZeroMQ until Ctrl-C
   chat            chat in the terminal with a server that runs
+  models          list the models of this machine, whether they fit, and how fast they are
   doctor          look for what would keep a server from starting, or slow it down
 
 `srt COMMAND --help` lists the options of a command.
@@ -35,5 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "serve": lambda words: launch.main(words, prog="srt serve"),
     "chat": lambda words: chat.main(words, prog="srt chat"),
+    "models": models.main,
     "doctor": doctor.main,
 }

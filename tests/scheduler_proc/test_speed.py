@@ -1,0 +1,54 @@
+"""What is measured to say how fast a model would be."""
+
+import numpy as np
+import pytest
+
+from scheduler_proc import speed
+from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.kernels.library import NativeUnavailable, load
+from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.models.excerpt import FirstLayers
+from scheduler_proc.models.tensors import check_tensors
+from srt.files.model_files import resolve_model
+
+FILES = resolve_model("smollm2")
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> None:
+    try:
+        load()
+    except NativeUnavailable as error:
+        pytest.skip(str(error))
+
+
+def test_the_first_layers_are_a_model() -> None:
+    whole = open_checkpoint(FILES)
+    part = FirstLayers(whole, 3)
+    check_tensors(part)
+    assert part.config.layers == 3
+    assert 0.1 < part.num_bytes / whole.num_bytes < 0.6
+    assert np.array_equal(part.raw("model.norm.weight").data, whole.raw("model.norm.weight").data)
+
+
+def test_all_layers_compute_what_the_model_does() -> None:
+    results = []
+    for layers in (None, 30, 29):
+        executor = NativeExecutor(FILES, max_total_tokens=300, num_threads=1, num_layers=layers)
+        results.append(int(executor.run(speed._step(0, 256)).next_ids[0]))
+        executor.close()
+    assert results[0] == results[1]
+
+
+def test_a_line_through_two_excerpts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+
+    def measured(files: object, layers: int | None) -> float:
+        asked.append(layers)
+        return 0.002 + 0.001 * (30 if layers is None else layers)
+
+    monkeypatch.setattr(speed, "_measured", measured)
+    assert speed.decode_seconds(FILES) == pytest.approx(0.032)  # small enough to run whole
+    assert speed.decode_seconds(FILES, 2**24) == pytest.approx(0.032)
+    whole, few, more = asked
+    assert whole is None and few is not None and more == 2 * few < 30

@@ -1,0 +1,79 @@
+"""`srt models`."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from huggingface_hub import constants
+
+from srt.commands import command, models
+from srt.files.model_files import resolve_model
+
+COMMIT = "a" * 40
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub, and one of our own."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hub"
+
+
+def add(cache: Path, repo: str, **links: Path) -> Path:
+    """A snapshot in the cache, with links to files elsewhere; `_` in a name is a dot."""
+    folder = cache / f"models--{repo.replace('/', '--')}" / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    for name, target in links.items():
+        (folder / name.replace("__", ".")).symlink_to(target)
+    return folder
+
+
+def listed(*words: str) -> list[str]:
+    lines: list[str] = []
+    assert models.main(words, lines.append) == 0
+    return lines
+
+
+def test_what_lies_here(cache: Path) -> None:
+    gguf = resolve_model("smollm2").path
+    add(cache, "org/name", **{"x-Q4_1__gguf": gguf, "config__json": gguf})
+    link = cache.parent / "srt" / "models" / "ab" / "cd"
+    link.mkdir(parents=True)
+    (link / "y.gguf").symlink_to(gguf)
+    lines = listed("--no-speed")
+    assert [line.split()[0] for line in lines] == [
+        *("smollm2", "org/name:Q4_1", str(link / "y.gguf"), "memory:"),
+    ]
+    assert all("context 8192, pool" in line for line in lines[:3])
+
+
+def test_a_part_of_a_model_is_not_listed(cache: Path) -> None:
+    gguf = resolve_model("smollm2").path
+    folder = add(cache, "org/split", **{"x-Q8_0-00001-of-00002__gguf": gguf})
+    assert len(listed("--no-speed")) == 2
+    (folder / "x-Q8_0-00002-of-00002.gguf").symlink_to(gguf)
+    found = msgspec.json.decode(listed("--no-speed", "--json")[0], type=list[models.Row])
+    assert [row.name for row in found] == ["smollm2", "org/split:Q8_0"]
+    assert "is the first of" in found[1].note or "not part 2" in found[1].note
+
+
+def test_no_models(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert listed() == ["no models here: `srt serve org/name` brings one from the hub"]
+
+
+def test_one_that_does_not_fit(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "memory_available", lambda: 2**28)
+    assert "does not fit: 0.25 GiB of memory are available" in listed("smollm2")[0]
+
+
+def test_its_speed(cache: Path) -> None:
+    """That it is right is shown by bench.model_speed."""
+    row = msgspec.json.decode(listed("smollm2", "--json")[0], type=list[models.Row])[0]
+    assert row.note or (row.tokens_per_s and row.tokens_per_s > 0 and row.level)
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["models", "nothing.gguf"]) == 1
+    assert "'nothing.gguf' not found" in capsys.readouterr().err
