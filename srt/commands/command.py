@@ -11,7 +11,7 @@ _HELP = """usage: srt COMMAND [--OPTION VALUE ...]
 
 commands:
   serve [MODEL]   serve a model over HTTP and ZeroMQ until Ctrl-C
-  chat            chat in the terminal with a server that runs
+  chat [MODEL]    chat in the terminal, with a server that runs or one of the chat's own
   models          list the models of this machine, whether they fit, and how fast they are
   doctor          look for what would keep a server from starting, or slow it down
 

@@ -171,6 +171,11 @@ class Engine:
         """The scheduler's counters and gauges."""
         return self.call(self.client.stats())
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server's process has, by itself or by `close`."""
+        return self._process.poll() is not None
+
     def close(self) -> None:
         """End the server. May be called more than once; in a forked process it does nothing."""
         if self._write_end < 0 or os.getpid() != self._pid:

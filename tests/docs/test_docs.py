@@ -26,7 +26,7 @@ from bench.routing.__main__ import parse_args as parse_routing_args
 from bench.serving import parse_args as parse_bench_args
 from bench.speculation import parse_args as parse_speculation_args
 from bench.vision import parse_args as parse_vision_args
-from srt.chat import parse_args as parse_chat_args
+from srt.chat.main import make_parser as make_chat_parser
 from srt.commands.doctor import parse_args as parse_doctor_args
 from srt.options.settings import LATER, make_parser, read_settings
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
@@ -45,11 +45,11 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "bench.serving": parse_bench_args,
     "bench.speculation": parse_speculation_args,
     "bench.vision": parse_vision_args,
-    "srt.chat": parse_chat_args,
+    "srt.chat": make_chat_parser().parse_args,
 }
 COMMANDS_OF_SRT: dict[str, Callable[[list[str]], object]] = {
     "serve": lambda words: read_settings(words, {}, "srt serve"),
-    "chat": parse_chat_args,
+    "chat": make_chat_parser("srt chat").parse_args,
     "doctor": parse_doctor_args,
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
@@ -228,7 +228,7 @@ def known_options() -> set[str]:
             "bench/serving.py",
             "bench/overload.py",
             _SPECULATION,
-            "srt/chat.py",
+            "srt/chat/main.py",
             "srt/commands/doctor.py",
             _GPU_REPORT,
         )

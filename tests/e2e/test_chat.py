@@ -81,8 +81,9 @@ def test_an_interrupt_ends_the_answer_only(server: Server, tmp_path: Path) -> No
 
 def test_no_server(tmp_path: Path, server: Server) -> None:
     process = run(server, ["Hello"], tmp_path, "--url", "http://127.0.0.1:9")
-    output, _ = process.communicate(timeout=60)
-    assert "error: cannot reach http://127.0.0.1:9" in output
+    _, errors = process.communicate(timeout=60)
+    assert "no server answers at http://127.0.0.1:9: start one with" in errors
+    assert process.returncode == 1
 
 
 def test_a_refused_message_leaves_the_chat_as_it_was(server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""The command: its arguments, what it shows, and the turns of a chat."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from rich.console import Console
+
+from srt.chat.conversation import Chat, Kind
+from srt.chat.messages import Editor, Messages, lines_of
+from srt.chat.server import DEFAULT_URL, place
+from srt.client.face import AsyncClient
+from srt.wire.errors import ConfigError, SrtError
+
+_STYLES: dict[Kind, str] = {"answer": "", "remark": "dim", "error": "red"}
+
+
+class Screen:
+    """Where the chat is written: plain text, or with colours where the terminal wants them."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def write(self, text: str, kind: Kind = "answer") -> None:
+        """Show a piece of text, as it is."""
+        self.console.out(text, style=_STYLES[kind] or None, end="", highlight=False)
+        self.console.file.flush()
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A line that moves while something takes its time; nothing where there is no terminal."""
+        with ExitStack() as stack:
+            if self.console.is_terminal:
+                stack.enter_context(self.console.status(text, spinner="line"))
+            yield
+
+
+async def converse(chat: Chat, messages: Messages, is_over: Callable[[], bool]) -> None:
+    """Take messages until there are no more, one of them ends the chat, or `is_over`."""
+    loop = asyncio.get_running_loop()
+    while (message := await messages()) is not None:
+        if not message.strip():
+            continue
+        answer = asyncio.ensure_future(chat.take(message))
+        loop.add_signal_handler(signal.SIGINT, answer.cancel)
+        try:
+            if not await answer or is_over():
+                return
+        except asyncio.CancelledError:
+            if not answer.cancelled():  # this task itself was cancelled
+                raise
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Chat in the terminal with a server that runs, or with one that this starts "
+        "and ends.",
+    )
+    parser.add_argument(
+        "MODEL",
+        nargs="?",
+        help="as of `srt serve`; without it, what a server at --url serves, else smollm2",
+    )
+    parser.add_argument(
+        "--url", help=f"http://HOST:PORT or ipc://DIRECTORY of a server (default: {DEFAULT_URL})"
+    )
+    parser.add_argument("--api-key", help="bearer token of the server")
+    parser.add_argument("--system", default="", help="system text")
+    parser.add_argument("--max-tokens", type=int, default=512, help="tokens of an answer at most")
+    parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy")
+    parser.add_argument("--top-p", type=float, default=0.95, help="nucleus sampling; 1 is off")
+    parser.add_argument("--seed", type=int, help="the same seed gives the same answers")
+    return parser
+
+
+async def _main(args: argparse.Namespace) -> None:
+    screen = Screen()
+    sampling = {
+        "max_new_tokens": args.max_tokens,
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+        "seed": args.seed,
+    }
+    async with place(args.url, args.MODEL, args.api_key, screen.waiting) as where:
+        engine = where.engine
+        async with AsyncClient(where.url, api_key=args.api_key) as client:
+            chat = Chat(client, sampling, screen.write, args.system)
+            messages: Messages = lines_of(sys.stdin)
+            if sys.stdin.isatty() and sys.stdout.isatty():
+                own = ", a server of this chat's own" if engine else f" at {where.url}"
+                screen.write(f"{where.model}{own}; /help lists the commands\n", "remark")
+                messages = Editor("> ", lambda text: screen.write(text, "remark"))
+            await converse(chat, messages, lambda: engine is not None and engine.has_ended)
+            if engine is not None and engine.has_ended:
+                raise ConfigError("the server of this chat has ended; its messages are above")
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m srt.chat") -> int:
+    """The command line of `prog`; returns the exit status."""
+    args = make_parser(prog).parse_args(argv)
+    try:
+        asyncio.run(_main(args))
+    except SrtError as error:
+        print(f"srt.chat: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print()
+    return 0

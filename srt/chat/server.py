@@ -1,0 +1,88 @@
+"""The server that a chat talks to: one that runs, or one of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import NamedTuple
+
+import httpx
+import msgspec
+
+from srt.files.model_files import DEFAULT_MODEL
+from srt.hub import model_here
+from srt.offline.engine import Engine
+from srt.wire.errors import ConfigError
+
+DEFAULT_URL = "http://127.0.0.1:30000"
+_LOOK_S = 3.0
+
+
+class Place(NamedTuple):
+    """Where the server is; `engine` if it is our own."""
+
+    url: str
+    model: str
+    engine: Engine | None = None
+
+
+class _Named(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Named]
+
+
+async def models_at(url: str, api_key: str | None) -> list[str] | None:
+    """The names of what is served there; None if nobody answers, and empty if the server does not
+    tell us."""
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        async with httpx.AsyncClient(timeout=_LOOK_S, headers=headers) as http:
+            answer = await http.get(f"{url}/v1/models")
+        return [model.id for model in msgspec.json.decode(answer.content, type=_Models).data]
+    except httpx.TransportError:
+        return None
+    except (msgspec.MsgspecError, httpx.HTTPError):
+        return []
+
+
+@asynccontextmanager
+async def place(
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    waiting: Callable[[str], AbstractContextManager[None]],
+) -> AsyncIterator[Place]:
+    """A running server at `url`, or at the default address if it has `model` or none is asked for;
+    otherwise one of our own, which ends with this context and with this process; `waiting` shows a
+    text while it starts.
+
+    Raises ConfigError if there is none, or it serves another model.
+    """
+    if url is not None and not url.startswith("http"):
+        if model:
+            raise ConfigError(f"{url}: a ring has one model; leave out {model}")
+        yield Place(url, "")
+        return
+    names = await models_at(url or DEFAULT_URL, api_key)
+    if url is not None:
+        if names is None:
+            raise ConfigError(
+                f"no server answers at {url}: start one with `srt serve`, or leave out --url"
+            )
+        if model and names and model not in names:
+            raise ConfigError(f"{url} serves {', '.join(names)}, not {model}")
+        yield Place(url, model or (names[0] if names else ""))
+        return
+    if names is not None and (model is None or model in names):
+        yield Place(DEFAULT_URL, model or (names[0] if names else ""))
+        return
+    wanted = model or DEFAULT_MODEL
+    here = model_here(wanted)
+    with waiting(f"starting a server of {wanted} ..."):
+        engine = await asyncio.to_thread(Engine, here.model)
+    try:
+        yield Place(f"ipc://{engine.directory}", wanted, engine)
+    finally:
+        await asyncio.to_thread(engine.close)
