@@ -35,7 +35,6 @@ import numpy as np
 from bench.laboratory import Job, Laboratory
 from bench.mask_executor import SMALL_POOL, MaskExecutor
 from bench.patterns import seeded_patterns
-from bench.report import machine, now
 from bench.roofline import markdown
 from bench.schemas import BENCH_FILE
 from scheduler_proc.closing.chain import Closing
@@ -47,6 +46,7 @@ from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.worker.trial import check_affordable
+from srt.benchmark.report import machine, now
 from srt.wire.constraint import Constraint
 from srt.wire.sampling import SamplingParams
 

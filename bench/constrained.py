@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from bench.patterns import CHARACTER, CITY, seeded_patterns
-from bench.report import machine, now
+from srt.benchmark.report import machine, now
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.offline.engine import Engine

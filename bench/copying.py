@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.workloads import Node
+from srt.benchmark.workloads import Node
 
 OUT_TOKENS = 160
 WORDS = range(50, 90)  # of a paragraph

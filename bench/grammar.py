@@ -21,11 +21,11 @@ import numpy as np
 from bench.grammar_steps import print_steps
 from bench.grammar_worker import WorkerProcess, vocabulary_of
 from bench.patterns import CHARACTER, CITY
-from bench.report import machine, now
 from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.store import GrammarStore, Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.benchmark.report import machine, now
 from srt.wire.constraint import Constraint
 
 _OCTET = r"(25[0-5]|2[0-4]\d|1?\d?\d)"

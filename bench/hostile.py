@@ -20,8 +20,8 @@ from bench import hostile_http
 from bench.hostile_http import HTTP_ATTACKS
 from bench.hostile_inputs import ATTACKS
 from bench.hostile_process import attacker, spin
-from bench.report import machine, now, percentile
 from bench.streams import steady_streams
+from srt.benchmark.report import machine, now, percentile
 from srt.client.face import AsyncClient
 from srt.offline.engine import Engine
 from srt.wire.errors import RequestError

@@ -17,9 +17,9 @@ import numpy as np
 from bench.constrained import T95, classic_cases
 from bench.laboratory import Job, Laboratory, is_whole
 from bench.patterns import seeded_patterns
-from bench.report import machine, now
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
+from srt.benchmark.report import machine, now
 from srt.wire.sampling import SamplingParams
 
 POOL = 16384

@@ -13,9 +13,9 @@ import numpy as np
 
 from bench.kernel_attention import smallest_attention
 from bench.kernel_calls import Operations
-from bench.report import machine
 from bench.roofline import WORKING_SET, Call, Peaks, Runner, number
 from scheduler_proc.kernels.library import Format, Library, Matrix, Source, address
+from srt.benchmark.report import machine
 
 READS = (WORKING_SET, 512_000_000)
 SIDE = 2048  # of the square matrices

@@ -23,9 +23,9 @@ import openai
 import lang as sgl
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
-from bench.report import machine
 from bench.roofline import markdown
-from bench.text import TextSource, words_of
+from srt.benchmark.report import machine
+from srt.benchmark.text import TextSource, words_of
 from srt.files.model_files import DEFAULT_MODEL
 
 DIMENSIONS = ("clarity", "evidence", "style", "honesty")

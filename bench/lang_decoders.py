@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import lang as sgl
 from bench.lang import InstantBackend
-from bench.report import machine
 from bench.roofline import markdown
 from lang import loop
 from lang.backends.base import Backend, Completion, Prompt
@@ -28,6 +27,7 @@ from lang.functions.prepared import Prepared
 from lang.logs.journal import Journal
 from lang.run.program import Place
 from lang.sampling import Sampling
+from srt.benchmark.report import machine
 from srt.offline.engine import Engine
 
 WIDTH, EXPAND, STEPS = 4, 4, 3

@@ -20,7 +20,7 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench.text import TextSource
+from srt.benchmark.text import TextSource
 
 CLIENT_TIMEOUT_S = 60.0  # after which a client gives up and disconnects
 _END_OF_HEAD = b"\r\n\r\n"

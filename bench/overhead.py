@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 from bench.cpu_time import added, cpu_seconds
 from bench.kernel_steps import SLOTS, Step, fill_pool
-from bench.load import LoadGenerator
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
-from bench.report import machine, now
 from bench.roofline import markdown
 from scheduler_proc.executor.native_executor import NativeExecutor
+from srt.benchmark.load import LoadGenerator
+from srt.benchmark.report import machine, now
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 PROMPT_WORDS = 48

@@ -29,8 +29,8 @@ from bench.open_loop import Exchange, OpenLoopReport
 from bench.overload_plot import draw
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
-from bench.report import machine, now, percentile
 from bench.roofline import markdown
+from srt.benchmark.report import machine, now, percentile
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 CLOSED = 16

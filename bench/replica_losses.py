@@ -23,8 +23,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bench.report import machine
 from bench.roofline import markdown
+from srt.benchmark.report import machine
 from srt.client.face import AsyncClient
 from srt.offline.engine import Engine
 

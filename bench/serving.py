@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from bench.compare import compare, comparison
-from bench.measure import measure
 from bench.peers.catalogue import DEFAULT_HOME, NAMES
-from bench.report import table
-from bench.workloads import WORKLOADS
+from srt.benchmark.measure import measure
+from srt.benchmark.report import table
+from srt.benchmark.workloads import WORKLOADS
 from srt.files.model_files import DEFAULT_MODEL
 
 DEFAULT_URL = "http://127.0.0.1:30000"

@@ -15,9 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from bench.report import percentile
 from bench.roofline import markdown
-from bench.workloads import Node
 from scheduler_proc.drafting.base import Match, Source
 from scheduler_proc.drafting.combined import best
 from scheduler_proc.drafting.limits import limits_along
@@ -27,6 +25,8 @@ from scheduler_proc.drafting.tree import TreeTokens
 from scheduler_proc.memory import TokenPool
 from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.req import Req
+from srt.benchmark.report import percentile
+from srt.benchmark.workloads import Node
 from srt.offline.engine import Engine
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenizedReq

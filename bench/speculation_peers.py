@@ -16,7 +16,7 @@ from msgspec import Struct
 from bench.compare import Launched
 from bench.peers.catalogue import peers
 from bench.roofline import markdown
-from bench.workloads import Node
+from srt.benchmark.workloads import Node
 
 OFF = "off"  # ours without guesses
 SLOT_TOKENS = 2048  # longest prompt and answer of the copying workloads, in 256-token steps

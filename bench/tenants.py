@@ -18,7 +18,7 @@ import httpx
 
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
-from bench.report import percentile
+from srt.benchmark.report import percentile
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 PAIRS = 200

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from bench.cpu_time import descendants
-from bench.report import machine, now
+from srt.benchmark.report import machine, now
 from srt.client.face import AsyncClient
 
 PARTS = ("stream", "pages", "frames")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.hit_rate.simulator import DEFAULTS, StepCost
-from bench.report import percentile
 from bench.roofline import markdown
 from bench.scheduler import null_result
 from scheduler_proc.media.facts import MediaFacts
@@ -23,6 +22,7 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import CostMeter
+from srt.benchmark.report import percentile
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq

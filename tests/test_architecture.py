@@ -53,7 +53,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "launch": "wire files args hub options ring gateway sizing",
         "offline": "wire client hub launch",
         "chat": "wire files machine hub client offline",
-        "commands": "wire files machine args progress hub options ring sizing chat launch",
+        "benchmark": "wire",
+        "commands": (
+            "benchmark wire files machine args progress hub options ring sizing chat launch"
+        ),
         "llm": "wire files client hub offline",
     },
     "srt.gateway": {

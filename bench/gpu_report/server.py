@@ -10,9 +10,9 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from bench.gpu_report.sections import Context
-from bench.measure import measure
 from bench.serving import parse_args
-from bench.text import TextSource
+from srt.benchmark.measure import measure
+from srt.benchmark.text import TextSource
 from tests.e2e.server import running_server
 
 # Eight of Llama-3-8B's layers: its kernels and step times, in a file that is soon written.

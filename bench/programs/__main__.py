@@ -36,9 +36,9 @@ from bench.programs.workloads import (
     sampling,
     source,
 )
-from bench.report import machine
 from bench.roofline import markdown
-from bench.text import words_of
+from srt.benchmark.report import machine
+from srt.benchmark.text import words_of
 from srt.client.face import AsyncClient
 from srt.client.programs import ProgramSession
 from srt.files.model_files import DEFAULT_MODEL

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bench.text import TextSource
+from srt.benchmark.text import TextSource
 from srt.wire.programs import Call, Input, Join, Output, Program, Segment, Text, Transform
 from srt.wire.sampling import SamplingParams
 

@@ -12,8 +12,8 @@ import numpy as np
 from bench.hit_rate.simulator import StepCost
 from bench.routing.replica import MODEL, Replica
 from bench.routing.shapes import Words, answer
-from bench.workloads import Node, Workload
 from scheduler_proc.pace import REPORT_INTERVAL_S
+from srt.benchmark.workloads import Node, Workload
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from bench.hit_rate.simulator import StepCost
 from bench.routing.fleet import Fleet, Outcome, Setting
 from bench.routing.shapes import SHAPES, Words, source_of
-from bench.workloads import Workload
+from srt.benchmark.workloads import Workload
 
 POLICY = "cache-aware"
 OTHERS = ("least-loaded", "round-robin", "random")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bench.hit_rate.families import OUTPUT_TOKEN
-from bench.text import WORDS, TextSource
-from bench.workloads import WORKLOADS, Node, Workload
+from srt.benchmark.text import WORDS, TextSource
+from srt.benchmark.workloads import WORKLOADS, Node, Workload
 
 PREFIX, QUESTION, ANSWER = 2000, 40, 16  # tokens
 AT_ONCE = 32

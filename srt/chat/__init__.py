@@ -4,7 +4,3 @@ A line that begins with a slash is a command (`/help` lists them); one that ends
 continues. After each answer come its tokens, their rate, and how much of the prompt was cached.
 Ctrl-C ends an answer; at the prompt it clears the line, and twice it ends the chat.
 """
-
-from srt.chat.main import main
-
-__all__ = ["main"]

@@ -2,6 +2,6 @@
 
 import sys
 
-from srt.chat import main
+from srt.chat.main import main
 
 sys.exit(main())

@@ -229,20 +229,20 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
 _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 
 
-def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="srt doctor",
         description="Say what this machine has, and what would keep a server from starting or slow "
         "it down. Nothing in it names a user or a key: paste it into a report.",
     )
     parser.add_argument("--json", action="store_true", help="write the findings as JSON")
-    return parser.parse_args(argv)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:
     """The command; returns 1 if there is a problem, 0 otherwise."""
-    options = parse_args(argv)
+    options = make_parser().parse_args(argv)
     found = []
     for finding in findings(dict(os.environ)):
         finding = finding._replace(text=_anonymous(finding.text))

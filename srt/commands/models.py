@@ -114,7 +114,8 @@ def measure(row: Row, files: ModelFiles) -> None:
         row.tokens_per_s = 1 / found.seconds
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="srt models",
         description="List the models that lie on this machine, whether they fit into its memory, "
@@ -139,7 +140,7 @@ def _chosen(names: Sequence[str]) -> Iterator[Model]:
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:
     """The command; returns the exit status."""
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     available, rows = memory_available(), list[Row]()
     try:
         chosen = list(_chosen(options.MODEL))

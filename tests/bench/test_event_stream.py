@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.event_stream import Dechunker, StreamError, post_events
+from srt.benchmark.event_stream import Dechunker, StreamError, post_events
 
 EVENTS = b'data: {"n": 1}\n\nevent: x\r\ndata: two\r\n\r\n: a comment\ndata: [DONE]\n\n'
 PAYLOADS = [b'{"n": 1}', b"two", b"[DONE]"]

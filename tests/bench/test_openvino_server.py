@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 
-from bench.load import LoadGenerator
 from bench.peers.openvino_server import App, Ask, Engine, News, OpenVino, parse_args
+from srt.benchmark.load import LoadGenerator
 from srt.gateway.http.server import GatewayServer
 from tests.srt.gateway.setup import sse_payloads
 from tests.waiting import SOON_S

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.load import LoadGenerator, Record, Run
-from bench.measure import measure
-from bench.report import figures_of, percentile, table
 from bench.serving import parse_args
-from bench.text import TextSource, words_of
-from bench.workloads import WORKLOADS, Node, Workload
+from srt.benchmark.load import LoadGenerator, Record, Run
+from srt.benchmark.measure import measure
+from srt.benchmark.report import figures_of, percentile, table
+from srt.benchmark.text import TextSource, words_of
+from srt.benchmark.workloads import WORKLOADS, Node, Workload
 from srt.client.generation import Request
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.messages import Finish

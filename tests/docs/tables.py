@@ -15,7 +15,7 @@ from typing import Any, get_args
 import msgspec
 from litestar.handlers import HTTPRouteHandler
 
-from bench.workloads import WORKLOADS
+from srt.benchmark.workloads import WORKLOADS
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import _STATUS

@@ -27,7 +27,7 @@ from bench.serving import parse_args as parse_bench_args
 from bench.speculation import parse_args as parse_speculation_args
 from bench.vision import parse_args as parse_vision_args
 from srt.chat.main import make_parser as make_chat_parser
-from srt.commands.doctor import parse_args as parse_doctor_args
+from srt.commands.command import COMMANDS
 from srt.options.settings import LATER, make_parser, read_settings
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
 from tests.docs.preloaded import TIMEOUT_S
@@ -48,9 +48,8 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "srt.chat": make_chat_parser().parse_args,
 }
 COMMANDS_OF_SRT: dict[str, Callable[[list[str]], object]] = {
+    **{name: command.parser().parse_args for name, command in COMMANDS.items()},
     "serve": lambda words: read_settings(words, {}, "srt serve"),
-    "chat": make_chat_parser("srt chat").parse_args,
-    "doctor": parse_doctor_args,
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
 _GPU_REPORT = "bench/gpu_report/__main__.py"
@@ -230,6 +229,8 @@ def known_options() -> set[str]:
             _SPECULATION,
             "srt/chat/main.py",
             "srt/commands/doctor.py",
+            "srt/commands/models.py",
+            "srt/commands/bench.py",
             _GPU_REPORT,
         )
         for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bench.text import TextSource
+from srt.benchmark.text import TextSource
 
 
 class Node(Struct):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any
@@ -11,9 +11,9 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from bench.event_stream import CONNECT_TIMEOUT_S, StreamError, post_events
-from bench.text import TextSource
-from bench.workloads import Node, Workload
+from srt.benchmark.event_stream import CONNECT_TIMEOUT_S, StreamError, post_events
+from srt.benchmark.text import TextSource
+from srt.benchmark.workloads import Node, Workload
 
 PROBE_TOKENS = 400
 NO_FIELDS: Mapping[str, Any] = {}
@@ -61,6 +61,7 @@ class LoadGenerator:
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
         )
+        self.was_interrupted = False
         self._options: dict[str, Any] = {"ignore_eos": True} if ignore_eos else {}
         if model:
             self._options["model"] = model
@@ -108,8 +109,12 @@ class LoadGenerator:
         reply = await self._http.get("/metrics")
         return reply.text if reply.is_success else ""
 
-    async def run(self, workload: Workload) -> Run:
-        """Run `workload` to its end; failed requests are recorded, their children skipped."""
+    async def run(self, workload: Workload, arrivals: Sequence[float] = ()) -> Run:
+        """Run `workload` to its end; failed requests are recorded, their children skipped.
+
+        `arrivals`, if any, are the times of its roots in s. If this is cancelled, the result is
+        what there is by then.
+        """
         slots = asyncio.Semaphore(workload.concurrency)
         records: list[Record] = []
 
@@ -125,10 +130,18 @@ class LoadGenerator:
             for child in node.children:
                 group.create_task(visit(child, prompt, group))
 
+        async def arrive(number: int, root: Node, group: asyncio.TaskGroup) -> None:
+            if arrivals:
+                await asyncio.sleep(wall + arrivals[number] - time.perf_counter())
+            await visit(root, "", group)
+
         wall, cpu = time.perf_counter(), time.process_time()
-        async with asyncio.TaskGroup() as group:
-            for root in workload.roots:
-                group.create_task(visit(root, "", group))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, root in enumerate(workload.roots):
+                    group.create_task(arrive(number, root, group))
+        except asyncio.CancelledError:
+            self.was_interrupted = True
         return Run(records, time.perf_counter() - wall, time.process_time() - cpu)
 
     async def complete(

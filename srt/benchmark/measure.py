@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import Any
 
-from bench.load import LoadGenerator
-from bench.report import Figures, figures_of, machine, now
-from bench.text import TextSource, words_of
-from bench.workloads import WORKLOADS
+from srt.benchmark.load import LoadGenerator
+from srt.benchmark.report import Figures, figures_of, machine, now
+from srt.benchmark.text import TextSource, words_of
+from srt.benchmark.workloads import WORKLOADS
 
 
 class Course:

@@ -1,0 +1,1 @@
+"""Measures an OpenAI-compatible server from outside: `srt bench`, and the project's benchmarks."""

@@ -1,0 +1,90 @@
+"""`srt bench` against a real server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from srt.commands.bench import main
+from tests.e2e.server import Server
+
+
+def test_chosen_lengths_at_a_rate(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--url", server.url, "--input-len", "32", "--output-len", "8", "--num-prompts", "6"]
+    assert main([*args, "--request-rate", "50", "--json", str(tmp_path / "report.json")]) == 0
+    assert "random: 6 prompts; the prefix cache was emptied" in capsys.readouterr().out
+    figures = json.loads((tmp_path / "report.json").read_text())["figures"]["random"]
+    assert (figures["requests"], figures["errors"], figures["out_tokens"]) == (6, 0, 48)
+    assert 16 < figures["prompt_tokens_mean"] < 64
+    assert 0 < figures["ttft_p50_ms"] <= figures["latency_p50_ms"] <= figures["latency_p99_ms"]
+
+
+def test_a_data_set(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "Hello", "max_tokens": 4}\n\n{"prompt": "One, two,"}\n')
+    args = ["--url", server.url, "--dataset", str(path), "--output-len", "2", "--keep-cache"]
+    assert main(args) == 0
+    said = capsys.readouterr().out
+    assert "prompts.jsonl: 2 prompts; the prefix cache was left as it was" in said
+    path.write_text('{"prompt": "Hello"}\n{"prompt": 3}\n')
+    assert main(args) == 1
+    assert "line 2: Expected `str`, got `int` - at `$.prompt`" in capsys.readouterr().err
+
+
+def test_a_workload_that_fails_in_part(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "word " * 20_000}) + '\n{"prompt": "Hello"}\n')
+    args = ["--url", server.url, "--dataset", str(path), "--output-len", "2"]
+    assert main(args) == 1
+    assert "1 times: HTTP 400" in capsys.readouterr().err
+
+
+def test_an_interrupt_shows_what_there_is(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "Hi", "max_tokens": 2}\n{"prompt": "Go on", "max_tokens": 7000}\n')
+    command = [sys.executable, "-m", "srt", "bench", "--url", server.url, "--max-concurrency", "1"]
+    process = subprocess.Popen(
+        [*command, "--dataset", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    assert "2 prompts" in process.stdout.readline()
+    while server.stats()["num_generated_tokens_total"] < 4:
+        pass
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert "prompts.jsonl" in output and "Traceback" not in errors
+    server.wait_idle()
+
+
+def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", "http://127.0.0.1:9"]) == 1
+    assert "http://127.0.0.1:9 cannot be measured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--workload", "batch", "--dataset", "x"], "exclude each other"),
+        (["--num-prompts", "3"], "goes with --dataset or --input-len"),
+        (["--input-len", "0"], "--input-len must be at least 1"),
+        (["--input-len", "5", "--request-rate", "0"], "must be above 0"),
+    ],
+)
+def test_options_that_contradict(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert message in capsys.readouterr().err
