@@ -27,7 +27,7 @@ from bench.serving import parse_args as parse_bench_args
 from bench.speculation import parse_args as parse_speculation_args
 from bench.vision import parse_args as parse_vision_args
 from srt.chat.main import make_parser as make_chat_parser
-from srt.commands.command import COMMANDS
+from srt.commands.command import COMMANDS as COMMANDS_BY_NAME
 from srt.options.settings import LATER, make_parser, read_settings
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
 from tests.docs.preloaded import TIMEOUT_S
@@ -48,7 +48,7 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "srt.chat": make_chat_parser().parse_args,
 }
 COMMANDS_OF_SRT: dict[str, Callable[[list[str]], object]] = {
-    **{name: command.parser().parse_args for name, command in COMMANDS.items()},
+    **{name: command.parser().parse_args for name, command in COMMANDS_BY_NAME.items()},
     "serve": lambda words: read_settings(words, {}, "srt serve"),
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
