@@ -30,6 +30,7 @@ class Progress:
         self._done = self._since_start = 0
         self._started = self._said = clock()
         self._lock = threading.Lock()
+        self._has_ended = False
         self._bar: Any = None
 
     def __enter__(self) -> "Progress":
@@ -56,8 +57,15 @@ class Progress:
         self._count(num_bytes, 0)
 
     def add(self, num_bytes: int) -> None:
-        """So many have arrived."""
+        """So many have arrived. Raises InterruptedError if it was ended: the threads that count
+        are to stop."""
         self._count(num_bytes, num_bytes)
+        if self._has_ended:
+            raise InterruptedError("stopped")
+
+    def end(self) -> None:
+        """Stop those who count."""
+        self._has_ended = True
 
     def _count(self, num_bytes: int, arrived: int) -> None:
         with self._lock:

@@ -70,7 +70,7 @@ def models_here() -> Iterator[Model]:
 
 def _of_snapshot(snapshot: Snapshot) -> Iterator[Model]:
     """Those of its models that are complete."""
-    name = HubName(snapshot.repo)
+    name = HubName(snapshot.repo, "" if snapshot.is_default else snapshot.commit)
     found = variants(snapshot.files)
     for variant in found:
         files = resolve_model(str(snapshot.folder / variant.parts[0].path))
@@ -83,7 +83,7 @@ def _of_snapshot(snapshot: Snapshot) -> Iterator[Model]:
     plain = [file for file in snapshot.files if not file.path.endswith(".gguf")]
     with suppress(ConfigError, OSError):  # it has no safetensors, or not all of them
         choose(name, plain, lambda path: (snapshot.folder / path).read_bytes(), 0)
-        yield Model(snapshot.repo, resolve_model(str(snapshot.folder)))
+        yield Model(str(name), resolve_model(str(snapshot.folder)))
 
 
 def row_of(model: Model, available: int) -> Row:

@@ -44,7 +44,10 @@ class _GGUFKeys(Struct):
 def model_sizes(files: ModelFiles) -> ModelSizes:
     """Of the model at `files`. Raises ConfigError if they do not say it."""
     try:
-        return _of_gguf(files) if files.kind == "gguf" else _of_directory(files)
+        sizes = _of_gguf(files) if files.kind == "gguf" else _of_directory(files)
+        if min(sizes) < 1:
+            raise ConfigError(f"{files.path}: sizes that no model has: {sizes}")
+        return sizes
     except (msgspec.MsgspecError, OSError, ZeroDivisionError, RecursionError) as error:
         raise ConfigError(f"{files.path}: {error}") from error
 

@@ -22,6 +22,12 @@ class Snapshot(NamedTuple):
     folder: Path
     files: list[RepoFile]
 
+    @property
+    def is_default(self) -> bool:
+        """Whether it is that of the default branch, which is had without naming a revision."""
+        ref = self.folder.parents[1] / "refs" / "main"
+        return ref.is_file() and ref.read_text().strip() == self.commit
+
 
 def cache_folder() -> Path:
     """Where the cache lies. It may not exist yet."""

@@ -2,13 +2,14 @@
 
 import hashlib
 import logging
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import httpx
 
 from srt.hub.names import Link
-from srt.hub.transfer import bring
+from srt.hub.transfer import Wanted, bring, check_disk
 from srt.machine import cache_folder
 from srt.progress import Progress, shown
 from srt.wire.errors import ConfigError
@@ -28,11 +29,13 @@ def fetch_link(link: Link) -> Path:
     name = Path(unquote(urlsplit(link.url).path)).name
     digest = hashlib.blake2b(link.url.encode(), digest_size=8).hexdigest()
     folder = cache_folder() / "models" / digest
+    there = sorted(folder.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime)
+    if there and os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return there[-1]
     try:
         answer = httpx.head(link.url, follow_redirects=True, timeout=_TIMEOUT_S)
         answer.raise_for_status()
     except httpx.HTTPError as error:
-        there = sorted(folder.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime)
         if there and isinstance(error, httpx.TransportError):
             log.warning("%s cannot be reached; the file is taken from the cache", link.url)
             return there[-1]
@@ -42,12 +45,13 @@ def fetch_link(link: Link) -> Path:
     target = folder / hashlib.blake2b(version.encode(), digest_size=8).hexdigest() / name
     if target.exists():
         return target
-    log.info("bring   %s, %s, to %s", link.url, shown(size), target.parent)
+    check_disk(str(link), max(size, 0), target.parent)
+    log.info("bring   %s, %s, to %s", link, shown(size), target.parent)
     try:
         with Progress(str(link), size) as progress:
-            bring(str(answer.url), {}, target, size, "", progress)
+            bring(Wanted(str(link), str(answer.url), {}, size), target, progress)
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"model {link.url}: {error}; start again: it goes on there") from error
+        raise ConfigError(f"{link}: {error}; start again: it goes on there") from error
     return target

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from srt.hub import cache
 from srt.hub.errors import as_config_error, is_network, status_of
 from srt.hub.names import HubName
 from srt.hub.offer import Chosen, RepoFile, choose
-from srt.hub.transfer import bring, headers_for
+from srt.hub.transfer import Wanted, bring, check_disk, headers_for
 from srt.machine import memory_available
 from srt.progress import Progress, shown
 from srt.wire.errors import ConfigError
@@ -31,8 +30,7 @@ _TIMEOUT_S = 15.0
 _RETRIES = 3
 _LONGEST_PAUSE_S = 30.0
 _BUSY = (408, 429, 500, 502, 503, 504)
-# What is left on the disk for others, and in memory for what is not weights.
-_DISK_LEFT = 2**26
+# What is left in memory for what is not weights.
 _MEMORY_LEFT = 2**28
 
 
@@ -60,8 +58,8 @@ def _fetch(name: HubName, checks_memory: bool) -> Path:
         _check_memory(name, chosen, room)
     if missing:
         total = sum(file.size for file in missing)
-        _check_disk(name, total)
         where = cache.cache_folder()
+        check_disk(str(name), total, where)
         log.info("bring   %s: %d files, %s, to %s", name, len(missing), shown(total), where)
         with Progress(str(name), total) as progress:
             _bring_all(name, missing, commit, progress)
@@ -158,6 +156,7 @@ def _bring_all(name: HubName, missing: Sequence[RepoFile], commit: str, progress
             for each in work:
                 each.result()
         except BaseException:
+            progress.end()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     # Under the name of a branch, so that it is found when the hub is not there.
@@ -179,7 +178,8 @@ def _bring_large(name: HubName, file: RepoFile, commit: str, progress: Progress)
     headers = headers_for(url, found.location, build_hf_headers(library_name="srt"))
     size = file.size if found.size is None else found.size
     sha256 = file.sha256 or found.etag
-    bring(found.location, headers, folder / found.etag, size, sha256, progress)
+    what = Wanted(f"{name}, {file.path}", found.location, headers, size, sha256)
+    bring(what, folder / found.etag, progress)
 
 
 def _check_memory(name: HubName, chosen: Chosen, room: int) -> None:
@@ -187,15 +187,4 @@ def _check_memory(name: HubName, chosen: Chosen, room: int) -> None:
         raise ConfigError(
             f"{name}: its weights take {shown(chosen.weight_bytes)} of memory, and "
             f"{shown(max(room, 0))} can be had: take a smaller model or quantisation"
-        )
-
-
-def _check_disk(name: HubName, wanted: int) -> None:
-    folder = cache.cache_folder()
-    there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
-    free = shutil.disk_usage(there).free
-    if wanted + _DISK_LEFT > free:
-        raise ConfigError(
-            f"{name}: {shown(wanted)} are to be brought to {folder}, which has {shown(free)} free: "
-            "make room, or name another place with HF_HOME"
         )

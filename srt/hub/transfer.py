@@ -6,13 +6,15 @@ complete is ours: it lies in the shared cache under the name that older versions
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from srt.progress import Progress, shown
@@ -23,12 +25,33 @@ _READ_BYTES = 2**24
 # Another process may bring the same file; how long it may stand still until we give up.
 _STILL_S = 120.0
 _LOOK_S = 0.5
+_DISK_LEFT = 2**26  # bytes, for others
 
 
-def bring(
-    url: str, headers: dict[str, str], target: Path, size: int, sha256: str, progress: Progress
-) -> None:
-    """Download `url`, a file of `size` bytes (-1: unknown), to `target`.
+class Wanted(NamedTuple):
+    """A file: what to call it in errors, as its address may hold what gives access to it; where it
+    is, and what to send there; its size in bytes (-1: unknown) and its SHA-256 (or "")."""
+
+    name: str
+    url: str
+    headers: dict[str, str]
+    size: int
+    sha256: str = ""
+
+
+def check_disk(name: str, wanted: int, folder: Path) -> None:
+    """Raise ConfigError, with figures, unless `folder` has room for so many bytes."""
+    there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
+    free = shutil.disk_usage(there).free
+    if wanted + _DISK_LEFT > free:
+        raise ConfigError(
+            f"{name}: {shown(wanted)} are to be brought to {folder}, which has {shown(free)} free: "
+            "make room, or name another place with HF_HOME or XDG_CACHE_HOME"
+        )
+
+
+def bring(wanted: Wanted, target: Path, progress: Progress) -> None:
+    """Download the file to `target`.
 
     Raises ConfigError if what arrived is not what was announced, and what huggingface_hub raises if
     nothing more arrives; what is there by then is kept.
@@ -41,15 +64,15 @@ def bring(
             partial.unlink(missing_ok=True)
             return
         there = file.tell()
-        if 0 <= size < there:
+        if 0 <= wanted.size < there:
             file.truncate(0)
             there = 0
         progress.have(there)
-        _get(url, headers, file, there, size, progress)
+        _get(wanted, file, there, progress)
         file.flush()
-        if sha256 and _SHA256.fullmatch(sha256) and _digest(partial) != sha256:
+        if _SHA256.fullmatch(wanted.sha256) and _digest(partial) != wanted.sha256:
             partial.unlink()
-            raise ConfigError(f"{url} arrived damaged (its SHA-256 differs): start again")
+            raise ConfigError(f"{wanted.name} arrived damaged (its SHA-256 differs): start again")
         os.replace(partial, target)
 
 
@@ -61,10 +84,11 @@ def headers_for(url: str, location: str, headers: dict[str, str]) -> dict[str, s
     return {key: value for key, value in headers.items() if key.lower() != "authorization"}
 
 
-def _get(
-    url: str, headers: dict[str, str], file: BinaryIO, there: int, size: int, progress: Progress
-) -> None:
+def _get(wanted: Wanted, file: BinaryIO, there: int, progress: Progress) -> None:
     from huggingface_hub.file_download import http_get
+
+    # Its warnings have the whole address.
+    logging.getLogger("huggingface_hub.file_download").setLevel(logging.ERROR)
 
     class Counter:
         """What http_get takes for a progress bar."""
@@ -84,11 +108,11 @@ def _get(
         close = __exit__
 
     http_get(
-        url,
+        wanted.url,
         file,
         resume_size=there,
-        headers=headers,
-        expected_size=size if size >= 0 else None,
+        headers=wanted.headers,
+        expected_size=wanted.size if wanted.size >= 0 else None,
         tqdm_class=Counter,
     )
 

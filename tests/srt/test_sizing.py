@@ -42,6 +42,9 @@ def test_sizes_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="num_hidden_layers"):
         model_sizes(files)
+    (tmp_path / "config.json").write_text(f'{{{config}, "num_key_value_heads": -2}}')
+    with pytest.raises(ConfigError, match="sizes that no model has"):
+        model_sizes(files)
 
 
 def test_half_of_what_is_left() -> None:

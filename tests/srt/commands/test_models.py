@@ -43,8 +43,11 @@ def test_what_lies_here(cache: Path) -> None:
     (link / "y.gguf").symlink_to(gguf)
     lines = listed("--no-speed")
     assert [line.split()[0] for line in lines] == [
-        *("smollm2", "org/name:Q4_1", str(link / "y.gguf"), "memory:"),
+        *("smollm2", f"org/name@{COMMIT}:Q4_1", str(link / "y.gguf"), "memory:"),
     ]
+    (cache / "models--org--name" / "refs").mkdir()
+    (cache / "models--org--name" / "refs" / "main").write_text(COMMIT)
+    assert listed("--no-speed")[1].startswith("org/name:Q4_1 ")
     assert all("context 8192, pool" in line for line in lines[:3])
 
 
@@ -54,7 +57,7 @@ def test_a_part_of_a_model_is_not_listed(cache: Path) -> None:
     assert len(listed("--no-speed")) == 2
     (folder / "x-Q8_0-00002-of-00002.gguf").symlink_to(gguf)
     found = msgspec.json.decode(listed("--no-speed", "--json")[0], type=list[models.Row])
-    assert [row.name for row in found] == ["smollm2", "org/split:Q8_0"]
+    assert [row.name for row in found] == ["smollm2", f"org/split@{COMMIT}:Q8_0"]
     assert "is the first of" in found[1].note or "not part 2" in found[1].note
 
 

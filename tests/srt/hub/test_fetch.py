@@ -14,6 +14,7 @@ from srt.hub import model_here, transfer
 from srt.hub.cache import snapshots
 from srt.hub.names import HubName
 from srt.hub.repository import fetch
+from srt.progress import Progress
 from srt.wire.errors import ConfigError
 from tests.hub_server import Hub, Repo, etag_of, running_hub
 
@@ -284,6 +285,22 @@ def test_two_processes_bring_one_file(
     assert (fetch(HubName("org/plain")) / "model.safetensors").read_bytes() == LARGE
 
 
+def test_an_interrupt_ends_all_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    add, calls = Progress.add, []
+
+    def interrupted(self: Progress, num_bytes: int) -> None:
+        calls.append(num_bytes)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        add(self, num_bytes)
+
+    monkeypatch.setattr(Progress, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(HubName("org/sharded"))
+    monkeypatch.setattr(Progress, "add", add)
+    assert (fetch(HubName("org/sharded")) / SHARDS[0]).read_bytes() == LARGE
+
+
 def test_names_that_are_given(hub: Hub) -> None:
     here = model_here("org/gguf:q4_0")
     assert here.name == "org/gguf:q4_0" and here.model.endswith("/a-Q4_0.gguf")
@@ -315,4 +332,8 @@ def test_a_file_of_another_server(
         assert other.asked == ["HEAD /elsewhere/a-Q4_0.gguf"] and other.tokens == {""}
         with pytest.raises(ConfigError, match="404"):
             model_here(f"{other.url}/elsewhere/b.gguf")
+        other.asked.clear()
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert model_here(url) == here and other.asked == []
+        monkeypatch.delenv("HF_HUB_OFFLINE")
     assert model_here(url) == here
