@@ -18,7 +18,7 @@ def set_up_logging(name: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(name))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("httpx", "httpcore", "asyncio", "litestar", "uvicorn"):
+    for noisy in ("httpx", "httpx2", "httpcore", "asyncio", "litestar", "uvicorn"):
         logging.getLogger(noisy).setLevel("WARNING")
 
 
