@@ -1,5 +1,6 @@
 """`python -m srt.launch`: parse the arguments, start the supervisor, say where the server is."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -35,9 +36,10 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         if settings.print_config:
             print(as_toml(settings), end="")
             return 0
-        _stop_with_parent()
+        # Taken out of the environment, which the server's processes inherit.
+        parent = os.environ.pop(PARENT_FD_VARIABLE, "")
         args = sized(with_model_here(settings.args), settings.sources)
-        return uvloop.run(_serve(args))
+        return uvloop.run(_serve(args, parent))
     except ConfigError as error:
         print(f"srt: {error}", file=sys.stderr)
         return 2
@@ -45,10 +47,13 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         return 128 + signal.SIGINT
 
 
-async def _serve(args: ServerArgs) -> int:
+async def _serve(args: ServerArgs, parent: str) -> int:
     started = time.monotonic()
     supervisor = Supervisor(args)
     log.info("starting %s (ring %s)", args.model_name, supervisor.ring.directory)
+    # Once the supervisor handles signals: the ring's directory, which it removes, is there already.
+    if parent:
+        asyncio.get_running_loop().call_soon(_stop_with_parent, int(parent))
     return await supervisor.run(lambda ready: _announce(args, ready, time.monotonic() - started))
 
 
@@ -82,14 +87,11 @@ def page_address(args: ServerArgs, url: str, page_key: str) -> str:
     return f"{url}/" if has_admins else f"{url}/#key={page_key}"
 
 
-def _stop_with_parent() -> None:
-    """If a parent (`srt.Engine`) gave us a pipe, stop when it closes."""
-    fd = os.environ.pop(PARENT_FD_VARIABLE, "")
-    if not fd:
-        return
+def _stop_with_parent(fd: int) -> None:
+    """Stop when the pipe closes that a parent (`srt.Engine`) gave us."""
 
     def watch() -> None:
-        os.read(int(fd), 1)
+        os.read(fd, 1)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -7,6 +7,7 @@ synchronous calls run on a loop in a thread of its own, so they work in notebook
 import asyncio
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from srt.wire.sampling import SamplingParams
 T = TypeVar("T")
 Sampling = SamplingParams | Fields | None
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 600.0  # of a large model from a slow disk
 STOP_TIMEOUT_S = 15.0
 
 
@@ -57,6 +58,8 @@ class Engine:
             command,
             pass_fds=[self._read_end],
             env={**os.environ, PARENT_FD_VARIABLE: str(self._read_end), "PYTHONPATH": path},
+            # Ctrl-C in a terminal, or in a notebook, is for this process: it may go on.
+            start_new_session=True,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
@@ -192,6 +195,7 @@ class Engine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)  # of one that was ended as it began
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
         self._loop.close()
@@ -201,14 +205,17 @@ class Engine:
         while not (Path(directory) / "front").exists():
             self._check_starting(deadline)
             await asyncio.sleep(0.02)
-        connecting = asyncio.ensure_future(AsyncClient(f"ipc://{directory}").__aenter__())
-        try:
-            while not connecting.done():
+        while self._client is None:
+            connecting = asyncio.ensure_future(AsyncClient(f"ipc://{directory}").__aenter__())
+            try:
+                while not connecting.done():
+                    self._check_starting(deadline)
+                    await asyncio.wait([connecting], timeout=0.1)
+                self._client = connecting.result()
+            except RingError:  # a large model takes longer than a client waits
                 self._check_starting(deadline)
-                await asyncio.wait([connecting], timeout=0.1)
-            self._client = connecting.result()
-        finally:
-            connecting.cancel()
+            finally:
+                connecting.cancel()
 
     def _check_starting(self, deadline: float) -> None:
         if self._process.poll() is not None:

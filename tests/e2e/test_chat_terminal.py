@@ -140,11 +140,15 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_server_of_its_own_ends_with_the_chat(start: Start, is_killed: bool) -> None:
-    terminal = start("smollm2", HF_HUB_OFFLINE="1")
+    terminal = start("smollm2", "--max-tokens", "3000")
     terminal.wait_for("a server of this chat's own", 120)
     terminal.wait_for(">")
-    terminal.write("Hello\r")
-    answered(terminal)
+    for message in ("Write a very long story.", "/retry"):  # the server bears Ctrl-C
+        terminal.write(f"{message}\r")
+        terminal.wait_for(" the ")
+        terminal.write(CTRL_C)
+        terminal.wait_for("[stopped]")
+        answered(terminal)
     (launcher,) = children(terminal.process.pid)
     everything = [launcher, *children(launcher)]
     assert len(everything) > 3
