@@ -35,8 +35,10 @@ def test_prompts_in_order(engine: Engine) -> None:
 
 
 def test_a_stream(engine: Engine) -> None:
-    whole = engine.generate(PROMPT, GREEDY)
-    outputs = list(engine.stream(PROMPT, GREEDY | {"speculative": "off"}))
+    # Long enough that a busy machine does not take all of it in one piece.
+    long = GREEDY | {"max_new_tokens": 64}
+    whole = engine.generate(PROMPT, long)
+    outputs = list(engine.stream(PROMPT, long | {"speculative": "off"}))
     assert len(outputs) > 1 and outputs[-1].text == whole.text
     assert "".join(output.delta for output in outputs) == whole.text
 
