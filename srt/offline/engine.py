@@ -216,6 +216,7 @@ class Engine:
                 self._check_starting(deadline)
             finally:
                 connecting.cancel()
+                await asyncio.wait([connecting], timeout=1.0)
 
     def _check_starting(self, deadline: float) -> None:
         if self._process.poll() is not None:
