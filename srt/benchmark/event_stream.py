@@ -1,14 +1,16 @@
 """A POST whose answer is read as server-sent events, at little cost in CPU time.
 
 The load generator shares the cores of the server that it measures, so what it takes per event is
-taken from the server; a general HTTP client takes several times as much. This one speaks HTTP/1.1
-over a connection of its own for each request, and reads bodies in chunks, with a length, or up to
-the connection's end.
+taken from the server; a general HTTP client takes several times as much. This one speaks HTTP/1.1,
+keeps connections for later requests, and reads bodies in chunks, with a length, or up to the
+connection's end.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from urllib.parse import SplitResult, urlsplit
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0
 READ_BYTES = 65536
@@ -19,48 +21,104 @@ class StreamError(Exception):
     """The answer is not a success, or cannot be read; the message says what it is."""
 
 
-async def post_events(
-    url: str, headers: Mapping[str, str], body: bytes
-) -> AsyncGenerator[bytes, None]:
-    """Send `body`, which is JSON; give the payload of each `data:` line, `[DONE]` included.
+class _NoAnswer(StreamError):
+    """The connection ended before anything came."""
 
-    Raises StreamError, OSError, and TimeoutError if no connection can be made.
-    """
-    parts = urlsplit(url)
-    is_secure = parts.scheme == "https"
-    port = parts.port or (443 if is_secure else 80)
-    async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        reader, writer = await asyncio.open_connection(
-            parts.hostname, port, ssl=is_secure or None, limit=READ_BYTES
-        )
+
+class _Connection(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class EventClient:
+    """Connections to the server of `url`. Those whose answer has been read to its end are kept for
+    the next request; `close` them."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._parts, self._headers = urlsplit(url), headers
+        self._idle: list[_Connection] = []
+
+    async def close(self) -> None:
+        """Close the connections that are idle."""
+        while self._idle:
+            writer = self._idle.pop().writer
+            writer.close()
+            with suppress(OSError):  # of one that was lost before
+                await writer.wait_closed()
+
+    async def post(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
+        """Send `body`, which is JSON, to a path below the url's; give the payload of each `data:`
+        line, `[DONE]` included.
+
+        Raises StreamError, OSError, and TimeoutError if no connection can be made.
+        """
+        connection, status, fields = await self._ask(self._head(path, len(body)) + body)
+        can_be_kept = False
+        try:
+            pieces = _body(connection.reader, fields)
+            if status != 200:
+                text = b"".join([piece async for piece in pieces]).decode(errors="replace")
+                can_be_kept = _is_delimited(fields)
+                raise StreamError(f"HTTP {status}: {text[:300]}")
+            rest = b""
+            async for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    if line.startswith(_DATA):
+                        yield line[len(_DATA) :].rstrip(b"\r")
+            can_be_kept = _is_delimited(fields)
+        finally:
+            if can_be_kept:
+                self._idle.append(connection)
+            else:
+                connection.writer.close()
+
+    async def _ask(self, request: bytes) -> tuple[_Connection, int, dict[str, str]]:
+        """Send a request; the connection, and the head of the answer that comes on it."""
+        while self._idle:  # the server may have closed some of them
+            connection = self._idle.pop()
+            with suppress(_NoAnswer, ConnectionError):
+                return connection, *await _exchange(connection, request)
+        connection = await self._connect()
+        return connection, *await _exchange(connection, request)
+
+    async def _connect(self) -> _Connection:
+        is_secure = self._parts.scheme == "https"
+        port = self._parts.port or (443 if is_secure else 80)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            return _Connection(
+                *await asyncio.open_connection(
+                    self._parts.hostname, port, ssl=is_secure or None, limit=READ_BYTES
+                )
+            )
+
+    def _head(self, path: str, length: int) -> bytes:
+        fields = {
+            "host": self._parts.netloc,
+            "accept": "text/event-stream",
+            "content-type": "application/json",
+            "content-length": str(length),
+            **self._headers,
+        }
+        start = f"POST {self._parts.path}{path} HTTP/1.1"
+        lines = [start, *(f"{k}: {v}" for k, v in fields.items())]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+async def _exchange(connection: _Connection, request: bytes) -> tuple[int, dict[str, str]]:
+    """Send a request and read the answer's head; the connection is closed if that fails."""
     try:
-        writer.write(_head(parts, headers, len(body)) + body)
-        status, fields = await _read_head(reader)
-        pieces = _body(reader, fields)
-        if status != 200:
-            text = b"".join([piece async for piece in pieces]).decode(errors="replace")
-            raise StreamError(f"HTTP {status}: {text[:300]}")
-        rest = b""
-        async for piece in pieces:
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                if line.startswith(_DATA):
-                    yield line[len(_DATA) :].rstrip(b"\r")
-    finally:
-        writer.close()
+        connection.writer.write(request)
+        return await _read_head(connection.reader)
+    except BaseException:
+        connection.writer.close()
+        raise
 
 
-def _head(parts: SplitResult, headers: Mapping[str, str], length: int) -> bytes:
-    fields = {
-        "host": parts.netloc,
-        "accept": "text/event-stream",
-        "connection": "close",
-        "content-type": "application/json",
-        "content-length": str(length),
-        **headers,
-    }
-    lines = [f"POST {parts.path or '/'} HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+def _is_delimited(fields: Mapping[str, str]) -> bool:
+    """Whether another answer may follow on the connection."""
+    has_end = "content-length" in fields or "transfer-encoding" in fields
+    return has_end and fields.get("connection", "").lower() != "close"
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
@@ -72,7 +130,10 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
         fields = {name.strip().lower(): value.strip() for name, value in split}
         status = int(start.split(" ")[1])
         int(fields.get("content-length", "0"))  # raises if it is not a number
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError):
+    except asyncio.IncompleteReadError as error:
+        kind = StreamError if error.partial else _NoAnswer
+        raise kind("the answer has no head that can be read") from None
+    except (asyncio.LimitOverrunError, ValueError, IndexError):
         raise StreamError("the answer has no head that can be read") from None
     return status, fields
 

@@ -2,21 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from array import array
+from collections.abc import AsyncIterator, Mapping, MutableSequence, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
 import httpx
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from srt.benchmark.event_stream import CONNECT_TIMEOUT_S, StreamError, post_events
+from srt.benchmark.event_stream import CONNECT_TIMEOUT_S, EventClient, StreamError
 from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import Node, Workload
 
 PROBE_TOKENS = 400
 NO_FIELDS: Mapping[str, Any] = {}
+_CONTROL_TIMEOUT_S = 60.0
+_ROOTS_AT_ONCE = 1024
 
 
 class Record(Struct):
@@ -25,7 +28,7 @@ class Record(Struct):
 
     started: float
     ended: float = 0.0
-    chunk_times: list[float] = []
+    chunk_times: MutableSequence[float] = field(default_factory=lambda: array("d"))
     text: str = ""
     prompt_tokens: int = 0
     cached_tokens: int | None = None
@@ -52,13 +55,19 @@ class LoadGenerator:
         api_key: str | None = None,
         *,
         ignore_eos: bool = True,
+        timeout_s: float = 3600.0,
+        keeps_texts: bool = True,
     ) -> None:
-        self._url = url.rstrip("/")
+        """A request that takes longer than `timeout_s` has failed. Unless it `keeps_texts`, records
+        are without prompts and answers."""
+        self._url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._events = EventClient(self._url, self._headers)
+        self._timeout_s, self._keeps_texts = timeout_s, keeps_texts
         self._http = httpx.AsyncClient(
             base_url=self._url,
             headers=self._headers,
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx.Timeout(_CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
         )
         self.was_interrupted = False
@@ -75,6 +84,7 @@ class LoadGenerator:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self._events.close()
         await self._http.aclose()
 
     async def fill_model(self) -> None:
@@ -127,19 +137,22 @@ class LoadGenerator:
                 if record.error is not None:
                     return
                 prompt += record.text
+                if not self._keeps_texts:
+                    record.text = record.prompt = ""
             for child in node.children:
                 group.create_task(visit(child, prompt, group))
 
-        async def arrive(number: int, root: Node, group: asyncio.TaskGroup) -> None:
-            if arrivals:
-                await asyncio.sleep(wall + arrivals[number] - time.perf_counter())
-            await visit(root, "", group)
-
+        # Roots are made when it is their turn: there may be very many.
+        places = asyncio.Semaphore(max(workload.concurrency, _ROOTS_AT_ONCE))
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             async with asyncio.TaskGroup() as group:
-                for number, root in enumerate(workload.roots):
-                    group.create_task(arrive(number, root, group))
+                for number in range(len(workload.roots)):
+                    if arrivals:
+                        await asyncio.sleep(wall + arrivals[number] - time.perf_counter())
+                    await places.acquire()
+                    task = group.create_task(visit(workload.roots[number], "", group))
+                    task.add_done_callback(lambda _: places.release())
         except asyncio.CancelledError:
             self.was_interrupted = True
         return Run(records, time.perf_counter() - wall, time.process_time() - cpu)
@@ -147,24 +160,30 @@ class LoadGenerator:
     async def complete(
         self, prompt: str, max_tokens: int, fields: Mapping[str, Any] = NO_FIELDS
     ) -> Record:
-        """Send one request and read its stream. Never raises for a failed request."""
+        """Send one request and read its stream. Never raises for a failed request. `messages` among
+        the `fields` make it a chat, without the prompt."""
         record = Record(time.perf_counter(), prompt=prompt)
+        is_chat = "messages" in fields
+        path = "/v1/chat/completions" if is_chat else "/v1/completions"
         body = self._options | {
-            "prompt": prompt,
+            **({} if is_chat else {"prompt": prompt}),
             "max_tokens": max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
             **fields,
         }
-        events = post_events(
-            f"{self._url}/v1/completions", self._headers, msgspec.json.encode(body)
-        )
+        events = self._events.post(path, msgspec.json.encode(body))
         try:
-            async with aclosing(events):
+            async with asyncio.timeout(self._timeout_s) as limit, aclosing(events):
                 await _read_stream(events, record)
-        except StreamError as exc:
-            record.error = str(exc)
+        except (StreamError, msgspec.DecodeError, LookupError, TypeError) as exc:
+            is_ours = isinstance(exc, StreamError)
+            record.error = str(exc) if is_ours else f"an event that cannot be read: {exc!r}"
+        except TimeoutError:
+            what = "no answer" if limit.expired() else "no connection"
+            seconds = self._timeout_s if limit.expired() else CONNECT_TIMEOUT_S
+            record.error = f"{what} within {seconds:.0f} s"
         except OSError as exc:
             record.error = f"{type(exc).__name__}: {exc}"
         record.ended = time.perf_counter()
@@ -176,7 +195,8 @@ class LoadGenerator:
         Raises httpx.HTTPError if it fails.
         """
         body = self._options | {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-        reply = (await self._http.post("/v1/completions", json=body)).raise_for_status()
+        reply = await self._http.post("/v1/completions", json=body, timeout=self._timeout_s)
+        reply.raise_for_status()
         tokens: int = reply.json()["usage"]["completion_tokens"]
         return tokens
 
@@ -190,9 +210,10 @@ async def _read_stream(events: AsyncIterator[bytes], record: Record) -> None:
             record.error = str(chunk["error"])
             return
         for choice in chunk["choices"]:
-            if choice["text"]:
+            text = choice["text"] if "text" in choice else choice["delta"].get("content")
+            if text:
                 record.chunk_times.append(time.perf_counter())
-                record.text += choice["text"]
+                record.text += text
         if usage := chunk.get("usage"):
             _read_usage(usage, record)
     if not record.completion_tokens:

@@ -1,8 +1,13 @@
-"""Workloads that a user describes: prompts of a file, or of chosen lengths, and when they come."""
+"""Workloads that a user describes: prompts of a file, or of chosen lengths, and when they come.
+
+There may be very many, so each prompt is made or read when it is its turn.
+"""
 
 import random
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, overload
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,53 +20,121 @@ MAX_LINE_BYTES = 2**24
 
 
 class _Line(Struct):
-    prompt: str
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
 
 
+class _Roots(Sequence[Node]):
+    """Nodes that are made when they are asked for."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | list[Node]:
+        if isinstance(index, slice):
+            return [self._node(i) for i in range(*index.indices(self._count))]
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._node(index)
+
+    def _node(self, index: int) -> Node:
+        raise NotImplementedError
+
+
+class _Random(_Roots):
+    """Of about `in_tokens` tokens each, all different."""
+
+    def __init__(
+        self, count: int, seed: int, per_word: float, in_tokens: int, out_tokens: int
+    ) -> None:
+        super().__init__(count)
+        self._seed, self._per_word = seed, per_word
+        self._in_tokens, self._out_tokens = in_tokens, out_tokens
+
+    def _node(self, index: int) -> Node:
+        source = TextSource(self._seed * 1_000_003 + index, self._per_word)
+        return Node(source.text(self._in_tokens), self._out_tokens)
+
+
+class _OfFile(_Roots):
+    """Of a file's lines that begin at `starts`."""
+
+    def __init__(self, path: Path, starts: "array[int]", out_tokens: int) -> None:
+        super().__init__(len(starts))
+        self._path, self._starts, self._out_tokens = path, starts, out_tokens
+
+    def _node(self, index: int) -> Node:
+        with self._path.open("rb") as file:
+            file.seek(self._starts[index])
+            line = _read(file.readline(MAX_LINE_BYTES + 1), str(self._path))
+        fields = {} if line.messages is None else {"messages": line.messages}
+        return Node(line.prompt or "", line.max_tokens or self._out_tokens, fields=fields)
+
+
 def of_file(path: Path, count: int, out_tokens: int, concurrency: int) -> Workload:
-    """The first `count` lines (0: all) of a JSONL file of {"prompt": ..., "max_tokens": ...};
-    `out_tokens` where a line does not say how many.
+    """The first `count` lines (0: all) of a JSONL file of {"prompt": ..., "max_tokens": ...}, or
+    with "messages" in place of the prompt; `out_tokens` where a line does not say how many.
 
     Raises ConfigError, which names the line and the field.
     """
-    roots: list[Node] = []
+    starts = array("q")
     try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if count and len(roots) == count:
-                    break
-                if line.strip():
-                    found = _read(line, f"{path}, line {number}")
-                    roots.append(Node(found.prompt, found.max_tokens or out_tokens))
+        for start, number, line in _lines(path):
+            if count and len(starts) == count:
+                break
+            _read(line, f"--dataset {path}, line {number}")
+            starts.append(start)
+        if len(starts) < max(count, 1):
+            wanted = f", and --num-prompts is {count}" if count else ""
+            raise ConfigError(f"--dataset {path}: it has {len(starts)} prompts{wanted}")
+        return Workload(path.name, concurrency, _OfFile(path, starts, out_tokens))
     except OSError as error:
         raise ConfigError(f"--dataset {path}: {error.strerror}") from error
-    if not roots:
-        raise ConfigError(f"--dataset {path}: it has no lines")
-    return Workload(path.name, concurrency, roots)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Where each line that is not blank begins, its number, and its content."""
+    with path.open("rb") as file:
+        start, number = 0, 0
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if line.strip():
+                yield start, number, line
+            start += len(line)
 
 
 def _read(line: bytes, where: str) -> _Line:
     if len(line) > MAX_LINE_BYTES:
         raise ConfigError(f"{where}: it has more than {MAX_LINE_BYTES} bytes")
     try:
-        return msgspec.json.decode(line, type=_Line)
+        found = msgspec.json.decode(line, type=_Line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{where}: {error}") from error
+    if (found.prompt is None) == (found.messages is None):
+        raise ConfigError(f"{where}: it must have a prompt, or messages")
+    return found
 
 
 def of_length(
-    source: TextSource, count: int, in_tokens: int, out_tokens: int, concurrency: int
+    count: int, seed: int, per_word: float, in_tokens: int, out_tokens: int, concurrency: int
 ) -> Workload:
-    """`count` unrelated prompts of about `in_tokens` tokens."""
-    roots = [Node(source.text(in_tokens), out_tokens) for _ in range(count)]
+    """`count` unrelated prompts of about `in_tokens` tokens, of which a word has `per_word`."""
+    roots = _Random(count, seed, per_word, in_tokens, out_tokens)
     return Workload("random", concurrency, roots)
 
 
-def arrivals(count: int, rate: float, seed: int) -> list[float]:
+def arrivals(count: int, rate: float, seed: int) -> Sequence[float]:
     """Times in s of `count` requests of a Poisson process of `rate` per second, which begins with
     the first one."""
-    rng, now, times = random.Random(seed), 0.0, list[float]()
+    rng, now, times = random.Random(seed), 0.0, array("d")
     for _ in range(count):
         times.append(now)
         now += rng.expovariate(rate)

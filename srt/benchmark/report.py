@@ -3,7 +3,7 @@
 import datetime
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,6 @@ class Figures(Struct, kw_only=True):
     ttft_p99_ms: float | None
     itl_p50_ms: float | None
     itl_p99_ms: float | None
-    latency_p50_ms: float | None = None
-    latency_p99_ms: float | None = None
 
 
 COLUMNS = {
@@ -52,8 +50,6 @@ COLUMNS = {
     "ttft_p99_ms": "p99",
     "itl_p50_ms": "ITL p50 ms",
     "itl_p99_ms": "p99",
-    "latency_p50_ms": "whole p50 ms",
-    "latency_p99_ms": "p99",
     "prompt_tokens_min": "prompt min",
     "prompt_tokens_mean": "mean",
     "prompt_tokens_max": "max",
@@ -68,7 +64,6 @@ def figures_of(run: Run) -> Figures:
     out_tokens = sum(r.completion_tokens for r in good)
     told = [r.cached_tokens for r in good if r.cached_tokens is not None]
     ttft = [(r.chunk_times[0] - r.started) * 1000 for r in good if r.chunk_times]
-    latency = [(r.ended - r.started) * 1000 for r in good]
     itl = [(later - earlier) * 1000 for r in good for earlier, later in pairwise(r.chunk_times)]
     return Figures(
         requests=len(run.records),
@@ -88,8 +83,6 @@ def figures_of(run: Run) -> Figures:
         ttft_p99_ms=percentile(ttft, 99),
         itl_p50_ms=percentile(itl, 50),
         itl_p99_ms=percentile(itl, 99),
-        latency_p50_ms=percentile(latency, 50),
-        latency_p99_ms=percentile(latency, 99),
     )
 
 
@@ -108,11 +101,11 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return ordered[int(rank) - 1]
 
 
-def table(rows: dict[str, Figures], columns: Mapping[str, str] = COLUMNS) -> str:
-    """One line per workload, for the terminal; `columns` are figures and their titles."""
-    lines = [["workload", *columns.values()]]
+def table(rows: dict[str, Figures]) -> str:
+    """One line per workload, for the terminal."""
+    lines = [["workload", *COLUMNS.values()]]
     for name, figures in rows.items():
-        lines.append([name, *(_cell(column, getattr(figures, column)) for column in columns)])
+        lines.append([name, *(_cell(column, getattr(figures, column)) for column in COLUMNS)])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))

@@ -5,7 +5,7 @@ answer and its own text; its children start when it has answered. A node without
 carries text. `scale` multiplies the number of roots.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +29,7 @@ class Workload(Struct):
 
     name: str
     concurrency: int
-    roots: list[Node]
+    roots: Sequence[Node]
 
     def requests(self) -> Iterator[Node]:
         """Every node that is a request."""

@@ -3,16 +3,19 @@
 import argparse
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import msgspec
+from msgspec import Struct
 
-from srt.benchmark.load import LoadGenerator, Run
+from srt.benchmark.load import LoadGenerator
 from srt.benchmark.prompts import arrivals, of_file, of_length
-from srt.benchmark.report import COLUMNS, Figures, figures_of, machine, now, table
+from srt.benchmark.report import machine, now
+from srt.benchmark.summary import Summary, summary_of, text_of
 from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS, Workload
 from srt.wire.errors import ConfigError
@@ -21,14 +24,16 @@ DEFAULT_URL = "http://127.0.0.1:30000"
 # Above this share of a core the client may be what limits the figures.
 _BUSY_SHARE = 0.8
 _SHOWN_ERRORS = 5
-_HIDDEN = ("prompt_tokens_min", "prompt_tokens_max", "client_cpu_s")
+_WARMUP_TOKENS = (64, 16)  # of a prompt and of its answer
 
 
-class Result(NamedTuple):
-    """A workload's figures, and what went wrong, the most frequent first."""
+class Result(Struct):
+    """A workload's figures; whether the server's prefix cache was emptied before; and what went
+    wrong, how often."""
 
-    figures: Figures
-    errors: list[str]
+    figures: Summary
+    cache_emptied: bool
+    errors: dict[str, int]
 
 
 def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
@@ -52,48 +57,80 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
         action="store_false",
         help="answers may end by themselves; for servers that refuse ignore_eos",
     )
+    server.add_argument(
+        "--timeout",
+        type=_positive,
+        default=600.0,
+        metavar="SECONDS",
+        help="that a request may take (default: %(default)s)",
+    )
     what = parser.add_argument_group("What it is asked")
     what.add_argument(
         "--workload", choices=[*WORKLOADS, "all"], help="(default: batch); their shapes are in docs"
     )
-    what.add_argument("--scale", type=float, default=1.0, help="factor on a workload's requests")
-    what.add_argument("--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...}')
-    what.add_argument("--input-len", type=int, help="tokens of made-up prompts")
-    what.add_argument("--output-len", type=int, default=128, help="tokens of an answer")
-    what.add_argument("--num-prompts", type=int, help="requests (default: all, or 64)")
+    what.add_argument(
+        "--scale", type=_positive, help="factor on a workload's requests (default: 1)"
+    )
+    what.add_argument(
+        "--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...} or {"messages": ...}'
+    )
+    what.add_argument("--input-len", type=_count, metavar="TOKENS", help="of made-up prompts")
+    what.add_argument(
+        "--output-len",
+        type=_count,
+        default=128,
+        metavar="TOKENS",
+        help="of an answer (default: %(default)s)",
+    )
+    what.add_argument("--num-prompts", type=_count, help="(default: all of a file, or 64)")
+    what.add_argument(
+        "--warmup", type=int, default=0, help="requests before (default: %(default)s)"
+    )
     what.add_argument("--seed", type=int, default=0, help="of texts and arrivals")
     when = parser.add_argument_group("When")
     when.add_argument(
-        "--request-rate", type=float, help="requests a second, at random times (default: no limit)"
+        "--request-rate",
+        type=_positive,
+        help="requests a second, at random times (default: no limit)",
     )
-    when.add_argument("--max-concurrency", type=int, help="requests at once (default: 32)")
+    when.add_argument("--max-concurrency", type=_count, help="requests at once (default: 32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser
+
+
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _positive(text: str) -> float:
+    if not 0 < (value := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return value
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; ends the process where options contradict."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    own = [name for name in ("--workload", "--dataset", "--input-len") if _given(args, name)]
+    own = [name for name in ("workload", "dataset", "input_len") if getattr(args, name) is not None]
     if len(own) > 1:
-        parser.error(f"{' and '.join(own)} exclude each other")
-    for name in ("--num-prompts", "--max-concurrency", "--input-len", "--output-len"):
-        value = getattr(args, name[2:].replace("-", "_"))
-        if value is not None and value < 1:
-            parser.error(f"{name} must be at least 1")
-    if args.request_rate is not None and args.request_rate <= 0:
-        parser.error("--request-rate must be above 0")
-    is_shaped = not (args.dataset or args.input_len)
-    for name in ("--num-prompts", "--request-rate", "--max-concurrency"):
-        if is_shaped and _given(args, name):
-            parser.error(f"{name} goes with --dataset or --input-len: workloads have their own")
-    args.workload = args.workload or "batch"
+        parser.error(f"{' and '.join(map(_flag, own))} exclude each other")
+    has_prompts = args.dataset is not None or args.input_len is not None
+    for name in ("num_prompts", "request_rate", "max_concurrency"):
+        if not has_prompts and getattr(args, name) is not None:
+            parser.error(
+                f"{_flag(name)} goes with --dataset or --input-len: workloads have their own"
+            )
+    if has_prompts and args.scale is not None:
+        parser.error("--scale goes with --workload")
+    args.workload, args.scale = args.workload or "batch", args.scale or 1.0
     return args
 
 
-def _given(args: argparse.Namespace, flag: str) -> bool:
-    return getattr(args, flag[2:].replace("-", "_")) is not None
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Result]:
@@ -103,23 +140,33 @@ async def measure(args: argparse.Namespace) -> dict[str, Result]:
     """
     results: dict[str, Result] = {}
     async with LoadGenerator(
-        args.url, args.model, args.api_key, ignore_eos=args.ignore_eos
+        args.url,
+        args.model,
+        args.api_key,
+        ignore_eos=args.ignore_eos,
+        timeout_s=args.timeout,
+        keeps_texts=False,
     ) as load:
+        source = TextSource(args.seed - 1)
         try:
             await load.fill_model()
-            per_word = await load.tokens_per_word(TextSource(args.seed - 1))
-        except (httpx.HTTPError, KeyError, IndexError, ValueError, RuntimeError) as error:
+            per_word = await load.tokens_per_word(source)
+        except (httpx.HTTPError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"{args.url} cannot be measured: {error or type(error).__name__}; `srt serve` "
                 "starts a server, --url names another"
             ) from error
+        for _ in range(args.warmup):
+            await load.complete(source.text(_WARMUP_TOKENS[0]), _WARMUP_TOKENS[1])
         for workload in _workloads(args, per_word):
             emptied = not args.keep_cache and await _emptied(load)
             word = "emptied" if emptied else "left as it was"
-            print(f"{workload.name}: {len(workload.roots)} prompts; the prefix cache was {word}")
+            print(f"{workload.name}: the prefix cache was {word}", flush=True)
             rate, count = args.request_rate, len(workload.roots)
-            times = arrivals(count, rate, args.seed) if rate else []
-            results[workload.name] = _result(await load.run(workload, times))
+            times = arrivals(count, rate, args.seed) if rate else ()
+            run = await load.run(workload, times)
+            errors = Counter(record.error for record in run.records if record.error)
+            results[workload.name] = Result(summary_of(run), emptied, dict(errors.most_common()))
             if load.was_interrupted:
                 break
     return results
@@ -127,12 +174,12 @@ async def measure(args: argparse.Namespace) -> dict[str, Result]:
 
 def _workloads(args: argparse.Namespace, per_word: float) -> Sequence[Workload]:
     concurrency = args.max_concurrency or (10**6 if args.request_rate else 32)
-    if args.dataset:
+    if args.dataset is not None:
         return [of_file(args.dataset, args.num_prompts or 0, args.output_len, concurrency)]
-    if args.input_len:
-        source = TextSource(args.seed, per_word)
+    if args.input_len is not None:
         count = args.num_prompts or 64
-        return [of_length(source, count, args.input_len, args.output_len, concurrency)]
+        lengths = (args.input_len, args.output_len)
+        return [of_length(count, args.seed, per_word, *lengths, concurrency)]
     names = list(WORKLOADS) if args.workload == "all" else [args.workload]
     return [WORKLOADS[name](TextSource(args.seed, per_word), args.scale) for name in names]
 
@@ -144,35 +191,36 @@ async def _emptied(load: LoadGenerator) -> bool:
         return False
 
 
-def _result(run: Run) -> Result:
-    messages = [record.error for record in run.records if record.error]
-    counts = {message: messages.count(message) for message in dict.fromkeys(messages)}
-    ordered = sorted(counts, key=lambda message: -counts[message])
-    return Result(figures_of(run), [f"{counts[each]} times: {each}" for each in ordered])
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns 1 if a request failed or the server cannot be asked."""
     args = parse_args(argv)
     try:
+        if args.json is not None:  # before the time is spent
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.touch()
         results = asyncio.run(measure(args))
     except ConfigError as error:
         print(f"srt bench: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"srt bench: --json {args.json}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
-    figures = {name: result.figures for name, result in results.items()}
-    shown = {column: title for column, title in COLUMNS.items() if column not in _HIDDEN}
-    print(table(figures, shown))
-    for name, (measured, errors) in results.items():
-        for message in errors[:_SHOWN_ERRORS]:
-            print(f"{name}: {message}", file=sys.stderr)
-        if measured.wall_s and measured.client_cpu_s / measured.wall_s > _BUSY_SHARE:
-            share = 100 * measured.client_cpu_s / measured.wall_s
-            print(f"{name}: this client took {share:.0f} % of a core: it may be the limit")
-    if args.json:
-        report: dict[str, Any] = {"date": now(), "url": args.url, "machine": machine()}
-        args.json.write_bytes(
-            msgspec.json.format(msgspec.json.encode(report | {"figures": figures})) + b"\n"
-        )
-    return int(any(result.figures.errors for result in results.values()))
+    for name, result in results.items():
+        print(text_of(name, result.figures))
+        for message, times in list(result.errors.items())[:_SHOWN_ERRORS]:
+            print(f"{name}: {times} times: {message}", file=sys.stderr)
+        if result.figures.client_cpu_share > _BUSY_SHARE:
+            print(f"{name}: this client may be what limits these figures", file=sys.stderr)
+    if args.json is not None:
+        report = _conditions(args) | {"results": results}
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    return int(any(result.figures.failed for result in results.values()))
+
+
+def _conditions(args: argparse.Namespace) -> dict[str, Any]:
+    """How the figures were made; without the key."""
+    options = {name: value for name, value in vars(args).items() if name not in ("api_key", "json")}
+    options["dataset"] = str(args.dataset) if args.dataset else None
+    return {"date": now(), "machine": machine(), "options": options}

@@ -1,14 +1,14 @@
-"""The command `srt`: its first word says what to do, and the rest is that one's command line."""
+"""The command `srt`: its first word says what to do, and the rest is that one's command line.
+
+A command's module is imported when it is wanted: a server does without the others'.
+"""
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from srt import launch
-from srt.chat import main as chat
-from srt.commands import bench, completion, doctor, models
-from srt.options.settings import make_parser
 from srt.options.unknown import instead_of
 
 
@@ -52,40 +52,51 @@ def _help() -> str:
     )
 
 
-def _complete(words: list[str]) -> int:
-    return completion.main(words, {name: command.parser() for name, command in COMMANDS.items()})
+def _of(module: str, function: str, *args: Any) -> Any:
+    """What a function of a module gives."""
+    return getattr(import_module(module), function)(*args)
+
+
+def _complete(words: list[str]) -> Any:
+    parsers = {name: command.parser() for name, command in COMMANDS.items()}
+    return _of("srt.commands.completion", "main", words, parsers)
 
 
 COMMANDS: dict[str, Command] = {
     "serve": Command(
         "[MODEL]",
         "serve a model over HTTP and ZeroMQ until Ctrl-C",
-        lambda words: launch.main(words, prog="srt serve"),
-        lambda: make_parser("srt serve"),
+        lambda words: _of("srt.launch", "main", words, "srt serve"),
+        lambda: _of("srt.options.settings", "make_parser", "srt serve"),
     ),
     "chat": Command(
         "[MODEL]",
         "chat in the terminal, with a server that runs or one of the chat's own",
-        lambda words: chat.main(words, prog="srt chat"),
-        lambda: chat.make_parser("srt chat"),
+        lambda words: _of("srt.chat.main", "main", words, "srt chat"),
+        lambda: _of("srt.chat.main", "make_parser", "srt chat"),
     ),
     "models": Command(
         "[MODEL ...]",
         "list the models of this machine, whether they fit, and how fast they are",
-        models.main,
-        models.make_parser,
+        lambda words: _of("srt.commands.models", "main", words),
+        lambda: _of("srt.commands.models", "make_parser"),
     ),
-    "bench": Command("", "measure a server that runs", bench.main, bench.make_parser),
+    "bench": Command(
+        "",
+        "measure a server that runs",
+        lambda words: _of("srt.commands.bench", "main", words),
+        lambda: _of("srt.commands.bench", "make_parser"),
+    ),
     "doctor": Command(
         "",
         "look for what would keep a server from starting, or slow it down",
-        doctor.main,
-        doctor.make_parser,
+        lambda words: _of("srt.commands.doctor", "main", words),
+        lambda: _of("srt.commands.doctor", "make_parser"),
     ),
     "completion": Command(
         "SHELL",
         "write what makes bash, zsh or fish complete all this",
         _complete,
-        completion.make_parser,
+        lambda: _of("srt.commands.completion", "make_parser"),
     ),
 }

@@ -9,33 +9,40 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_FILE_METAVARS = ("FILE", "DIRECTORY")
+_PATH_METAVARS = ("FILE", "PATH", "MODEL")
 _SHELLS = ("bash", "zsh", "fish")
 
 
 class Flag(NamedTuple):
-    """An option: its words, what may follow it, or that a file does, and what it is for."""
+    """An option: its words, what may follow it, or that a path does, and what it is for. What a
+    command takes without an option is one that has no words."""
 
     words: tuple[str, ...]
     choices: tuple[str, ...]
-    takes_file: bool
+    takes_path: bool
     takes_value: bool
     text: str
+
+    @property
+    def candidates(self) -> str:
+        """What bash's compgen lists for it."""
+        if self.choices:
+            return f'-W "{" ".join(self.choices)}"'
+        return "-f" if self.takes_path else '-W ""'
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[Flag]:
     """The options of a parser that are shown in its help."""
     found = []
     for action in parser._actions:
-        if not action.option_strings or action.help == argparse.SUPPRESS:
+        if action.help == argparse.SUPPRESS:
             continue
-        name = action.option_strings[-1]
-        is_file = action.metavar in _FILE_METAVARS or name.endswith(("-file", "-dir", "--model"))
-        text = (action.help or "").split(" (default")[0].replace("%(default)s", "")
+        name = action.metavar if action.option_strings else action.dest
+        text = (action.help or "").split(" (default")[0]
         takes = action.nargs != 0
         words = tuple(action.option_strings)
         choices = tuple(str(choice) for choice in action.choices or ())
-        found.append(Flag(words, choices, takes and is_file, takes, text))
+        found.append(Flag(words, choices, takes and name in _PATH_METAVARS, takes, text))
     return found
 
 
@@ -44,51 +51,57 @@ def bash(commands: Mapping[str, list[Flag]]) -> str:
     lines = [
         "_srt() {",
         '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
-        "  COMPREPLY=()",
+        "  # --option=value comes as three words",
+        '  if [ "$word" = "=" ]; then word=""; fi',
+        '  if [ "$before" = "=" ]; then before="${COMP_WORDS[COMP_CWORD-2]}"; fi',
+        "  local -a listed",
         '  if [ "$COMP_CWORD" -eq 1 ]; then',
-        f'    COMPREPLY=($(compgen -W "{" ".join(commands)}" -- "$word")); return',
-        "  fi",
-        '  case "${COMP_WORDS[1]} $before" in',
+        f'    listed=(-W "{" ".join(commands)}")',
+        '  else case "${COMP_WORDS[1]} $before" in',
     ]
     for command, flags in commands.items():
         for flag in flags:
-            pattern = "|".join(f'"{command} {word}"' for word in flag.words)
-            if flag.choices:
-                words = " ".join(flag.choices)
-                lines.append(f'    {pattern}) COMPREPLY=($(compgen -W "{words}" -- "$word"))')
-                lines.append("      return;;")
-            elif flag.takes_file:
-                lines.append(f'    {pattern}) COMPREPLY=($(compgen -f -- "$word")); return;;')
-            elif flag.takes_value:
-                lines.append(f"    {pattern}) return;;")
-    lines += ["  esac", '  case "${COMP_WORDS[1]}" in']
+            if flag.words and flag.takes_value:
+                pattern = "|".join(f'"{command} {word}"' for word in flag.words)
+                lines.append(f"    {pattern}) listed=({flag.candidates});;")
+    lines.append('    *) case "${COMP_WORDS[1]} $word" in')
     for command, flags in commands.items():
         words = " ".join(word for flag in flags for word in flag.words)
-        lines.append(f'    {command}) case "$word" in')
-        lines.append(f'      -*) COMPREPLY=($(compgen -W "{words}" -- "$word"));;')
-        lines.append('      *) COMPREPLY=($(compgen -f -- "$word"));;')
-        lines.append("    esac;;")
-    lines += ["  esac", "}", "complete -o filenames -F _srt srt"]
+        own = next((flag.candidates for flag in flags if not flag.words), '-W ""')
+        lines.append(f'      "{command} -"*) listed=(-W "{words}");;')
+        lines.append(f'      "{command} "*) listed=({own});;')
+    lines += [
+        "    esac;;",
+        "  esac; fi",
+        "  local IFS=$' \\t\\n'",
+        '  local found; found="$(compgen "${listed[@]}" -- "$word")"',
+        "  IFS=$'\\n'  # names of files may have blanks",
+        "  COMPREPLY=($found)",
+        "}",
+        "complete -o filenames -F _srt srt",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def zsh(commands: Mapping[str, list[Flag]]) -> str:
     """A script for zsh: bash's, by the module that reads those."""
-    return f"autoload -Uz compinit bashcompinit\ncompinit\nbashcompinit\n{bash(commands)}"
+    head = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"
+    return f"{head}autoload -Uz bashcompinit && bashcompinit\n{bash(commands)}"
 
 
 def fish(commands: Mapping[str, list[Flag]]) -> str:
     """A script for fish."""
-    first = "__fish_use_subcommand"
-    lines = [f"complete -c srt -n {first} -f -a {shlex.quote(' '.join(commands))}"]
+    lines = ["complete -c srt -f"]
+    lines.append(f"complete -c srt -n __fish_use_subcommand -a {shlex.quote(' '.join(commands))}")
     for command, flags in commands.items():
         for flag in flags:
             parts = ["complete -c srt", f"-n '__fish_seen_subcommand_from {command}'"]
             parts += [f"-l {w[2:]}" if w.startswith("--") else f"-s {w[1:]}" for w in flag.words]
             if flag.choices:
-                parts.append(f"-x -a {shlex.quote(' '.join(flag.choices))}")
-            elif flag.takes_file:
-                parts.append("-r -F")
+                only = "-x" if flag.words else "-f"
+                parts.append(f"{only} -a {shlex.quote(' '.join(flag.choices))}")
+            elif flag.takes_path:
+                parts.append("-r -F" if flag.words else "-F")
             elif flag.takes_value:
                 parts.append("-x")
             # In fish a backslash in single quotes is one before a quote.

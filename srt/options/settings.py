@@ -137,6 +137,8 @@ def _add(group: Any, option: Option) -> None:
     more: dict[str, Any] = {"choices": option.choices} if option.choices else {}
     if option.field == "served_model_name":
         more = {"nargs": "+", "metavar": "NAME"}
+    elif option.is_path:
+        more = {"metavar": "PATH"}
     kind = type(option.default)
     group.add_argument(option.flag, type=kind, help=option.text + shown, **more)
 

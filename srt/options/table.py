@@ -23,6 +23,7 @@ class Option(Struct, frozen=True):
     choices: tuple[str, ...] = ()
     is_list: bool = False  # its text may hold several, with commas between them
     is_secret: bool = False
+    is_path: bool = False
 
     @property
     def flag(self) -> str:
@@ -88,6 +89,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "model",
             "'smollm2' (embedded), a .gguf file, a model directory, or one of the hub: "
             "org/name[@revision], org/name:Q4_K_M, an address",
+            is_path=True,
         ),
         Option(
             "served-model-name",
@@ -132,20 +134,28 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             is_list=True,
         ),
         Option("max-connections", "HTTP connections; beyond: the longest idle is closed"),
-        Option("ring-dir", "private directory for the ring's sockets (default: a new one)"),
+        Option(
+            "ring-dir",
+            "private directory for the ring's sockets (default: a new one)",
+            is_path=True,
+        ),
     ),
     "Who may use it": (
         Option(
             "api-key", "bearer tokens for HTTP, separated by commas", is_list=True, is_secret=True
         ),
-        Option("api-key-file", "file of further bearer tokens, one per line"),
+        Option("api-key-file", "file of further bearer tokens, one per line", is_path=True),
         Option(
             "admin-api-key",
             "bearer tokens of admins, who may also flush and abort all",
             is_list=True,
             is_secret=True,
         ),
-        Option("admin-api-key-file", "file of further bearer tokens of admins, one per line"),
+        Option(
+            "admin-api-key-file",
+            "file of further bearer tokens of admins, one per line",
+            is_path=True,
+        ),
         Option(
             "share-cache-between-keys",
             "prompts under several API keys share KV: each may find out what others have sent",
@@ -221,7 +231,11 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option("grammar-compile-timeout", "CPU seconds that one compilation may take"),
         Option("grammar-compile-memory", "MiB that one compilation may take"),
-        Option("grammar-cache-dir", "compiled grammars; auto: ~/.cache/srt/grammars; none: off"),
+        Option(
+            "grammar-cache-dir",
+            "compiled grammars; auto: ~/.cache/srt/grammars; none: off",
+            is_path=True,
+        ),
         Option("disable-jump-forward", "sample forced text token by token"),
         Option(
             "close-constrained",
@@ -255,7 +269,9 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     "What it tells": (
         Option("log-level", "how much to log", choices=("debug", "info", "warning", "error")),
         Option("check-invariants", "check the scheduler's invariants after every step (slow)"),
-        Option("record-trace", "file to record the scheduler's inputs to, for replay"),
+        Option(
+            "record-trace", "file to record the scheduler's inputs to, for replay", is_path=True
+        ),
         Option(
             "kv-events",
             "address to publish cached blocks at, as vLLM does: tcp://HOST:PORT or ipc://PATH",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.benchmark.event_stream import Dechunker, StreamError, post_events
+from srt.benchmark.event_stream import Dechunker, EventClient, StreamError
 
 EVENTS = b'data: {"n": 1}\n\nevent: x\r\ndata: two\r\n\r\n: a comment\ndata: [DONE]\n\n'
 PAYLOADS = [b'{"n": 1}', b"two", b"[DONE]"]
@@ -37,15 +37,19 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/completions", asked
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
     finally:
         server.close()
         await server.wait_closed()
 
 
 async def read(url: str) -> list[bytes]:
-    async with aclosing(post_events(url, {"authorization": "Bearer k"}, b"{}")) as events:
-        return [data async for data in events]
+    client = EventClient(url, {"authorization": "Bearer k"})
+    try:
+        async with aclosing(client.post("/v1/completions", b"{}")) as events:
+            return [data async for data in events]
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -89,3 +93,43 @@ def test_chunks_cut_anywhere(pieces: list[bytes], cuts: list[int]) -> None:
     spans = pairwise(places)
     body = b"".join(dechunker.feed(wire[start:stop]) for start, stop in spans)
     assert body == b"".join(pieces) and dechunker.has_ended
+
+
+@pytest.mark.parametrize(
+    ("answer", "connections"),
+    [
+        (OK + b"transfer-encoding: chunked\r\n\r\n" + chunked([EVENTS]), 1),
+        (OK + b"content-length: %d\r\n\r\n" % len(EVENTS) + EVENTS, 1),
+        (OK + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(EVENTS) + EVENTS, 4),
+    ],
+)
+async def test_connections_are_kept(answer: bytes, connections: int) -> None:
+    served: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
+        while await reader.read(1):
+            await reader.readuntil(b"{}")
+            writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        client = EventClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {})
+        for _ in range(4):
+            async with aclosing(client.post("/", b"{}")) as events:
+                assert [data async for data in events] == PAYLOADS
+        await client.close()
+        await asyncio.gather(*(task for task in served if task))
+    assert len(served) == connections
+
+
+async def test_a_connection_that_the_server_has_closed() -> None:
+    """As after its idle time: the next request goes over another."""
+    async with answering(OK + b"content-length: %d\r\n\r\n" % len(EVENTS) + EVENTS) as (url, asked):
+        client = EventClient(url, {})
+        for _ in range(3):
+            async with aclosing(client.post("/", b"{}")) as events:
+                assert [data async for data in events] == PAYLOADS
+        await client.close()
+    assert len(asked) == 3

@@ -18,25 +18,35 @@ from tests.waiting import SOON_S
 def test_chosen_lengths_at_a_rate(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = ["--url", server.url, "--input-len", "32", "--output-len", "8", "--num-prompts", "6"]
-    assert main([*args, "--request-rate", "50", "--json", str(tmp_path / "report.json")]) == 0
-    assert "random: 6 prompts; the prefix cache was emptied" in capsys.readouterr().out
-    figures = json.loads((tmp_path / "report.json").read_text())["figures"]["random"]
-    assert (figures["requests"], figures["errors"], figures["out_tokens"]) == (6, 0, 48)
-    assert 16 < figures["prompt_tokens_mean"] < 64
-    assert 0 < figures["ttft_p50_ms"] <= figures["latency_p50_ms"] <= figures["latency_p99_ms"]
+    report = tmp_path / "new" / "report.json"
+    args = ["--url", f"{server.url}/v1", "--input-len", "32", "--output-len", "8"]
+    args += ["--num-prompts", "6", "--request-rate", "50", "--warmup", "1", "--api-key", "secret"]
+    assert main([*args, "--json", str(report)]) == 0
+    said = capsys.readouterr().out
+    assert "random: the prefix cache was emptied" in said and "6 requests ok, 0 failed" in said
+    assert "secret" not in report.read_text() + said
+    found = json.loads(report.read_text())
+    assert found["options"]["input_len"] == 32
+    result = found["results"]["random"]
+    figures = result["figures"]
+    assert result["cache_emptied"] and result["errors"] == {}
+    assert (figures["ok"], figures["failed"], figures["output_tokens"]) == (6, 0, 48)
+    assert 6 * 16 < figures["prompt_tokens"] < 6 * 64
+    assert 0 < figures["ttft_ms"]["p50"] <= figures["latency_ms"]["p50"]
 
 
 def test_a_data_set(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "Hello", "max_tokens": 4}\n\n{"prompt": "One, two,"}\n')
+    chat = json.dumps({"messages": [{"role": "user", "content": "Hello"}]})
+    path.write_text(f'{{"prompt": "Hello", "max_tokens": 4}}\n\n{chat}\n')
     args = ["--url", server.url, "--dataset", str(path), "--output-len", "2", "--keep-cache"]
     assert main(args) == 0
     said = capsys.readouterr().out
-    assert "prompts.jsonl: 2 prompts; the prefix cache was left as it was" in said
+    assert "prompts.jsonl: the prefix cache was left as it was" in said
+    assert "2 requests ok" in said and "6 in all" in said
     path.write_text('{"prompt": "Hello"}\n{"prompt": 3}\n')
     assert main(args) == 1
-    assert "line 2: Expected `str`, got `int` - at `$.prompt`" in capsys.readouterr().err
+    assert "line 2: Expected `str | null`, got `int` - at `$.prompt`" in capsys.readouterr().err
 
 
 def test_a_workload_that_fails_in_part(
@@ -46,7 +56,15 @@ def test_a_workload_that_fails_in_part(
     path.write_text(json.dumps({"prompt": "word " * 20_000}) + '\n{"prompt": "Hello"}\n')
     args = ["--url", server.url, "--dataset", str(path), "--output-len", "2"]
     assert main(args) == 1
-    assert "1 times: HTTP 400" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "1 times: HTTP 400" in said.err and "1 requests ok, 1 failed" in said.out
+
+
+def test_a_request_that_takes_too_long(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--url", server.url, "--input-len", "8", "--output-len", "7000", "--num-prompts", "1"]
+    assert main([*args, "--timeout", "1"]) == 1
+    assert "no answer within 1 s" in capsys.readouterr().err
+    server.wait_idle()
 
 
 def test_an_interrupt_shows_what_there_is(server: Server, tmp_path: Path) -> None:
@@ -62,14 +80,14 @@ def test_an_interrupt_shows_what_there_is(server: Server, tmp_path: Path) -> Non
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
-    assert "2 prompts" in process.stdout.readline()
+    assert "the prefix cache" in process.stdout.readline()
     deadline = time.monotonic() + SOON_S
     while server.stats()["generation_tokens_total"] < before + 40:  # the long one runs
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
-    assert "prompts.jsonl" in output and "Traceback" not in errors
+    assert "prompts.jsonl: 1 requests ok" in output and "Traceback" not in errors
     server.wait_idle()
 
 
@@ -83,8 +101,10 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--workload", "batch", "--dataset", "x"], "exclude each other"),
         (["--num-prompts", "3"], "goes with --dataset or --input-len"),
-        (["--input-len", "0"], "--input-len must be at least 1"),
-        (["--input-len", "5", "--request-rate", "0"], "must be above 0"),
+        (["--input-len", "0"], "--input-len: must be at least 1"),
+        (["--input-len", "5", "--request-rate", "0"], "--request-rate: must be a number above 0"),
+        (["--scale", "-1"], "--scale: must be a number above 0"),
+        (["--scale", "2", "--input-len", "5"], "--scale goes with --workload"),
     ],
 )
 def test_options_that_contradict(

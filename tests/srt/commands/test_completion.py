@@ -28,7 +28,7 @@ def run(program: str, script: str, more: str, cwd: Path) -> list[str]:
         check=True,
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,14 @@ def run(program: str, script: str, more: str, cwd: Path) -> list[str]:
         ("srt serve m", ["model.gguf"]),
         ("srt bench --dataset m", ["model.gguf"]),
         ("srt bench --request", ["--request-rate"]),
+        ("srt bench --model m", []),
+        ("srt bench m", []),
+        ("srt serve --executor = n", ["native"]),  # as bash splits --executor=n
+        ("srt serve --executor =", ["auto", "native", "torch"]),
+        ("srt serve --record-trace m", ["model.gguf"]),
+        ("srt completion ", ["bash", "zsh", "fish"]),
+        ("srt completion z", ["zsh"]),
+        ("srt serve a", ["a b.gguf"]),
         ("srt doctor --", ["--help", "--json"]),
     ],
 )
@@ -51,13 +59,13 @@ def test_bash(
     line: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.gguf").touch()
+    (tmp_path / "a b.gguf").touch()
     words = line.split(" ")
     listed = " ".join(f"'{word}'" for word in words)
     more = f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _srt"
-    show = 'printf "%s\\n" "${COMPREPLY[@]}"'
-    assert sorted(run("bash", script("bash", capsys), f"{more}\n{show}", tmp_path)) == sorted(
-        expected
-    )
+    show = 'for each in "${COMPREPLY[@]}"; do echo "$each"; done'
+    found = run("bash", script("bash", capsys), f"{more}\n{show}", tmp_path)
+    assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -78,5 +86,5 @@ def test_every_option_is_there() -> None:
     words = {word for flag in flags for word in flag.words}
     assert {"--model", "--config", "--print-config", "--no-ui"} <= words
     assert not any("=" in word for word in words)
-    files = {flag.words[-1] for flag in flags if flag.takes_file}
+    files = {flag.words[-1] for flag in flags if flag.takes_path and flag.words}
     assert {"--config", "--model", "--api-key-file", "--grammar-cache-dir"} <= files
