@@ -24,6 +24,8 @@ _LEAST_TOKENS = 512
 # With fewer tokens for each, requests in a batch would only push each other out.
 _TOKENS_EACH = 256
 _ROUND_TO = 512
+# Contexts that a pool is to keep, also where fewer requests run at once.
+_CONTEXTS_KEPT = 16
 
 
 class MemoryShort(ConfigError):
@@ -67,16 +69,18 @@ def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
     except ConfigError as error:  # as the parts will say, if they cannot load it either
         log.debug("the pool has its default size: %s", error)
         return args
-    plan = plan_for(args, sizes, memory_available())
+    available = memory_available()
     if args.max_total_tokens:
-        needed = args.dp * (plan.weight_bytes + args.max_total_tokens * plan.token_bytes)
-        if needed > plan.available:
+        weights, token_bytes = _bytes_of(args, sizes)
+        needed = args.dp * (weights + args.max_total_tokens * token_bytes)
+        if needed > available:
             log.warning(
                 "weights and a full pool of %d tokens take %.1f GiB, and %.1f GiB are available: "
                 "the system may end the server; without --max-total-tokens the pool would fit",
-                *(args.max_total_tokens, needed / _GIB, plan.available / _GIB),
+                *(args.max_total_tokens, needed / _GIB, available / _GIB),
             )
         return args
+    plan = plan_for(args, sizes, available)
     log.info("memory  %s", plan)
     if plan.pool_tokens < plan.context_len:
         text = "requests have room for %d tokens, of %d that the model can: memory is short"
@@ -90,20 +94,26 @@ def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
 
     Raises MemoryShort.
     """
-    is_wide = args.exact or args.executor == "torch"
-    weights = sizes.float32_bytes if is_wide else sizes.weight_bytes
-    is_wide = is_wide or args.kv_cache_dtype == "float32"
-    token_bytes = sizes.kv_values * (4 if is_wide else 2)
+    weights, token_bytes = _bytes_of(args, sizes)
     rest = available - args.dp * weights - _OTHERS - (args.dp - 1) * _SCHEDULER
     room = int(_SHARE * rest / args.dp) // token_bytes
-    tokens = min(room, args.max_running_requests * sizes.context_len)
-    if tokens < _LEAST_TOKENS:
+    if room < _LEAST_TOKENS:
         raise MemoryShort(
             f"{available / _GIB:.2f} GiB of memory are available, and the model needs "
             f"{(args.dp * weights) / _GIB:.2f} GiB for its weights, {_OTHERS / _GIB:.2f} GiB for "
             "what serves it, and a pool: take a smaller model or quantisation, or allow more "
             "memory (--max-total-tokens goes without this check)"
         )
-    tokens = tokens // _ROUND_TO * _ROUND_TO
-    running = min(args.max_running_requests, max(1, tokens // _TOKENS_EACH))
+    useful = max(args.max_running_requests, _CONTEXTS_KEPT) * sizes.context_len
+    tokens = useful if useful <= room else room // _ROUND_TO * _ROUND_TO
+    each = min(_TOKENS_EACH, sizes.context_len)
+    running = min(args.max_running_requests, max(1, tokens // each))
     return Plan(available, weights, token_bytes, sizes.context_len, tokens, running)
+
+
+def _bytes_of(args: ServerArgs, sizes: ModelSizes) -> tuple[int, int]:
+    """What the weights take, and a token in the pool."""
+    is_wide = args.exact or args.executor == "torch"
+    weights = sizes.float32_bytes if is_wide else sizes.weight_bytes
+    has_wide_pool = is_wide or args.kv_cache_dtype == "float32"
+    return weights, sizes.kv_values * (4 if has_wide_pool else 2)

@@ -22,6 +22,8 @@ import msgspec
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.files.sizes import model_sizes
+from srt.hub.cache import snapshot
+from srt.hub.names import HubName, parse_name
 from srt.machine import cache_folder, memory_available, memory_limit, usable_cpus
 from srt.options.settings import Settings, read_settings
 from srt.ring.listener import OTHER_FILES, bind_listener
@@ -30,7 +32,7 @@ from srt.wire.errors import ConfigError
 
 _GIB = 2**30
 _PACKAGES = ("msgspec", "pyzmq", "uvloop", "litestar", "uvicorn", "tokenizers", "numpy", "gguf")
-_OPTIONAL = ("torch", "transformers", "flashinfer-python", "triton")
+_OPTIONAL = ("huggingface-hub", "torch", "transformers", "flashinfer-python", "triton")
 _FAST_LEVELS = ("amx", "avx512", "avx2")
 _LIBRARY_TIMEOUT_S = 60.0
 
@@ -218,6 +220,11 @@ def _anonymous(text: str) -> str:
 
 
 def _model(args: ServerArgs) -> Iterator[Finding]:
+    name = parse_name(args.model)
+    if isinstance(name, HubName):
+        found = snapshot(name.repo, name.revision)
+        yield Finding("model", f"{name}, {'in' if found else 'not in'} the cache of the hub")
+        return
     try:
         files = resolve_model(args.model)
     except ConfigError as error:

@@ -163,7 +163,8 @@ def _bring_all(name: HubName, missing: Sequence[RepoFile], commit: str, progress
     if name.revision != commit:
         from huggingface_hub import hf_hub_download
 
-        hf_hub_download(name.repo, missing[0].path, revision=name.revision or None)
+        revision = name.revision or None
+        _patiently(lambda: hf_hub_download(name.repo, missing[0].path, revision=revision))
 
 
 def _bring_large(name: HubName, file: RepoFile, commit: str, progress: Progress) -> None:

@@ -57,6 +57,14 @@ def test_no_more_than_the_batch_can_use() -> None:
     assert plan_for(ARGS, SIZES, 1000 * GIB).pool_tokens == 64 * 8192
 
 
+def test_small_contexts_and_batches() -> None:
+    one = ServerArgs(max_running_requests=1)
+    assert plan_for(one, SIZES, 1000 * GIB).pool_tokens == 16 * 8192
+    tiny = SIZES._replace(context_len=50)
+    assert plan_for(one, tiny, GIB).pool_tokens == 16 * 50
+    assert plan_for(ARGS, tiny, GIB).running == 64
+
+
 def test_wide_weights_and_caches() -> None:
     plain, exact = (plan_for(args, SIZES, 8 * GIB) for args in (ARGS, ServerArgs(exact=True)))
     assert exact.weight_bytes == 513 * MIB and exact.token_bytes == 2 * plain.token_bytes
@@ -99,6 +107,10 @@ def test_what_was_chosen_stays(
     chosen = ServerArgs(max_total_tokens=100_000)
     assert sized(chosen, {}) == chosen
     assert "the system may end the server" in caplog.text
+    monkeypatch.setattr(sizing, "memory_available", lambda: 100 * MIB)
+    assert sized(chosen, {}) == chosen  # whoever says the size knows better
+    with pytest.raises(sizing.MemoryShort):
+        sized(ARGS, {})
     assert sized(ServerArgs(device="cuda"), {}) == ServerArgs(device="cuda")
 
 

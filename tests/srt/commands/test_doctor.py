@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from huggingface_hub import constants
 
 from srt import machine
 from srt.commands import doctor
@@ -108,6 +109,12 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     findings = found(SRT_CONFIG=str(file))
     assert findings["options"].state == "ok"
     assert findings["model"].state == "warning" and "'/no/such'" in findings["model"].text
+
+
+def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    text = "org/name:Q4_0, not in the cache of the hub"
+    assert found(SRT_MODEL="org/name:Q4_0")["model"] == Finding("model", text)
 
 
 def test_more_threads_and_connections_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
