@@ -1,10 +1,10 @@
 """`python -m bench.installs`: from nothing to the first token, ours and other servers.
 
 Each is installed into a new folder, which is also its home, with nothing in pip's cache, is started
-on the default model and asked for one token. Seconds of both, what came over the network (a
-package that pip finds on the local disk is not in it) and what the folder holds at the end. Ours
-comes twice: by `make serve` in a new clone of what is committed, and from a wheel, built before.
-Nothing else should run beside it: most of the time is compilation.
+on the default model and asked for one token. It prints the seconds of both, what came over the
+network (not what pip finds on the local disk) and what the folder holds at the end, without what
+converts a model. Ours comes twice: by `make serve` in a new clone of what is committed, and from a
+wheel, built before. Nothing else should run beside it: most of the time is compilation.
 """
 
 import argparse
@@ -89,8 +89,8 @@ def build_wheel(folder: Path) -> Path:
     """A wheel of the committed state."""
     clone = folder / "source"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, clone]
-    subprocess.run(build, check=True)
+    build = ["pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(clone)]
+    subprocess.run([sys.executable, "-m", *build], check=True)
     return next(folder.glob("*.whl"))
 
 
@@ -138,9 +138,9 @@ def measure(peer: Peer, model: Path, home: Path, logs: Path) -> dict[str, float]
     log = logs / f"{peer.name.replace(' ', '-')}.log"
     before = received_bytes()
     install_s = shell(peer.install(), log)
-    network = received_bytes() - before
+    network, disk = received_bytes() - before, disk_bytes(home)
     shell(peer.prepare(model), log)
-    before = received_bytes()
+    before, prepared = received_bytes(), disk_bytes(home)
     start_s = asyncio.run(first_token(peer, model, log))
     network += received_bytes() - before
     return {
@@ -148,12 +148,12 @@ def measure(peer: Peer, model: Path, home: Path, logs: Path) -> dict[str, float]
         "start to first token, s": round(start_s, 1),
         "both, s": round(install_s + start_s, 1),
         "network, MiB": round(network / MIB),
-        "disk, MiB": round(disk_bytes(home) / MIB),
+        "disk, MiB": round((disk + disk_bytes(home) - prepared) / MIB),
     }
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Print a line as each is done, and a table at the end."""
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The names, and the options."""
     parser = argparse.ArgumentParser(prog="python -m bench.installs", description=__doc__)
     choices = (*OURS, *NAMES)
     parser.add_argument("names", nargs="*", default=choices, metavar="NAME", help=" ".join(choices))
@@ -165,6 +165,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if unknown := set(args.names) - set(choices):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(choices)}")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print a line as each is done, and a table at the end."""
+    args = parse_args(argv)
     model = resolve_model(args.model).path
     args.logs.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, ...]] = []

@@ -2,7 +2,7 @@
 
 A server of `--replicas` is kept busy by `--streams` clients, each of which asks for one completion
 after the other; prompts begin in one of GROUPS ways. In each round one replica, in turns, is killed
-(SIGKILL), asked to end (SIGTERM), or stopped (SIGSTOP) until the supervisor replaces it for its
+(SIGKILL), asked to end (SIGUSR1), or stopped (SIGSTOP) until the supervisor replaces it for its
 silence. Every answer must be the one that the same prompt had without a loss.
 
 "pause": the longest time between two tokens of a stream on another replica from the loss on. It is
@@ -27,12 +27,13 @@ from bench.roofline import markdown
 from srt.benchmark.report import machine
 from srt.client.face import AsyncClient
 from srt.offline.engine import Engine
+from srt.ring.child import STOP_SIGNAL
 
 GROUPS = 12
 SHARE_S = 10.0
 BEFORE_S, AFTER_S = 2.0, 14.0
 PREFIX_WORDS = 120
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+SIGNALS = (signal.SIGKILL, STOP_SIGNAL, signal.SIGSTOP)
 
 
 class Seen(Struct):

@@ -43,13 +43,13 @@ def usable_cpus() -> int:
 def memory_limit() -> int:
     """Bytes of memory that the machine has, or that the control group may take."""
     physical: int = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-    return min([physical, *(most for most, _ in _group_memory())])
+    return min([physical, *(most for most, _, _ in _group_memory())])
 
 
 def memory_left() -> int:
     """Bytes that are free and that the control group, if any, may still take."""
     free: int = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
-    return min([free, *(most - used for most, used in _group_memory())])
+    return min([free, *(most - used for most, used, _ in _group_memory())])
 
 
 def memory_available() -> int:
@@ -59,18 +59,28 @@ def memory_available() -> int:
         lines = _MEMORY_INFO.read_text().splitlines()
         line = next(line for line in lines if line.startswith("MemAvailable:"))
         available = int(line.split()[1]) * 1024
-    return min([available, *(most - used for most, used in _group_memory())])
+    return min([available, *(most - used + cached for most, used, cached in _group_memory())])
 
 
-def _group_memory() -> Iterator[tuple[int, int]]:
-    """The limit and the use of each control group that this process is in, in bytes."""
+def _group_memory() -> Iterator[tuple[int, int, int]]:
+    """The limit and the use of each control group that this process is in, and how much of the use
+    are cached files that it gives up when it needs memory, in bytes."""
     for folder in _groups("memory"):
-        for limit, used in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        for limit, used, cached in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
             with suppress(OSError, ValueError):
-                yield int((folder / limit).read_text()), int((folder / used).read_text())
+                sizes = int((folder / limit).read_text()), int((folder / used).read_text())
+                yield *sizes, _cached_files(folder, cached)
+
+
+def _cached_files(group: Path, key: str) -> int:
+    with suppress(OSError, ValueError):
+        for line in (group / "memory.stat").read_text().splitlines():
+            if line.startswith(f"{key} "):
+                return int(line.split()[1])
+    return 0
 
 
 def _groups(controller: str) -> Iterator[Path]:

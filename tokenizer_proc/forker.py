@@ -159,7 +159,6 @@ def _serve(control: socket.socket, parent: int, kinds: list[Live]) -> NoReturn:
     """The process's whole life. It ends with its parent only, or when that closes."""
     try:
         detach(parent, control.fileno(), os.open(os.devnull, os.O_WRONLY))
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all of a service's processes may get it
         running: dict[int, _Child] = {}  # by descriptors that become readable when they end
         poll = select.poll()
         poll.register(control, select.POLLIN)

@@ -13,7 +13,6 @@ import logging
 import os
 import select
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -24,6 +23,7 @@ import uvloop
 import zmq
 
 from srt.args import ServerArgs
+from srt.ring.child import STOP_SIGNAL
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.log import set_up_logging
 from srt.ring.places import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
@@ -157,9 +157,9 @@ class Actor:
     # ---- life ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """From start to SIGTERM."""
+        """From start to STOP_SIGNAL."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self.request_stop)
+        loop.add_signal_handler(STOP_SIGNAL, self.request_stop)
         ctl = self.connect(zmq.PUSH, self.ring.ctl)
         events = self.connect(zmq.SUB, self.ring.events)
         self.receive(events, RingEvent, lambda event: self._on_event(event, ctl))
@@ -261,7 +261,7 @@ def _die_with_parent(directory: str, death_fd: int) -> None:
     The launcher holds the other end of a pipe that is never written to; reading its end means
     that the launcher is gone. PDEATHSIG covers the time before the thread runs.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, STOP_SIGNAL)
 
     def watch() -> None:
         os.read(death_fd, 1)

@@ -14,6 +14,8 @@ from typing import Any
 
 from srt.wire.ring_state import Heartbeat
 
+# What ends a part. Not SIGTERM, which all of a service may get while requests are to end.
+STOP_SIGNAL = signal.SIGUSR1
 MODULES = {
     "tokenizer": "tokenizer_proc",
     "scheduler": "scheduler_proc",
@@ -70,7 +72,7 @@ class Child:
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             env=_environment(),
-            preexec_fn=_ignore_ctrl_c,
+            preexec_fn=_leave_stops_to_launcher,
         )
         self.exited.clear()
         self.state, self.beat = "starting", None
@@ -87,9 +89,11 @@ def described(status: int) -> str:
     return f"killed by {names.get(-status, f'signal {-status}')}"
 
 
-def _ignore_ctrl_c() -> None:
-    """Ignore Ctrl-C, which reaches the whole process group: only the launcher reacts to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _leave_stops_to_launcher() -> None:
+    """Ignore Ctrl-C, which reaches the whole process group, and SIGTERM, which a service manager
+    sends to all of a service: the launcher drains, and ends its children by STOP_SIGNAL."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _environment() -> dict[str, str]:

@@ -11,6 +11,8 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
+from srt.ring.child import STOP_SIGNAL
+
 _STDERR_FD = 2
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded before any fork: a child must not wait for the loader's lock
@@ -26,9 +28,10 @@ def detach(parent: int, kept_fd: int, stderr_fd: int) -> None:
     if os.getppid() != parent:  # the parent died before that
         os._exit(1)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
+    for number in (STOP_SIGNAL, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's, which drains
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are the launcher's, which drains
+        signal.signal(number, signal.SIG_IGN)
     os.dup2(stderr_fd, _STDERR_FD)
     os.closerange(_STDERR_FD + 1, kept_fd)
     os.closerange(kept_fd + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

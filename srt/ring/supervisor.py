@@ -24,7 +24,7 @@ import zmq
 
 from srt.args import ServerArgs
 from srt.ring.actor import EXIT_CONFIG
-from srt.ring.child import Child, described
+from srt.ring.child import STOP_SIGNAL, Child, described
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.listener import bind_listener, url_of
 from srt.ring.losses import Losses
@@ -377,7 +377,7 @@ class Supervisor:
         children = [child for child in children if child.process is not None]
         for process in processes:
             if process.poll() is None:
-                process.terminate()
+                process.send_signal(STOP_SIGNAL)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TERM_GRACE_S):
                 await asyncio.gather(*(child.exited.wait() for child in children))

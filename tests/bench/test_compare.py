@@ -183,7 +183,7 @@ def test_the_catalogue(name: str, tmp_path: Path) -> None:
     command = peer.command(Path("/m/model.gguf"), 1234)
     assert peer.name == name and "1234" in command
     assert command[0].startswith(str(tmp_path)), "each is installed below its home"
-    script = peer.setup(Path("/m/model.gguf"))
+    script = peer.install() + peer.prepare(Path("/m/model.gguf"))
     assert str(tmp_path) in script and script.endswith("\n")
     assert "model" in " ".join(command)
 

@@ -20,6 +20,7 @@ import pytest
 
 from bench.gpu_report.__main__ import parse_args as parse_gpu_report_args
 from bench.hit_rate.__main__ import parse_args as parse_hit_rate_args
+from bench.installs import parse_args as parse_installs_args
 from bench.lang_graph.__main__ import parse_args as parse_lang_graph_args
 from bench.programs.__main__ import parse_args as parse_programs_args
 from bench.routing.__main__ import parse_args as parse_routing_args
@@ -39,6 +40,7 @@ from tests.srt.options.command_lines import parse_args
 OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "bench.gpu_report": parse_gpu_report_args,
     "bench.hit_rate": parse_hit_rate_args,
+    "bench.installs": parse_installs_args,
     "bench.lang_graph": parse_lang_graph_args,
     "bench.programs": parse_programs_args,
     "bench.routing": parse_routing_args,

@@ -193,17 +193,23 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "all_get_it"),
+    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
+    ids=["SIGTERM", "SIGTERM to all", "SIGINT"],
+)
+def test_a_signal_drains_and_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, all_get_it: bool
+) -> None:
     """A request in flight finishes, new ones get a 503, then everything ends. Ctrl-C goes to the
-    whole process group, as from a terminal."""
+    whole process group, as from a terminal, and SIGTERM may, as from a service manager."""
 
     async def scenario(server: Server) -> None:
         async with AsyncClient(server.ring) as client:
             sampling = {"max_new_tokens": 600, "ignore_eos": True, "speculative": "off"}
             generation = await client.submit(text="Hello", sampling=sampling)
             deadline = time.monotonic() + SOON_S
-            if number == signal.SIGINT:
+            if all_get_it:
                 os.killpg(server.process.pid, number)
             else:
                 server.process.send_signal(number)
@@ -222,6 +228,7 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signa
         asyncio.run(scenario(server))
         assert server.process.wait(60) == 0
     assert gone(pids, SOON_S) and not server.directory.exists()
+    assert "died" not in server.log()
 
 
 def test_a_missing_model_is_one_line() -> None:

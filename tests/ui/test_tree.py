@@ -189,6 +189,7 @@ def test_why_a_second_request_is_fast_and_why_one_waits(
             for call in calls:
                 call.result()
         expect(page.get_by_text("0 running, 0 waiting")).to_be_visible()
+        page.close()  # it would say that the server does not answer
 
 
 def test_nodes_are_found_opened_and_left_by_the_keyboard(server: Server, open_page: Open) -> None:

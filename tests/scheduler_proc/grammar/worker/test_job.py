@@ -20,6 +20,7 @@ from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.worker import children as module
 from scheduler_proc.grammar.worker.children import Children
 from scheduler_proc.grammar.worker.job import Limits, Outcome, Status
+from srt.ring.child import STOP_SIGNAL
 from tests.waiting import SOON_S
 
 WALL_S = 60.0
@@ -183,7 +184,7 @@ async def test_a_child_has_none_of_its_parents_files_and_handlers() -> None:
 
     def work() -> Outcome:
         kept = [fd for fd in range(3, 4096) if _is_open(fd)]
-        alike = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        alike = signal.getsignal(STOP_SIGNAL) == signal.SIG_DFL
         return Outcome("ok", f"{len(kept)} {alike}")
 
     with ours, theirs:
