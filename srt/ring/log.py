@@ -6,7 +6,6 @@ import sys
 
 _COLOURS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[31m"}
 _DIM, _RESET = "\033[2m", "\033[0m"
-_CLEAR_LINE = "\r\033[K"  # of a progress bar, perhaps another process's, which is drawn again
 
 
 def paint(text: str, code: str) -> str:
@@ -36,8 +35,7 @@ class _Formatter(logging.Formatter):
         stamp = self.formatTime(record, "%H:%M:%S")
         head = f"{stamp} {self._name:<11}"
         body = super().format(record)
-        clear = _CLEAR_LINE if sys.stderr.isatty() else ""
         if not _wants_colour():
             level = "" if record.levelno <= logging.INFO else f"{record.levelname}: "
-            return f"{clear}{head} {level}{body}"
-        return f"{clear}{_DIM}{head}{_RESET} {_COLOURS.get(record.levelname, '')}{body}{_RESET}"
+            return f"{head} {level}{body}"
+        return f"{_DIM}{head}{_RESET} {_COLOURS.get(record.levelname, '')}{body}{_RESET}"
