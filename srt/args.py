@@ -27,6 +27,8 @@ DEFAULT_POOL_TOKENS = 32768
 DEFAULT_MEM_FRACTION = 0.88
 MAX_TOPIC_CHARS = 256
 MAX_DRAFT_TOKENS = 32
+MAX_BATCH, MAX_THREADS = 65536, 4096
+MAX_NUMBER = 2**40  # of any option; infinity does not reach the parts, as JSON has none
 
 
 class ServerArgs(Struct, frozen=True):
@@ -147,8 +149,18 @@ class ServerArgs(Struct, frozen=True):
     def check(self) -> None:
         """Raise ConfigError naming the first argument that cannot work. Whether there is such a
         model is not looked up."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, (int, float)):
+                rule = f"must be a number, and at most {MAX_NUMBER}"
+                _require(-MAX_NUMBER <= value <= MAX_NUMBER, name, rule)
+        _require(self.host != "", "host", "must not be empty; 0.0.0.0 listens on all interfaces")
         for name in ("max_running_requests", "max_queued_requests"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
+        most = MAX_BATCH
+        _require(
+            self.max_running_requests <= most, "max_running_requests", f"must be at most {most}"
+        )
         for name in ("max_connections", "stream_interval"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
         self._check_device()
@@ -177,7 +189,11 @@ class ServerArgs(Struct, frozen=True):
         _require(self.resume_timeout >= 0, "resume_timeout", "must not be negative")
         _require(self.step_timeout >= 0, "step_timeout", "must be 0 (no limit) or more")
         _require(1 <= self.dp <= MAX_REPLICAS, "dp", f"must be between 1 and {MAX_REPLICAS}")
-        _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
+        _require(
+            0 <= self.threads <= MAX_THREADS,
+            "threads",
+            f"must be 0 (all cores), or at most {MAX_THREADS}",
+        )
         _require(
             0 < self.grammar_compile_timeout <= MAX_COMPILE_TIMEOUT_S,
             "grammar_compile_timeout",

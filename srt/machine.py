@@ -66,20 +66,21 @@ def _group_memory() -> Iterator[tuple[int, int, int]]:
     """The limit and the use of each control group that this process is in, and how much of the use
     are cached files that it gives up when it needs memory, in bytes."""
     for folder in _groups("memory"):
-        for limit, used, cached in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        for limit, used, prefix in (
+            ("memory.max", "memory.current", ""),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         ):
             with suppress(OSError, ValueError):
                 sizes = int((folder / limit).read_text()), int((folder / used).read_text())
-                yield *sizes, _cached_files(folder, cached)
+                yield *sizes, _cached_files(folder, prefix)
 
 
-def _cached_files(group: Path, key: str) -> int:
+def _cached_files(group: Path, prefix: str) -> int:
+    """Active ones too: a model that was read twice is among them."""
     with suppress(OSError, ValueError):
-        for line in (group / "memory.stat").read_text().splitlines():
-            if line.startswith(f"{key} "):
-                return int(line.split()[1])
+        lines = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        sizes = {line[0]: int(line[1]) for line in lines if len(line) == 2}
+        return sum(sizes.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
     return 0
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0
 READ_BYTES = 65536
-_DATA = b"data: "
+_DATA = b"data:"
 
 
 class StreamError(Exception):
@@ -65,7 +65,7 @@ class EventClient:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     if line.startswith(_DATA):
-                        yield line[len(_DATA) :].rstrip(b"\r")
+                        yield line[len(_DATA) :].strip()
             can_be_kept = _is_delimited(fields)
         finally:
             if can_be_kept:
@@ -144,8 +144,10 @@ async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> Asyn
         dechunker = Dechunker()
         while not dechunker.has_ended:
             data = await reader.read(READ_BYTES)
-            if not data:
+            if not data and not dechunker.is_whole:
                 raise StreamError("the connection ended inside the answer")
+            if not data:
+                return
             yield dechunker.feed(data)
         return
     left = int(fields["content-length"]) if "content-length" in fields else None
@@ -160,10 +162,11 @@ async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> Asyn
 
 
 class Dechunker:
-    """Takes the chunks off a body. Trailers are not read: the last chunk sets `has_ended`."""
+    """Takes the chunks off a body, which `is_whole` after the last one. The empty line behind that
+    and behind trailers, if any, sets `has_ended`."""
 
     def __init__(self) -> None:
-        self.has_ended = False
+        self.is_whole = self.has_ended = False
         self._rest = b""  # of the framing, which has not arrived completely
         self._left = 0  # bytes to come of the chunk and of the line end after it
 
@@ -182,11 +185,14 @@ class Dechunker:
             if line_end < 0:
                 self._rest = data[at:]
                 break
+            line, at = data[at:line_end], line_end + 2
+            if self.is_whole:
+                self.has_ended = not line
+                continue
             try:
-                size = int(data[at:line_end].split(b";")[0], 16)
+                size = int(line.split(b";")[0], 16)
             except ValueError:
                 raise StreamError("the answer is not chunked as it says") from None
-            self.has_ended = size == 0
-            self._left = size + 2
-            at = line_end + 2
+            self.is_whole = size == 0
+            self._left = size + 2 if size else 0
         return b"".join(parts)

@@ -17,14 +17,18 @@ from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import Node, Workload
 
 PROBE_TOKENS = 400
+# What a chat's delta may bring besides `content`; the names of thoughts differ between servers.
+_OTHER_PIECES = ("reasoning_content", "reasoning", "tool_calls")
 NO_FIELDS: Mapping[str, Any] = {}
 _CONTROL_TIMEOUT_S = 60.0
+_FLUSH_S = 5.0  # for which the server waits until it is idle
 _ROOTS_AT_ONCE = 1024
 
 
 class Record(Struct):
     """One request. Times are `time.perf_counter()` seconds; `chunk_times` has one per chunk of
-    text. `cached_tokens` is None when the server does not report it."""
+    text, be it thoughts, an answer or a call of a tool. `cached_tokens` is None when the server
+    does not report it."""
 
     started: float
     ended: float = 0.0
@@ -38,11 +42,13 @@ class Record(Struct):
 
 
 class Run(Struct):
-    """A finished workload; `cpu_s` is this process's own CPU time during it."""
+    """A finished workload; `cpu_s` is this process's own CPU time during it. `unfinished` requests
+    were in flight when it was interrupted."""
 
     records: list[Record]
     wall_s: float
     cpu_s: float
+    unfinished: int = 0
 
 
 class LoadGenerator:
@@ -68,6 +74,7 @@ class LoadGenerator:
             base_url=self._url,
             headers=self._headers,
             timeout=httpx.Timeout(_CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,  # the requests that are measured go through no proxy either
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
         )
         self.was_interrupted = False
@@ -90,8 +97,16 @@ class LoadGenerator:
     async def fill_model(self) -> None:
         """Ask the server for its model's name unless one was given."""
         if "model" not in self._options:
-            models = (await self._http.get("/v1/models")).raise_for_status().json()
-            self._options["model"] = models["data"][0]["id"]
+            models = (await self._http.get("/v1/models")).raise_for_status().json()["data"]
+            if not models:
+                raise RuntimeError("it names no model: give one")
+            self._options["model"] = models[0]["id"]
+
+    @property
+    def model(self) -> str | None:
+        """The name that is sent, once it is known."""
+        name: str | None = self._options.get("model")
+        return name
 
     async def tokens_per_word(self, source: TextSource) -> float:
         """How many tokens a word of `source` takes here. Raises RuntimeError if the probe fails."""
@@ -103,7 +118,9 @@ class LoadGenerator:
 
     async def flush_cache(self) -> bool:
         """Ask the server to empty its prefix cache; whether it did."""
-        reply = await self._http.post("/flush_cache", params={"timeout": "5"})
+        reply = await self._http.post(
+            "/flush_cache", params={"timeout": f"{_FLUSH_S:g}"}, timeout=2 * _FLUSH_S
+        )
         return reply.is_success
 
     async def server_info(self) -> Any:
@@ -127,18 +144,23 @@ class LoadGenerator:
         """
         slots = asyncio.Semaphore(workload.concurrency)
         records: list[Record] = []
+        in_flight = 0
 
         async def visit(node: Node, before: str, group: asyncio.TaskGroup) -> None:
+            nonlocal in_flight
             prompt = before + node.text
             if node.out_tokens:
                 async with slots:
+                    in_flight += 1
                     record = await self.complete(prompt, node.out_tokens, node.fields)
+                    in_flight -= 1
                 records.append(record)
-                if record.error is not None:
-                    return
-                prompt += record.text
+                answer = record.text
                 if not self._keeps_texts:
                     record.text = record.prompt = ""
+                if record.error is not None:
+                    return
+                prompt += answer
             for child in node.children:
                 group.create_task(visit(child, prompt, group))
 
@@ -155,7 +177,8 @@ class LoadGenerator:
                     task.add_done_callback(lambda _: places.release())
         except asyncio.CancelledError:
             self.was_interrupted = True
-        return Run(records, time.perf_counter() - wall, time.process_time() - cpu)
+        wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+        return Run(records, wall_s, cpu_s, in_flight)
 
     async def complete(
         self, prompt: str, max_tokens: int, fields: Mapping[str, Any] = NO_FIELDS
@@ -177,13 +200,13 @@ class LoadGenerator:
         try:
             async with asyncio.timeout(self._timeout_s) as limit, aclosing(events):
                 await _read_stream(events, record)
-        except (StreamError, msgspec.DecodeError, LookupError, TypeError) as exc:
+        except (StreamError, ValueError, LookupError, TypeError, AttributeError) as exc:
             is_ours = isinstance(exc, StreamError)
             record.error = str(exc) if is_ours else f"an event that cannot be read: {exc!r}"
         except TimeoutError:
             what = "no answer" if limit.expired() else "no connection"
             seconds = self._timeout_s if limit.expired() else CONNECT_TIMEOUT_S
-            record.error = f"{what} within {seconds:.0f} s"
+            record.error = f"{what} within {seconds:g} s"
         except OSError as exc:
             record.error = f"{type(exc).__name__}: {exc}"
         record.ended = time.perf_counter()
@@ -202,21 +225,24 @@ class LoadGenerator:
 
 
 async def _read_stream(events: AsyncIterator[bytes], record: Record) -> None:
+    has_usage = False
     async for data in events:
         if data == b"[DONE]":
             continue
         chunk = msgspec.json.decode(data)
-        if "error" in chunk:
-            record.error = str(chunk["error"])
+        if error := chunk.get("error"):
+            record.error = str(error)
             return
         for choice in chunk["choices"]:
-            text = choice["text"] if "text" in choice else choice["delta"].get("content")
-            if text:
+            delta = choice if "text" in choice else choice["delta"] or {}
+            text = delta.get("text") or delta.get("content") or ""
+            if text or any(map(delta.get, _OTHER_PIECES)):
                 record.chunk_times.append(time.perf_counter())
                 record.text += text
         if usage := chunk.get("usage"):
             _read_usage(usage, record)
-    if not record.completion_tokens:
+            has_usage = True
+    if not has_usage:
         record.error = "the stream ended without usage"
 
 

@@ -60,7 +60,7 @@ class _Random(_Roots):
         self._in_tokens, self._out_tokens = in_tokens, out_tokens
 
     def _node(self, index: int) -> Node:
-        source = TextSource(self._seed * 1_000_003 + index, self._per_word)
+        source = TextSource(f"{self._seed}/{index}", self._per_word)
         return Node(source.text(self._in_tokens), self._out_tokens)
 
 
@@ -87,6 +87,8 @@ def of_file(path: Path, count: int, out_tokens: int, concurrency: int) -> Worklo
     """
     starts = array("q")
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"--dataset {path}: it must be a file, which can be read again")
         for start, number, line in _lines(path):
             if count and len(starts) == count:
                 break

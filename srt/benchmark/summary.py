@@ -21,9 +21,10 @@ class Spread(Struct):
 
 class Summary(Struct):
     """Of the requests that succeeded, unless it says otherwise. TTFT is the time to the first piece
-    of text, TPOT that of each further token of a request, ITL that between two pieces, latency that
-    of the whole request. Rates are per second. `cached_share` of prompt tokens is what the server
-    says, None if it does not; `client_cpu_share` is what this client took of a core."""
+    of text, TPOT that of each further token of a request that came in several pieces, ITL that
+    between two pieces, latency that of the whole request. Rates are per second. `cached_share` of
+    prompt tokens is what the server says, None if it does not; `client_cpu_share` is what this
+    client took of a core."""
 
     ok: int
     failed: int
@@ -49,7 +50,7 @@ def summary_of(run: Run) -> Summary:
     told = [r for r in good if r.cached_tokens is not None]
     seen = sum(r.prompt_tokens for r in told)
     timed = [r for r in good if r.chunk_times]
-    several = [r for r in timed if r.completion_tokens > 1]
+    several = [r for r in timed if r.completion_tokens > 1 and len(r.chunk_times) > 1]
     gaps = array("d")
     for record in good:
         gaps.extend(later - earlier for earlier, later in pairwise(record.chunk_times))

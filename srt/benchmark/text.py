@@ -28,7 +28,7 @@ class TextSource:
     """Text from one seed: the same seed and calls give the same text."""
 
     def __init__(
-        self, seed: int, tokens_per_word: float = 1.0, words: list[str] | None = None
+        self, seed: int | str, tokens_per_word: float = 1.0, words: list[str] | None = None
     ) -> None:
         self._rng = random.Random(seed)
         self._words = words or WORDS

@@ -87,10 +87,10 @@ class Chat:
         if not file:
             self._write("/save needs a file's name\n", "error")
             return
-        data = msgspec.json.format(msgspec.json.encode(self.messages), indent=2)
         try:
+            data = msgspec.json.format(msgspec.json.encode(self.messages), indent=2)
             Path(file).expanduser().write_bytes(data + b"\n")
-        except OSError as error:
+        except (OSError, RuntimeError, ValueError) as error:
             self._write(f"not saved: {error}\n", "error")
         else:
             self._write(f"saved {len(self.messages)} messages to {file}\n", "remark")
@@ -98,7 +98,7 @@ class Chat:
     def _do_load(self, file: str) -> None:
         try:
             turns = msgspec.json.decode(Path(file).expanduser().read_bytes(), type=list[_Turn])
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # msgspec's are of the last kind
             self._write(f"not loaded: {error}\n", "error")
             return
         has_system = bool(turns) and turns[0].role == "system"

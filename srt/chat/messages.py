@@ -178,14 +178,22 @@ def lines_of(file: TextIO) -> Messages:
         loop = asyncio.get_running_loop()
         message: asyncio.Future[str | None] = loop.create_future()
 
-        def arrived(text: str | None) -> None:
-            if not message.done():
+        def arrived(text: str | None, error: Exception | None) -> None:
+            if message.done():
+                return
+            if error is None:
                 message.set_result(text)
+            else:
+                message.set_exception(error)
 
         def work() -> None:
-            text = read()
+            text, failure = None, None
+            try:
+                text = read()
+            except Exception as error:
+                failure = error
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits now
-                loop.call_soon_threadsafe(arrived, text)
+                loop.call_soon_threadsafe(arrived, text, failure)
 
         # An executor's thread would keep the program alive until the next line arrives.
         threading.Thread(target=work, name="reader", daemon=True).start()

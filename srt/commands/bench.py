@@ -2,11 +2,14 @@
 
 import argparse
 import asyncio
+import resource
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -24,16 +27,27 @@ DEFAULT_URL = "http://127.0.0.1:30000"
 # Above this share of a core the client may be what limits the figures.
 _BUSY_SHARE = 0.8
 _SHOWN_ERRORS = 5
+_INTERRUPTED = 130  # as a shell calls it
+_OUTPUT_TOKENS = 128
 _WARMUP_TOKENS = (64, 16)  # of a prompt and of its answer
 
 
 class Result(Struct):
-    """A workload's figures; whether the server's prefix cache was emptied before; and what went
-    wrong, how often."""
+    """A workload's figures; whether the server's prefix cache was emptied before; what went wrong,
+    how often; and how many requests an interrupt has ended."""
 
     figures: Summary
     cache_emptied: bool
     errors: dict[str, int]
+    unfinished: int
+
+
+class Measured(Struct):
+    """What there is, by workload; whether an interrupt cut it short; and the model's name."""
+
+    results: dict[str, Result]
+    model: str | None = None
+    was_interrupted: bool = False
 
 
 def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
@@ -45,9 +59,9 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
         "ours, for all who use it: --keep-cache leaves it.",
     )
     server = parser.add_argument_group("The server")
-    server.add_argument("--url", default=DEFAULT_URL, help="(default: %(default)s)")
+    server.add_argument("--url", type=_url, default=DEFAULT_URL, help="(default: %(default)s)")
     server.add_argument("--model", help="name to send (default: the server's first)")
-    server.add_argument("--api-key", help="bearer token of the server")
+    server.add_argument("--api-key", type=_key, help="bearer token of the server")
     server.add_argument(
         "--keep-cache", action="store_true", help="do not empty the server's prefix cache"
     )
@@ -78,13 +92,12 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     what.add_argument(
         "--output-len",
         type=_count,
-        default=128,
         metavar="TOKENS",
-        help="of an answer (default: %(default)s)",
+        help=f"of an answer (default: {_OUTPUT_TOKENS})",
     )
     what.add_argument("--num-prompts", type=_count, help="(default: all of a file, or 64)")
     what.add_argument(
-        "--warmup", type=int, default=0, help="requests before (default: %(default)s)"
+        "--warmup", type=_count_or_none, default=0, help="requests before (default: %(default)s)"
     )
     what.add_argument("--seed", type=int, default=0, help="of texts and arrivals")
     when = parser.add_argument_group("When")
@@ -98,16 +111,43 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+def _count(text: str, least: int = 1) -> int:
+    with suppress(ValueError):
+        if (value := int(text)) >= least:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}")
+
+
+def _count_or_none(text: str) -> int:
+    return _count(text, 0)
 
 
 def _positive(text: str) -> float:
-    if not 0 < (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number above 0")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError("must be a number above 0")
+
+
+def _key(text: str) -> str:
+    if not (text.isascii() and text.isprintable()):
+        raise argparse.ArgumentTypeError("must be of printable ASCII")
+    return text
+
+
+def _url(text: str) -> str:
+    """Its scheme may be left out."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise argparse.ArgumentTypeError("must be like http://127.0.0.1:30000")
+    if "@" in parts.netloc:
+        raise argparse.ArgumentTypeError("takes no user and no password; see --api-key")
+    return url
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -118,14 +158,17 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if len(own) > 1:
         parser.error(f"{' and '.join(map(_flag, own))} exclude each other")
     has_prompts = args.dataset is not None or args.input_len is not None
-    for name in ("num_prompts", "request_rate", "max_concurrency"):
+    for name in ("output_len", "num_prompts", "request_rate", "max_concurrency"):
         if not has_prompts and getattr(args, name) is not None:
             parser.error(
                 f"{_flag(name)} goes with --dataset or --input-len: workloads have their own"
             )
     if has_prompts and args.scale is not None:
         parser.error("--scale goes with --workload")
-    args.workload, args.scale = args.workload or "batch", args.scale or 1.0
+    if has_prompts:
+        args.output_len = args.output_len or _OUTPUT_TOKENS
+    else:
+        args.workload, args.scale = args.workload or "batch", args.scale or 1.0
     return args
 
 
@@ -133,12 +176,12 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-async def measure(args: argparse.Namespace) -> dict[str, Result]:
+async def measure(args: argparse.Namespace) -> Measured:
     """Run what is asked for. Cancelled, it gives what it has.
 
     Raises ConfigError if the server cannot be asked, or a file cannot be read.
     """
-    results: dict[str, Result] = {}
+    measured = Measured({})
     async with LoadGenerator(
         args.url,
         args.model,
@@ -147,7 +190,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Result]:
         timeout_s=args.timeout,
         keeps_texts=False,
     ) as load:
-        source = TextSource(args.seed - 1)
+        source = TextSource(f"{args.seed}/probe")
         try:
             await load.fill_model()
             per_word = await load.tokens_per_word(source)
@@ -166,10 +209,14 @@ async def measure(args: argparse.Namespace) -> dict[str, Result]:
             times = arrivals(count, rate, args.seed) if rate else ()
             run = await load.run(workload, times)
             errors = Counter(record.error for record in run.records if record.error)
-            results[workload.name] = Result(summary_of(run), emptied, dict(errors.most_common()))
+            measured.results[workload.name] = Result(
+                summary_of(run), emptied, dict(errors.most_common()), run.unfinished
+            )
+            measured.was_interrupted = load.was_interrupted
             if load.was_interrupted:
                 break
-    return results
+        measured.model = load.model
+    return measured
 
 
 def _workloads(args: argparse.Namespace, per_word: float) -> Sequence[Workload]:
@@ -194,33 +241,63 @@ async def _emptied(load: LoadGenerator) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns 1 if a request failed or the server cannot be asked."""
     args = parse_args(argv)
+    _raise_open_files()
+    report = args.json
+    was_there = report is None or report.exists()
     try:
-        if args.json is not None:  # before the time is spent
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.touch()
-        results = asyncio.run(measure(args))
+        if report is not None:  # before the time is spent
+            report.parent.mkdir(parents=True, exist_ok=True)
+            report.open("ab").close()
+        try:
+            measured = asyncio.run(measure(args))
+        except BaseException:
+            if not was_there:
+                report.unlink()
+            raise
+        _print(measured)
+        if report is not None:
+            found = _conditions(args, measured) | {"results": measured.results}
+            report.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     except ConfigError as error:
         print(f"srt bench: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"srt bench: --json {args.json}: {error.strerror}", file=sys.stderr)
+        print(f"srt bench: {error.filename or report}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
-    for name, result in results.items():
+        return _INTERRUPTED
+    if measured.was_interrupted:
+        return _INTERRUPTED
+    return int(any(result.figures.failed for result in measured.results.values()))
+
+
+def _raise_open_files() -> None:
+    """A request in flight takes one, and the usual limit is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _print(measured: Measured) -> None:
+    for name, result in measured.results.items():
         print(text_of(name, result.figures))
+        if result.unfinished:
+            print(f"{name}: interrupted with {result.unfinished} requests in flight")
         for message, times in list(result.errors.items())[:_SHOWN_ERRORS]:
             print(f"{name}: {times} times: {message}", file=sys.stderr)
         if result.figures.client_cpu_share > _BUSY_SHARE:
             print(f"{name}: this client may be what limits these figures", file=sys.stderr)
-    if args.json is not None:
-        report = _conditions(args) | {"results": results}
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    return int(any(result.figures.failed for result in results.values()))
 
 
-def _conditions(args: argparse.Namespace) -> dict[str, Any]:
+def _conditions(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
     """How the figures were made; without the key."""
     options = {name: value for name, value in vars(args).items() if name not in ("api_key", "json")}
     options["dataset"] = str(args.dataset) if args.dataset else None
-    return {"date": now(), "machine": machine(), "options": options}
+    options["model"] = measured.model
+
+    return {
+        "date": now(),
+        "machine": machine(),
+        "options": options,
+        "was_interrupted": measured.was_interrupted,
+    }

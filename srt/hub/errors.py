@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from srt.hub.names import HubName, endpoint
+from srt.hub.names import HubName, endpoint, shown_address
 from srt.wire.errors import ConfigError
 
 _NO_SPACE = "No space left"
@@ -25,7 +25,8 @@ def as_config_error(error: Exception, name: HubName, has_token: bool) -> ConfigE
     """The error to end with. Holds no token."""
     from huggingface_hub import errors
 
-    page = f"{endpoint()}/{name.repo}"
+    hub = shown_address(endpoint())
+    page = f"{hub}/{name.repo}"
     if isinstance(error, ConfigError):
         return error
     if isinstance(error, errors.GatedRepoError):
@@ -43,11 +44,11 @@ def as_config_error(error: Exception, name: HubName, has_token: bool) -> ConfigE
         return ConfigError(f"{name}: a file that was listed is not there: {_first_line(error)}")
     if is_network(error):
         return ConfigError(
-            f"{name}: {endpoint()} cannot be reached ({_first_line(error) or type(error).__name__})"
+            f"{name}: {hub} cannot be reached ({_first_line(error) or type(error).__name__})"
             " and this machine does not have the model; check the network, HF_ENDPOINT and proxies"
         )
     if status := status_of(error):
-        return ConfigError(f"{name}: {endpoint()} answered {status}: {_advice(status, has_token)}")
+        return ConfigError(f"{name}: {hub} answered {status}: {_advice(status, has_token)}")
     if isinstance(error, OSError) and _NO_SPACE in str(error):
         return ConfigError(f"{name}: no space left on the disk; HF_HOME names another place")
     return ConfigError(f"{name}: {type(error).__name__}: {_first_line(error)}")

@@ -3,12 +3,15 @@
 import hashlib
 import logging
 import os
+import shutil
+from glob import escape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from srt.hub.names import Link
+from srt.hub.errors import status_of
+from srt.hub.names import Link, shown_address
 from srt.hub.transfer import Wanted, bring, check_disk
 from srt.machine import cache_folder
 from srt.progress import Progress, shown
@@ -21,15 +24,16 @@ _TIMEOUT_S = 15.0
 
 def fetch_link(link: Link) -> Path:
     """The file, in the cache. One that lies there already is taken as it is: the folder is that of
-    the address and of the version (ETag, size) that the server names. If the server does not
-    answer, the last one of this address is taken.
+    the address and of the version (ETag, time of change, size) that the server names. If the server
+    does not answer, the last one of this address is taken.
 
     Raises ConfigError.
     """
     name = Path(unquote(urlsplit(link.url).path)).name
     digest = hashlib.blake2b(link.url.encode(), digest_size=8).hexdigest()
     folder = cache_folder() / "models" / digest
-    there = sorted(folder.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime)
+    address = shown_address(link.url)
+    there = sorted(folder.glob(f"*/{escape(name)}"), key=lambda path: path.stat().st_mtime)
     if there and os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return there[-1]
     try:
@@ -37,11 +41,18 @@ def fetch_link(link: Link) -> Path:
         answer.raise_for_status()
     except httpx.HTTPError as error:
         if there and isinstance(error, httpx.TransportError):
-            log.warning("%s cannot be reached; the file is taken from the cache", link.url)
+            log.warning("%s cannot be reached; the file is taken from the cache", address)
             return there[-1]
-        raise ConfigError(f"model {link.url}: {error}") from error
+        status = status_of(error)
+        why = f"the server answered {status}" if status else f"{error or type(error).__name__}"
+        raise ConfigError(f"model {address}: {why}") from error
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"model {address}: {error}") from error
     size = int(answer.headers.get("content-length", -1))
-    version = f"{answer.headers.get('etag', '')} {size}"
+    marks = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""))
+    if not any(marks):  # what lies here may be of another version
+        shutil.rmtree(folder, ignore_errors=True)
+    version = f"{' '.join(marks)} {size}"
     target = folder / hashlib.blake2b(version.encode(), digest_size=8).hexdigest() / name
     if target.exists():
         return target

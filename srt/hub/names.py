@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from srt.wire.errors import ConfigError, quoted
 
@@ -46,6 +46,12 @@ class Link(NamedTuple):
         return Path(unquote(urlsplit(self.url).path)).stem
 
 
+def shown_address(url: str) -> str:
+    """`url` without what may give access: a user with a password, and the query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
 def endpoint() -> str:
     """The address of the hub, which HF_ENDPOINT may change."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
@@ -65,26 +71,37 @@ def parse_name(model: str) -> HubName | Link | None:
             raise ConfigError(f"model {quoted(model)}: hf:// is followed by org/name[@revision]")
         return _name(found)
     found = _NAME.fullmatch(model)
-    is_file = model.lower().endswith(".gguf") or Path(model).expanduser().exists()
-    return None if found is None or is_file else _name(found)
+    if found is None or model.lower().endswith(".gguf") or _lies_here(model):
+        return None
+    return _name(found)
+
+
+def _lies_here(model: str) -> bool:
+    try:
+        return Path(model).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, `~` of no user, a NUL
+        return False
 
 
 def _name(found: re.Match[str]) -> HubName:
     parts = {name: value or "" for name, value in found.groupdict().items()}
     if parts.get("variant") and parts["file"]:
         raise ConfigError(f"model {quoted(found[0])} names a file and a quantisation")
-    file = unquote(parts["file"].strip("/"))
-    return HubName(parts["repo"], parts["revision"], parts.get("variant", ""), file)
+    file, revision = unquote(parts["file"].strip("/")), unquote(parts["revision"])
+    return HubName(parts["repo"], revision, parts.get("variant", ""), file)
 
 
 def _of_address(url: str) -> HubName | Link:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"model {quoted(url)}: {error}") from error
     hosts = {urlsplit(endpoint()).netloc, urlsplit(HUB).netloc, "hf.co", "www.huggingface.co"}
-    if parts.netloc in hosts:
+    if parts.netloc.lower() in hosts:
         found = _PATH.fullmatch(parts.path.rstrip("/"))
         if found is None or (found["file"] and not found["file"].lower().endswith(".gguf")):
             raise ConfigError(f"model {quoted(url)}: of the hub only models and their .gguf files")
         return _name(found)
     if not parts.path.lower().endswith(".gguf"):
-        raise ConfigError(f"model {quoted(url)}: an address must be that of a .gguf file")
+        raise ConfigError(f"model {shown_address(url)}: an address must be that of a .gguf file")
     return Link(url)

@@ -1,7 +1,7 @@
 """Brings one large file: goes on where an earlier attempt ended, and checks what has arrived.
 
 huggingface_hub moves the bytes. It would begin anew in each process, so the file that is not
-complete is ours: it lies in the shared cache under the name that older versions gave it.
+complete is ours: it lies in the shared cache under a name that no version of it uses.
 """
 
 import fcntl
@@ -57,7 +57,7 @@ def bring(wanted: Wanted, target: Path, progress: Progress) -> None:
     nothing more arrives; what is there by then is kept.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".incomplete")
+    partial = target.with_name(target.name + ".srt-incomplete")
     with partial.open("ab") as file, _alone(file, partial):
         if target.exists():  # another process has brought it meanwhile
             progress.have(target.stat().st_size)

@@ -94,6 +94,8 @@ class _Parser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings]
         unknown = _FLAG.search(message) if message.startswith("unrecognized") else None
         near = instead_of(unknown[0], known) if unknown else ""
+        if unknown:  # what follows may be a key
+            message = re.sub(r"=\S*", "=...", message)
         super().error(message + near)
 
 

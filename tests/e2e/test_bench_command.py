@@ -101,7 +101,7 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--workload", "batch", "--dataset", "x"], "exclude each other"),
         (["--num-prompts", "3"], "goes with --dataset or --input-len"),
-        (["--input-len", "0"], "--input-len: must be at least 1"),
+        (["--input-len", "0"], "--input-len: must be a whole number of at least 1"),
         (["--input-len", "5", "--request-rate", "0"], "--request-rate: must be a number above 0"),
         (["--scale", "-1"], "--scale: must be a number above 0"),
         (["--scale", "2", "--input-len", "5"], "--scale goes with --workload"),

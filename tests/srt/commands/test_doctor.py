@@ -119,7 +119,7 @@ def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_more_threads_and_connections_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
-    findings = found(SRT_THREADS="5000")
+    findings = found(SRT_THREADS="4000")
     assert findings["CPUs"].state == "warning"
     assert findings["open files"].state == "warning"
     assert "ulimit -n 2304" in findings["open files"].advice

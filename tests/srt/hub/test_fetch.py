@@ -144,7 +144,7 @@ def test_a_download_goes_on_where_an_earlier_one_ended(
     etag = etag_of(LARGE)
     folder = tmp_path / "hub" / "models--org--plain" / "blobs"
     folder.mkdir(parents=True)
-    partial = folder / f"{etag}.incomplete"
+    partial = folder / f"{etag}.srt-incomplete"
     partial.write_bytes(LARGE[:5_000_000])
     with pytest.raises(ConfigError, match="org/plain"):
         fetch(HubName("org/plain"))
@@ -161,7 +161,7 @@ def test_a_download_goes_on_where_an_earlier_one_ended(
 def test_what_lay_there_was_of_something_else(hub: Hub, tmp_path: Path, there: bytes) -> None:
     folder = tmp_path / "hub" / "models--org--plain" / "blobs"
     folder.mkdir(parents=True)
-    (folder / f"{etag_of(LARGE)}.incomplete").write_bytes(there)
+    (folder / f"{etag_of(LARGE)}.srt-incomplete").write_bytes(there)
     if len(there) < len(LARGE):
         with pytest.raises(ConfigError, match="SHA-256 differs"):
             fetch(HubName("org/plain"))
@@ -278,7 +278,7 @@ def test_two_processes_bring_one_file(
     monkeypatch.setattr(transfer, "_STILL_S", 0.0)
     folder = tmp_path / "hub" / "models--org--plain" / "blobs"
     folder.mkdir(parents=True)
-    with (folder / f"{etag_of(LARGE)}.incomplete").open("ab") as file:
+    with (folder / f"{etag_of(LARGE)}.srt-incomplete").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="another process holds"):
             fetch(HubName("org/plain"))
