@@ -18,7 +18,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 def chunked(pieces: list[bytes]) -> bytes:
     chunks = [b"%x;note\r\n" % len(piece) + piece + b"\r\n" for piece in pieces if piece]
-    return b"".join(chunks) + b"0\r\n\r\n"
+    return b"".join(chunks) + b"0\r\nx-trailer: 1\r\n\r\n"
 
 
 @asynccontextmanager

@@ -60,6 +60,20 @@ def test_a_workload_that_fails_in_part(
     assert "1 times: HTTP 400" in said.err and "1 requests ok, 1 failed" in said.out
 
 
+def test_reports_that_cannot_be_written(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--url", server.url.removeprefix("http://"), "--input-len", "8", "--num-prompts", "1"]
+    assert main([*args, "--json", str(tmp_path)]) == 1
+    assert f"srt bench: {tmp_path}: Is a directory" in capsys.readouterr().err
+    assert main([*args, "--output-len", "2", "--json", "/dev/full"]) == 1
+    said = capsys.readouterr()
+    assert "1 requests ok" in said.out and "No space left" in said.err
+    report = tmp_path / "report.json"
+    assert main(["--url", "http://127.0.0.1:9", "--json", str(report)]) == 1
+    assert not report.exists()
+
+
 def test_a_request_that_takes_too_long(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--url", server.url, "--input-len", "8", "--output-len", "7000", "--num-prompts", "1"]
     assert main([*args, "--timeout", "1"]) == 1
@@ -88,6 +102,7 @@ def test_an_interrupt_shows_what_there_is(server: Server, tmp_path: Path) -> Non
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert "prompts.jsonl: 1 requests ok" in output and "Traceback" not in errors
+    assert "interrupted with 1 requests in flight" in output and process.returncode == 130
     server.wait_idle()
 
 
@@ -105,6 +120,13 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
         (["--input-len", "5", "--request-rate", "0"], "--request-rate: must be a number above 0"),
         (["--scale", "-1"], "--scale: must be a number above 0"),
         (["--scale", "2", "--input-len", "5"], "--scale goes with --workload"),
+        (["--workload", "single", "--output-len", "5"], "--output-len goes with --dataset"),
+        (["--input-len", "1e3"], "--input-len: must be a whole number"),
+        (["--warmup", "-3"], "--warmup: must be a whole number of at least 0"),
+        (["--url", "http://127.0.0.1:99999"], "--url: must be like http://"),
+        (["--url", "http://[::1"], "--url: must be like http://"),
+        (["--url", "http://me:secret@127.0.0.1"], "--url: takes no user"),
+        (["--api-key", "\u043a"], "--api-key: must be of printable ASCII"),
     ],
 )
 def test_options_that_contradict(

@@ -1,6 +1,7 @@
 """Prompts of files and of lengths, and when they come."""
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def test_files_that_cannot_be(tmp_path: Path, content: str, count: int, message:
     with pytest.raises(ConfigError) as error:
         of_file(path, count, 5, 1)
     assert message in str(error.value) and str(path) in str(error.value)
+
+
+def test_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="must be a file"):
+        of_file(path, 0, 16, 4)
 
 
 def test_no_file(tmp_path: Path) -> None:

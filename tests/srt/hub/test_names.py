@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from srt.hub.names import HubName, Link, parse_name
+from srt.files.model_files import resolve_model
+from srt.hub.names import HubName, Link, parse_name, shown_address
 from srt.wire.errors import ConfigError
 
 REPO = "Qwen/Qwen3-0.6B-GGUF"
@@ -23,6 +24,7 @@ REPO = "Qwen/Qwen3-0.6B-GGUF"
         (f"hf://{REPO}/sub/a-Q4_0.gguf", HubName(REPO, "", "", "sub/a-Q4_0.gguf")),
         (f"https://huggingface.co/{REPO}", HubName(REPO)),
         (f"https://huggingface.co/{REPO}/tree/v2", HubName(REPO, "v2")),
+        (f"https://HuggingFace.co/{REPO}/tree/refs%2Fpr%2F1", HubName(REPO, "refs/pr/1")),
         (f"https://hf.co/{REPO}/blob/main/a%20b.gguf", HubName(REPO, "main", "", "a b.gguf")),
         (
             f"https://huggingface.co/{REPO}/resolve/main/x/a.gguf?download=true",
@@ -48,6 +50,7 @@ def test_names_and_addresses(text: str, name: HubName | Link) -> None:
         "../a/b",
         "",
         "a b/c",
+        "~no_such_user/model",
     ],
 )
 def test_what_is_of_this_machine(text: str) -> None:
@@ -91,3 +94,19 @@ def test_a_name_reads_back(name: HubName) -> None:
 def test_another_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror:8080/")
     assert parse_name("http://mirror:8080/org/name") == HubName("org/name")
+
+
+@pytest.mark.parametrize("text", ["~no_such_user/model", "b" * 300, "a\0b"])
+def test_what_cannot_be_looked_for(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^model '"):
+        resolve_model(text)
+
+
+def test_an_address_is_shown_without_what_gives_access() -> None:
+    shown = shown_address("https://me:secret@example.com:8/m/a.gguf?X-Amz-Signature=secret#x")
+    assert shown == "https://example.com:8/m/a.gguf"
+    with pytest.raises(ConfigError) as caught:
+        parse_name("https://me:secret@example.com/a.bin?sig=secret")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError, match="Invalid IPv6"):
+        parse_name("http://[::1/y.gguf")

@@ -133,6 +133,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("SRT_NO_UI", "maybe", "SRT_NO_UI must be true or false, not 'maybe'"),
         ("SRT_EXECUTOR", "gpu", "SRT_EXECUTOR must be one of auto, native, torch"),
         ("SRT_DP", "0", r"--dp must be between 1 and 64 \(set by SRT_DP\)"),
+        ("SRT_MAX_QUEUE_WAIT", "inf", "--max-queue-wait must be a number, and at most"),
+        ("SRT_STEP_TARGET_MS", "nan", "--step-target-ms must be a number"),
+        ("SRT_MAX_TOTAL_TOKENS", "9" * 23, "--max-total-tokens must be a number, and at most"),
+        ("SRT_MAX_RUNNING_REQUESTS", "65537", "--max-running-requests must be at most 65536"),
         ("SRT_API_KEY", "two words", r"--api-key keys must .*\(set by SRT_API_KEY\)"),
     ],
 )
