@@ -5,7 +5,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from rich.console import Console
 
@@ -92,6 +92,8 @@ async def _main(args: argparse.Namespace) -> None:
         engine = where.engine
         async with AsyncClient(where.url, api_key=args.api_key) as client:
             chat = Chat(client, sampling, screen.write, args.system)
+            with suppress(AttributeError):  # not the interpreter's own
+                sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
             messages: Messages = lines_of(sys.stdin)
             if sys.stdin.isatty() and sys.stdout.isatty():
                 own = ", a server of this chat's own" if engine else f" at {where.url}"

@@ -77,16 +77,21 @@ def bash(commands: Mapping[str, list[Flag]]) -> str:
         '  local found; found="$(compgen "${listed[@]}" -- "$word")"',
         "  IFS=$'\\n'  # names of files may have blanks",
         "  COMPREPLY=($found)",
+        '  if [[ "${listed[0]}" == -f ]]; then compopt -o filenames 2>/dev/null; fi',
         "}",
-        "complete -o filenames -F _srt srt",
+        _OF_BASH,
     ]
     return "\n".join(lines) + "\n"
+
+
+_OF_BASH, _OF_ZSH = "complete -F _srt srt", "complete -o filenames -F _srt srt"
 
 
 def zsh(commands: Mapping[str, list[Flag]]) -> str:
     """A script for zsh: bash's, by the module that reads those."""
     head = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"
-    return f"{head}autoload -Uz bashcompinit && bashcompinit\n{bash(commands)}"
+    script = bash(commands).replace(_OF_BASH, _OF_ZSH)  # which has no compopt
+    return f"{head}autoload -Uz bashcompinit && bashcompinit\n{script}"
 
 
 def fish(commands: Mapping[str, list[Flag]]) -> str:

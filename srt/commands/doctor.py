@@ -162,6 +162,9 @@ def _memory(args: ServerArgs) -> Iterator[Finding]:
     except ConfigError:  # what is wrong with the model is said below
         yield Finding("memory", text)
         return
+    if args.max_total_tokens:
+        yield Finding("memory", f"{text}; the pool is given: {args.max_total_tokens} tokens")
+        return
     text += f"; the pool would have {plan.pool_tokens} tokens"
     if plan.pool_tokens < plan.context_len:
         text += f" of {plan.context_len} that a request could have"

@@ -63,9 +63,10 @@ def models_here() -> Iterator[Model]:
     except OSError:
         return
     for path in links:
-        files = resolve_model(str(path))
-        if files.path == path:  # the first of several parts
-            yield Model(str(path), files)
+        with suppress(ConfigError):  # a part is missing, or it is a broken link
+            files = resolve_model(str(path))
+            if files.path == path:  # the first of several parts
+                yield Model(str(path), files)
 
 
 def _of_snapshot(snapshot: Snapshot) -> Iterator[Model]:
@@ -134,7 +135,8 @@ def _chosen(names: Sequence[str]) -> Iterator[Model]:
         yield from here
         return
     for name in names:
-        known = [model for model in here if model.name.lower() == name.lower()]
+        full, own = name.lower(), (model.name.lower() for model in here)
+        known = [m for m, it in zip(here, own, strict=True) if f"{it}:".startswith(f"{full}:")]
         yield from known or [Model(name, resolve_model(name))]
 
 

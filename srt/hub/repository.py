@@ -59,10 +59,14 @@ def _fetch(name: HubName, checks_memory: bool) -> Path:
     if missing:
         total = sum(file.size for file in missing)
         where = cache.cache_folder()
-        check_disk(str(name), total, where)
+        blobs = cache.repository_folder(name.repo) / "blobs"
+        # Another commit may have brought the same content.
+        new = [file for file in missing if not (file.sha256 and (blobs / file.sha256).exists())]
+        check_disk(str(name), sum(file.size for file in new), where)
         log.info("bring   %s: %d files, %s, to %s", name, len(missing), shown(total), where)
         with Progress(str(name), total) as progress:
             _bring_all(name, missing, commit, progress)
+    _name_commit(name, chosen.files[0].path, commit)
     main = _small(name, chosen.main, commit)
     return main if chosen.kind == "gguf" else main.parent
 
@@ -159,12 +163,15 @@ def _bring_all(name: HubName, missing: Sequence[RepoFile], commit: str, progress
             progress.end()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    # Under the name of a branch, so that it is found when the hub is not there.
-    if name.revision != commit:
-        from huggingface_hub import hf_hub_download
 
-        revision = name.revision or None
-        _patiently(lambda: hf_hub_download(name.repo, missing[0].path, revision=revision))
+
+def _name_commit(name: HubName, path: str, commit: str) -> None:
+    """Put the branch's name into the cache, so that it is found when the hub is not there."""
+    from huggingface_hub import hf_hub_download
+
+    found = cache.snapshot(name.repo, name.revision)
+    if name.revision != commit and (found is None or found.commit != commit):
+        _patiently(lambda: hf_hub_download(name.repo, path, revision=name.revision or None))
 
 
 def _bring_large(name: HubName, file: RepoFile, commit: str, progress: Progress) -> None:

@@ -58,7 +58,7 @@ def bring(wanted: Wanted, target: Path, progress: Progress) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".srt-incomplete")
-    with partial.open("ab") as file, _alone(file, partial):
+    with _alone(partial, progress) as file:
         if target.exists():  # another process has brought it meanwhile
             progress.have(target.stat().st_size)
             partial.unlink(missing_ok=True)
@@ -118,25 +118,43 @@ def _get(wanted: Wanted, file: BinaryIO, there: int, progress: Progress) -> None
 
 
 @contextmanager
-def _alone(file: BinaryIO, partial: Path) -> Iterator[None]:
-    """Holds the file against other processes. Raises ConfigError if another holds it and gets no
-    further."""
+def _alone(partial: Path, progress: Progress) -> Iterator[BinaryIO]:
+    """The file, held against other processes, at its end. Raises ConfigError if another holds it
+    and gets no further, and InterruptedError if `progress` is ended meanwhile."""
     size, since = -1, time.monotonic()
     while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
+        with partial.open("ab") as file:
+            is_held = _lock(file)
+            if is_held and _is_at(partial, file):  # the one who held it may have removed it
+                file.seek(0, os.SEEK_END)
+                yield file
+                return
             now = os.fstat(file.fileno()).st_size
-            if now != size:
-                size, since = now, time.monotonic()
-            if time.monotonic() - since > _STILL_S:
-                raise ConfigError(
-                    f"another process holds {partial} at {shown(size)} and gets no further: end it"
-                ) from None
-            time.sleep(_LOOK_S)
-    file.seek(0, os.SEEK_END)
-    yield
+        if is_held:
+            continue
+        if now != size:
+            size, since = now, time.monotonic()
+        if time.monotonic() - since > _STILL_S:
+            raise ConfigError(
+                f"another process holds {partial} at {shown(size)} and gets no further: end it"
+            )
+        progress.add(0)
+        time.sleep(_LOOK_S)
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _digest(path: Path) -> str:
