@@ -7,20 +7,25 @@ import msgspec
 from msgspec import Struct, field
 
 from srt.files.context import gguf_context_len, hf_context_len
-from srt.files.gguf import open_gguf
+from srt.files.gguf import BLOCK_TYPES, GGUFTensor, open_gguf
 from srt.files.model_files import ModelFiles
 from srt.files.text_config import text_config
 from srt.wire.errors import ConfigError
 
 
 class ModelSizes(NamedTuple):
-    """`weight_bytes` as the files hold them, `float32_bytes` as float32; `kv_values` are the keys
+    """`weight_bytes` as the native executor holds them, `float32_bytes` as float32; `kv_values` are the keys
     and values of one token in all layers; `context_len` is in tokens."""
 
     weight_bytes: int
     float32_bytes: int
     kv_values: int
     context_len: int
+
+
+# ggml types that the native kernels read; Q5_0 becomes Q8_0, and all others float32.
+KEPT_TYPES = frozenset({0, 1, 2, 3, 8, 12, 14, 30})
+_Q5_0, _Q8_0 = 6, 8
 
 
 class _HFKeys(Struct):
@@ -62,11 +67,20 @@ def _of_gguf(files: ModelFiles) -> ModelSizes:
     head_dim = keys.hidden // keys.heads
     kv_values = of_all_layers * ((keys.key_len or head_dim) + (keys.value_len or head_dim))
     return ModelSizes(
-        sum(len(tensor.data) for tensor in model.tensors.values()),
+        sum(map(kept_bytes, model.tensors.values())),
         sum(4 * math.prod(tensor.shape) for tensor in model.tensors.values()),
         kv_values,
         gguf_context_len(model),
     )
+
+
+def kept_bytes(tensor: GGUFTensor) -> int:
+    """What the native executor makes of a tensor."""
+    if tensor.ggml_type in KEPT_TYPES:
+        return len(tensor.data)
+    if tensor.ggml_type == _Q5_0:
+        return len(tensor.data) // BLOCK_TYPES[_Q5_0].num_bytes * BLOCK_TYPES[_Q8_0].num_bytes
+    return 4 * math.prod(tensor.shape)
 
 
 def _of_directory(files: ModelFiles) -> ModelSizes:

@@ -3,15 +3,19 @@
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.kernels.library import Source
+from scheduler_proc.models.checkpoint import RawTensor, open_checkpoint
+from scheduler_proc.models.recode import for_kernels
 from srt import sizing
 from srt.args import ServerArgs
+from srt.files.gguf import BLOCK_TYPES, GGUFTensor
 from srt.files.model_files import resolve_model
-from srt.files.sizes import ModelSizes, model_sizes
+from srt.files.sizes import KEPT_TYPES, ModelSizes, kept_bytes, model_sizes
 from srt.sizing import plan_for, sized
 from srt.wire.errors import ConfigError
 
@@ -28,6 +32,16 @@ def test_sizes_of_the_default_model() -> None:
     assert found.context_len == config.context_len
     assert 0 < files.path.stat().st_size - found.weight_bytes < 4 * MIB
     assert found.float32_bytes == 4 * 134_515_008
+
+
+def test_weights_count_as_the_native_executor_holds_them() -> None:
+    assert {int(source) for source in Source} == KEPT_TYPES
+    values = 4096
+    raw = {kind: values // of.num_values * of.num_bytes for kind, of in BLOCK_TYPES.items()}
+    for kind, size in raw.items():
+        tensor = GGUFTensor("w", (2, values // 2), kind, memoryview(bytes(size)))
+        packed = for_kernels(RawTensor(kind, tensor.shape, np.zeros(size, np.uint8), True))
+        assert kept_bytes(tensor) == len(packed.data), kind
 
 
 def test_sizes_of_a_directory(tmp_path: Path) -> None:
