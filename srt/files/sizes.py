@@ -14,8 +14,8 @@ from srt.wire.errors import ConfigError
 
 
 class ModelSizes(NamedTuple):
-    """`weight_bytes` as the native executor holds them, `float32_bytes` as float32; `kv_values` are the keys
-    and values of one token in all layers; `context_len` is in tokens."""
+    """`weight_bytes` as the native executor holds them, `float32_bytes` as float32; `kv_values` are
+    the keys and values of one token in all layers; `context_len` is in tokens."""
 
     weight_bytes: int
     float32_bytes: int
