@@ -285,6 +285,21 @@ def test_two_processes_bring_one_file(
     assert (fetch(HubName("org/plain")) / "model.safetensors").read_bytes() == LARGE
 
 
+def test_a_wait_for_another_process_can_be_ended(hub: Hub, tmp_path: Path) -> None:
+    """And one that has removed its file, as it was damaged, is not waited for."""
+    target, progress = tmp_path / "model", Progress("model", len(LARGE))
+    wanted = transfer.Wanted("model", f"{hub.url}/nowhere", {}, len(LARGE))
+    partial = tmp_path / "model.srt-incomplete"
+    with partial.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        progress.end()
+        with pytest.raises(InterruptedError):
+            transfer.bring(wanted, target, progress)
+        partial.unlink()
+        with transfer._alone(partial, progress) as other:
+            assert other.tell() == 0 and partial.exists()
+
+
 def test_an_interrupt_ends_all_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     add, calls = Progress.add, []
 
