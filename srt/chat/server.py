@@ -1,8 +1,9 @@
 """The server that a chat talks to: one that runs, or one of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 import httpx
@@ -47,6 +48,16 @@ async def models_at(url: str, api_key: str | None) -> list[str] | None:
         return []
 
 
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """For what holds the loop, such as a download: asyncio would only cancel the task."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @asynccontextmanager
 async def place(
     url: str | None,
@@ -79,7 +90,8 @@ async def place(
         yield Place(DEFAULT_URL, model or (names[0] if names else ""))
         return
     wanted = model or DEFAULT_MODEL
-    here = model_here(wanted)
+    with _ended_by_ctrl_c():
+        here = model_here(wanted)
     with waiting(f"starting a server of {wanted} ..."):
         engine = await asyncio.to_thread(Engine, here.model)
     try:

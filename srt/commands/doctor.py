@@ -228,8 +228,12 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
         found = snapshot(name.repo, name.revision)
         yield Finding("model", f"{name}, {'in' if found else 'not in'} the cache of the hub")
         return
+    if name is not None:
+        yield Finding("model", f"{name}, a file of another server")
+        return
     try:
         files = resolve_model(args.model)
+        model_sizes(files)
     except ConfigError as error:
         yield Finding("model", str(error), "warning", "or name another with --model")
     else:

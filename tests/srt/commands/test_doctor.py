@@ -111,6 +111,14 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert findings["model"].state == "warning" and "'/no/such'" in findings["model"].text
 
 
+def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.gguf").touch()
+    finding = found(SRT_MODEL=str(tmp_path / "empty.gguf"))["model"]
+    assert finding.state == "warning" and "empty.gguf" in finding.text
+    link = found(SRT_MODEL="https://example.com/m.gguf?sig=secret")["model"]
+    assert link == Finding("model", "m, a file of another server")
+
+
 def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     text = "org/name:Q4_0, not in the cache of the hub"
