@@ -92,6 +92,8 @@ def test_an_interrupt_shows_what_there_is(server: Server, tmp_path: Path) -> Non
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # A shell that starts the tests in the background has them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert "the prefix cache" in process.stdout.readline()
