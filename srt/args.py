@@ -29,6 +29,16 @@ MAX_TOPIC_CHARS = 256
 MAX_DRAFT_TOKENS = 32
 MAX_BATCH, MAX_THREADS = 65536, 4096
 MAX_NUMBER = 2**40  # of any option; infinity does not reach the parts, as JSON has none
+_LEAST = {
+    **dict.fromkeys(("max_running_requests", "max_queued_requests", "max_queued_tokens"), 1),
+    **dict.fromkeys(("max_connections", "stream_interval", "media_queue_mb", "media_cache_mb"), 1),
+    "chunked_prefill_size": 8,
+    "grammar_compile_memory": 16,
+}
+_NOT_NEGATIVE = (
+    *("schedule_max_wait", "step_target_ms", "response_store_mib"),
+    *("drain_timeout", "resume_timeout"),
+)
 
 
 class ServerArgs(Struct, frozen=True):
@@ -149,20 +159,8 @@ class ServerArgs(Struct, frozen=True):
     def check(self) -> None:
         """Raise ConfigError naming the first argument that cannot work. Whether there is such a
         model is not looked up."""
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, (int, float)):
-                rule = f"must be a number, and at most {MAX_NUMBER}"
-                _require(-MAX_NUMBER <= value <= MAX_NUMBER, name, rule)
+        self._check_numbers()
         _require(self.host != "", "host", "must not be empty; 0.0.0.0 listens on all interfaces")
-        for name in ("max_running_requests", "max_queued_requests"):
-            _require(getattr(self, name) >= 1, name, "must be at least 1")
-        most = MAX_BATCH
-        _require(
-            self.max_running_requests <= most, "max_running_requests", f"must be at most {most}"
-        )
-        for name in ("max_connections", "stream_interval"):
-            _require(getattr(self, name) >= 1, name, "must be at least 1")
         self._check_device()
         self.api_keys()
         self.admin_keys()
@@ -171,35 +169,10 @@ class ServerArgs(Struct, frozen=True):
             _require(
                 is_origin, "cors_allow_origins", f"{origin!r} is not * or scheme://host[:port]"
             )
-        _require(self.max_queued_tokens >= 1, "max_queued_tokens", "must be at least 1")
-        _require(self.limit_media >= 0, "limit_media", "must be 0 (none) or more")
-        _require(self.media_queue_mb >= 1, "media_queue_mb", "must be at least 1")
-        _require(self.media_cache_mb >= 1, "media_cache_mb", "must be at least 1")
         for host in self.media_domains():
             is_host = _HOST.fullmatch(host) is not None
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")
         self._check_speculative()
-        _require(self.chunked_prefill_size >= 8, "chunked_prefill_size", "must be at least 8")
-        _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
-        _require(self.max_queue_wait >= 0, "max_queue_wait", "must be 0 (no limit) or more")
-        _require(self.schedule_max_wait >= 0, "schedule_max_wait", "must not be negative")
-        _require(self.step_target_ms >= 0, "step_target_ms", "must not be negative")
-        _require(self.response_store_mib >= 0, "response_store_mib", "must not be negative")
-        _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
-        _require(self.resume_timeout >= 0, "resume_timeout", "must not be negative")
-        _require(self.step_timeout >= 0, "step_timeout", "must be 0 (no limit) or more")
-        _require(1 <= self.dp <= MAX_REPLICAS, "dp", f"must be between 1 and {MAX_REPLICAS}")
-        _require(
-            0 <= self.threads <= MAX_THREADS,
-            "threads",
-            f"must be 0 (all cores), or at most {MAX_THREADS}",
-        )
-        _require(
-            0 < self.grammar_compile_timeout <= MAX_COMPILE_TIMEOUT_S,
-            "grammar_compile_timeout",
-            f"must be above 0 and at most {MAX_COMPILE_TIMEOUT_S:.0f}",
-        )
-        _require(self.grammar_compile_memory >= 16, "grammar_compile_memory", "must be at least 16")
         check_kv_addresses(
             self.kv_events, self.kv_events_replay, public=self.kv_events_public, replicas=self.dp
         )
@@ -209,6 +182,32 @@ class ServerArgs(Struct, frozen=True):
         is_short = len(topic) <= MAX_TOPIC_CHARS and topic.isprintable()
         rule = f"must have at most {MAX_TOPIC_CHARS} characters, all printable"
         _require(is_short, "kv_events_topic", rule)
+
+    def _check_numbers(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, (int, float)):
+                rule = f"must be a number, and at most {MAX_NUMBER}"
+                _require(-MAX_NUMBER <= value <= MAX_NUMBER, name, rule)
+        for name, least in _LEAST.items():
+            _require(getattr(self, name) >= least, name, f"must be at least {least}")
+        for name in _NOT_NEGATIVE:
+            _require(getattr(self, name) >= 0, name, "must not be negative")
+        for name in ("max_queue_wait", "step_timeout"):
+            _require(getattr(self, name) >= 0, name, "must be 0 (no limit) or more")
+        most = MAX_BATCH
+        _require(
+            self.max_running_requests <= most, "max_running_requests", f"must be at most {most}"
+        )
+        _require(self.limit_media >= 0, "limit_media", "must be 0 (none) or more")
+        _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
+        _require(1 <= self.dp <= MAX_REPLICAS, "dp", f"must be between 1 and {MAX_REPLICAS}")
+        rule = f"must be 0 (all cores), or at most {MAX_THREADS}"
+        _require(0 <= self.threads <= MAX_THREADS, "threads", rule)
+        most_s = MAX_COMPILE_TIMEOUT_S
+        rule = f"must be above 0 and at most {most_s:.0f}"
+        is_bounded = 0 < self.grammar_compile_timeout <= most_s
+        _require(is_bounded, "grammar_compile_timeout", rule)
 
     def _check_device(self) -> None:
         _require(self.max_total_tokens >= 0, "max_total_tokens", "must be 0 (auto) or more")

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-import shutil
 from glob import escape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -50,8 +49,6 @@ def fetch_link(link: Link) -> Path:
         raise ConfigError(f"model {address}: {error}") from error
     size = int(answer.headers.get("content-length", -1))
     marks = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""))
-    if not any(marks):  # what lies here may be of another version
-        shutil.rmtree(folder, ignore_errors=True)
     version = f"{' '.join(marks)} {size}"
     target = folder / hashlib.blake2b(version.encode(), digest_size=8).hexdigest() / name
     if target.exists():
@@ -60,7 +57,8 @@ def fetch_link(link: Link) -> Path:
     log.info("bring   %s, %s, to %s", link, shown(size), target.parent)
     try:
         with Progress(str(link), size) as progress:
-            bring(Wanted(str(link), str(answer.url), {}, size), target, progress)
+            wanted = Wanted(str(link), str(answer.url), {}, size, goes_on=any(marks))
+            bring(wanted, target, progress)
     except ConfigError:
         raise
     except Exception as error:

@@ -30,13 +30,15 @@ _DISK_LEFT = 2**26  # bytes, for others
 
 class Wanted(NamedTuple):
     """A file: what to call it in errors, as its address may hold what gives access to it; where it
-    is, and what to send there; its size in bytes (-1: unknown) and its SHA-256 (or "")."""
+    is, and what to send there; its size in bytes (-1: unknown) and its SHA-256 (or ""); whether
+    what an earlier attempt left is sure to be of the same version."""
 
     name: str
     url: str
     headers: dict[str, str]
     size: int
     sha256: str = ""
+    goes_on: bool = True
 
 
 def check_disk(name: str, wanted: int, folder: Path) -> None:
@@ -64,7 +66,7 @@ def bring(wanted: Wanted, target: Path, progress: Progress) -> None:
             partial.unlink(missing_ok=True)
             return
         there = file.tell()
-        if 0 <= wanted.size < there:
+        if not wanted.goes_on or 0 <= wanted.size < there:
             file.truncate(0)
             there = 0
         progress.have(there)

@@ -300,6 +300,15 @@ def test_a_wait_for_another_process_can_be_ended(hub: Hub, tmp_path: Path) -> No
             assert other.tell() == 0 and partial.exists()
 
 
+def test_what_may_be_of_another_version_is_begun_anew(hub: Hub, tmp_path: Path) -> None:
+    target, url = tmp_path / "model", f"{hub.url}/org/plain/resolve/main/model.safetensors"
+    (tmp_path / "model.srt-incomplete").write_bytes(b"of another version")
+    wanted = transfer.Wanted("model", url, {}, len(LARGE), goes_on=False)
+    with Progress("model", len(LARGE)) as progress:
+        transfer.bring(wanted, target, progress)
+    assert target.read_bytes() == LARGE
+
+
 def test_an_interrupt_ends_all_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     add, calls = Progress.add, []
 
