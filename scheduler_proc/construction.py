@@ -25,6 +25,7 @@ def load_executor(args: ServerArgs, threads: int | None) -> Executor:
     """The executor, with the model, warmed up; None: as many threads as there are cores."""
     options = ExecutorOptions(
         max_total_tokens=args.pool_tokens,
+        planned_replicas=args.dp if args.is_pool_planned else 0,
         device=args.device,
         model_impl=args.model_impl,
         dtype=args.dtype,

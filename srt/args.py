@@ -85,6 +85,7 @@ class ServerArgs(Struct, frozen=True):
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
     max_total_tokens: int = 0
+    is_pool_planned: bool = False  # no option: max_total_tokens is what the launcher found room for
     mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
     max_queued_requests: int = 1024
@@ -247,7 +248,7 @@ def _keys(name: str, listed: str, path: str) -> tuple[str, ...]:
     given = [(key, name) for key in listed.split(",") if key]
     _require(bool(given) or not listed, name, "has no key between its commas")
     if path:
-        lines = _lines_of(path, f"{name}_file")
+        lines = lines_of_file(path, f"{name}_file")
         given += [(line, f"{name}_file") for line in lines]
         _require(bool(lines), f"{name}_file", f"{path} has no keys")
     for key, option in given:
@@ -256,8 +257,9 @@ def _keys(name: str, listed: str, path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key, _ in given))
 
 
-def _lines_of(path: str, name: str) -> list[str]:
-    """The lines of a text file that are not blank, without blanks around them."""
+def lines_of_file(path: str, name: str) -> list[str]:
+    """The lines of a text file that are not blank, without blanks around them. Raises ConfigError
+    naming the option `name`."""
     try:
         found = Path(path).stat()
         is_short = stat.S_ISREG(found.st_mode) and found.st_size <= MAX_KEY_FILE_BYTES

@@ -21,7 +21,6 @@ from srt.client.message_parts import with_media
 from srt.client.request_fields import checked_request
 from srt.files.model_files import resolve_model
 from srt.files.vocab import Vocab, load_vocab
-from srt.hub import model_here
 from srt.offline import multi_modal
 from srt.offline.engine import Engine
 from srt.offline.progress import ProgressBar
@@ -147,11 +146,12 @@ class LLM:
     """
 
     def __init__(self, model: str = "smollm2", **args: Any) -> None:
-        here = model_here(model)
-        if here.name:
-            args.setdefault("served_model_name", here.name)
-        self._vocab: Vocab = load_vocab(resolve_model(here.model))
-        self.engine = Engine(here.model, **args)
+        self.engine = Engine(model, **args)
+        try:
+            self._vocab: Vocab = load_vocab(resolve_model(self.engine.model))
+        except BaseException:
+            self.engine.close()
+            raise
         self._served = 0
 
     def __enter__(self) -> "LLM":

@@ -22,8 +22,8 @@ def shown(num_bytes: int) -> str:
 
 
 class Progress:
-    """Of `total` bytes, counted by several threads. Use it in `with`. What is done in a second
-    shows nothing."""
+    """Of `total` bytes (negative: unknown), counted by several threads. Use it in `with`. What is
+    done in a second shows nothing."""
 
     def __init__(self, name: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._total, self._clock = name, total, clock
@@ -38,7 +38,7 @@ class Progress:
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=self._total,
+                total=self._total if self._total >= 0 else None,
                 desc=self._name,
                 unit="B",
                 unit_scale=True,
@@ -79,13 +79,9 @@ class Progress:
 
     def _say(self) -> None:
         rate = self._since_start / max(self._said - self._started, 1e-9)
-        left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 else ""
-        log.info(
-            "%s: %s of %s (%.0f %%), %s/s%s",
-            self._name,
-            shown(self._done),
-            shown(self._total),
-            100 * self._done / max(self._total, 1),
-            shown(int(rate)),
-            left,
-        )
+        of_all, left = "", ""
+        if self._total >= 0:
+            share = 100 * self._done / max(self._total, 1)
+            of_all = f" of {shown(self._total)} ({share:.0f} %)"
+            left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 else ""
+        log.info("%s: %s%s, %s/s%s", self._name, shown(self._done), of_all, shown(int(rate)), left)

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 _MIB, _GIB = 2**20, 2**30
 # What all processes take without weights and pool, and each further scheduler.
-_OTHERS, _SCHEDULER = 512 * _MIB, 192 * _MIB
+OTHERS, _SCHEDULER = 512 * _MIB, 192 * _MIB
 # Of what is left: the rest is for grammars, pictures, file caches and other programs.
 _SHARE = 0.5
 _LEAST_TOKENS = 512
@@ -86,7 +86,12 @@ def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
         text = "requests have room for %d tokens, of %d that the model can: memory is short"
         log.warning(text, plan.pool_tokens, plan.context_len)
     running = args.max_running_requests if "max_running_requests" in chosen else plan.running
-    return replace(args, max_total_tokens=plan.pool_tokens, max_running_requests=running)
+    return replace(
+        args,
+        max_total_tokens=plan.pool_tokens,
+        is_pool_planned=True,
+        max_running_requests=running,
+    )
 
 
 def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
@@ -95,12 +100,12 @@ def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
     Raises MemoryShort.
     """
     weights, token_bytes = _bytes_of(args, sizes)
-    rest = available - args.dp * weights - _OTHERS - (args.dp - 1) * _SCHEDULER
+    rest = available - args.dp * weights - OTHERS - (args.dp - 1) * _SCHEDULER
     room = int(_SHARE * rest / args.dp) // token_bytes
     if room < _LEAST_TOKENS:
         raise MemoryShort(
             f"{available / _GIB:.2f} GiB of memory are available, and the model needs "
-            f"{(args.dp * weights) / _GIB:.2f} GiB for its weights, {_OTHERS / _GIB:.2f} GiB for "
+            f"{(args.dp * weights) / _GIB:.2f} GiB for its weights, {OTHERS / _GIB:.2f} GiB for "
             "what serves it, and a pool: take a smaller model or quantisation, or allow more "
             "memory (--max-total-tokens goes without this check)"
         )

@@ -38,6 +38,9 @@ class Hub:
     cut_after: int | None = None  # bytes of a file, then the connection ends
     cuts: int = 0  # how often still
     damages: bool = False
+    refuses_head: int = 0  # with this status
+    tells_size: bool = True
+    tells_version: bool = True
     asked: list[str] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
     ranges: list[str] = field(default_factory=list)
@@ -82,7 +85,10 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self) -> None:
-        self._answer()
+        if self.served.refuses_head:
+            self._error(self.served.refuses_head, "")
+        else:
+            self._answer()
 
     def do_GET(self) -> None:
         self._answer()
@@ -146,7 +152,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in repo.files:
             return self._error(404, "EntryNotFound")
         content = repo.files[path]
-        headers = {"ETag": f'"{etag_of(content)}"', "Accept-Ranges": "bytes"}
+        headers = {"Accept-Ranges": "bytes"}
+        if hub.tells_version:
+            headers["ETag"] = f'"{etag_of(content)}"'
         if commit:
             headers["X-Repo-Commit"] = commit
         if hub.other and len(content) >= LFS_BYTES and commit:
@@ -158,9 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
         asked, status = self.headers.get("range", ""), 200
         if asked:
             hub.ranges.append(asked)
-            start = int(asked.removeprefix("bytes=").split("-")[0])
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            content, status = content[start:], 206
+            start, end = (asked.removeprefix("bytes=") + "-").split("-")[:2]
+            last = int(end or len(content) - 1)
+            headers["Content-Range"] = f"bytes {start}-{last}/{len(content)}"
+            content, status = content[int(start) : last + 1], 206
         self._send(status, content, headers)
 
     def _error(self, status: int, code: str, retry_after: str = "") -> None:
@@ -174,7 +183,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
+        if hub.tells_size:
+            self.send_header("Content-Length", str(len(content)))
+        else:
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "HEAD":
             return

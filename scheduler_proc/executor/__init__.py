@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.models.vision.seeing import seeing_config
-from srt.args import DEFAULT_MEM_FRACTION
+from srt.args import DEFAULT_MEM_FRACTION, ServerArgs
 from srt.files.model_files import ModelFiles
+from srt.files.sizes import model_sizes
+from srt.machine import memory_available
+from srt.sizing import plan_for
 from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,10 +31,12 @@ VISION_EXTRA = "srt-lang[vision]"
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
     """What can be chosen about an executor; the command line's options of the same names. With
-    `max_total_tokens` 0 a CUDA device's memory says how large the pool is. Unless it `sees`, a
-    model is loaded without its vision tower (`--limit-media 0`)."""
+    `max_total_tokens` 0 a CUDA device's memory says how large the pool is. `planned_replicas` share
+    a memory that this pool was planned for as native's; 0: somebody asked for its size. Unless it
+    `sees`, a model is loaded without its vision tower (`--limit-media 0`)."""
 
     max_total_tokens: int
+    planned_replicas: int = 0
     device: str = "cpu"
     model_impl: str = "auto"
     dtype: str = "auto"
@@ -180,7 +185,7 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
             raise ConfigError(f"{name}: the torch executor does not have this")
     return TorchExecutor(
         files,
-        max_total_tokens=options.max_total_tokens,
+        max_total_tokens=_torch_pool(files, options),
         device=options.device,
         dtype=options.dtype,
         model_impl=options.model_impl,
@@ -197,3 +202,17 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
             options.speculative_max_tokens,
         ),
     )
+
+
+def _torch_pool(files: ModelFiles, options: ExecutorOptions) -> int:
+    """Its size in tokens: less than planned where memory is short, as torch has weights and KV in
+    wider numbers. Raises MemoryShort, a ConfigError."""
+    if not options.planned_replicas:
+        return options.max_total_tokens
+    args = ServerArgs(
+        executor="torch",
+        dp=options.planned_replicas,
+        max_running_requests=options.max_running_requests,
+    )
+    plan = plan_for(args, model_sizes(files), memory_available())
+    return min(plan.pool_tokens, options.max_total_tokens)

@@ -178,7 +178,7 @@ def open_cache(args: ServerArgs) -> ArtefactFolder | None:
         return None
     try:
         is_own = choice == "auto"
-        directory = cache_folder() / "grammars" if is_own else Path(choice).expanduser()
+        directory = cache_folder() / "grammars" if is_own else Path(choice)
         return ArtefactFolder(directory, CACHE_BYTES)
     except OSError as error:
         log.warning("compiled grammars are not kept: %s", error)

@@ -23,6 +23,8 @@ HELP = """/system [TEXT]  set the system text and begin anew; without TEXT show 
 /quit           the end, as Ctrl-D
 A line that ends with a backslash continues; so does all between lines of three quotation marks."""
 
+_MOST_BYTES = 2**26  # of a saved chat
+
 # How a piece of output is meant: the model's own text, a remark of ours, an error.
 Kind = Literal["answer", "remark", "error"]
 Write = Callable[[str, Kind], object]
@@ -97,7 +99,7 @@ class Chat:
 
     def _do_load(self, file: str) -> None:
         try:
-            turns = msgspec.json.decode(Path(file).expanduser().read_bytes(), type=list[_Turn])
+            turns = msgspec.json.decode(_content_of(file), type=list[_Turn])
         except (OSError, RuntimeError, ValueError) as error:  # msgspec's are of the last kind
             self._write(f"not loaded: {error}\n", "error")
             return
@@ -143,6 +145,18 @@ class Chat:
         self._write("\n", "answer")
         self._write(f"{_figures(last, first_s, time.monotonic() - began)}\n", "remark")
         return True
+
+
+def _content_of(file: str) -> bytes:
+    if not file:
+        raise ValueError("/load needs a file's name")
+    path = Path(file).expanduser()
+    if not path.is_file():  # a pipe would be waited for, and a device may have no end
+        what = "is not a regular file" if path.exists() else "does not exist"
+        raise ValueError(f"{file} {what}")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{file} has more than {_MOST_BYTES} bytes")
+    return path.read_bytes()
 
 
 def _figures(output: GenerateOutput, first_s: float, took_s: float) -> str:

@@ -13,7 +13,9 @@ from srt.chat.conversation import Chat, Kind
 from srt.chat.messages import Editor, Messages, lines_of
 from srt.chat.server import DEFAULT_URL, place
 from srt.client.face import AsyncClient
-from srt.wire.errors import ConfigError, SrtError
+from srt.options.arguments import count, key, key_of_file, server_url
+from srt.wire.errors import ConfigError, RequestError, SrtError
+from srt.wire.sampling import SamplingParams
 
 _STYLES: dict[Kind, str] = {"answer": "", "remark": "dim", "error": "red"}
 
@@ -23,9 +25,11 @@ class Screen:
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self.has_errors = False
 
     def write(self, text: str, kind: Kind = "answer") -> None:
         """Show a piece of text, as it is."""
+        self.has_errors |= kind == "error"
         self.console.out(text, style=_STYLES[kind] or None, end="", highlight=False)
         self.console.file.flush()
 
@@ -69,18 +73,27 @@ def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
         help="as of `srt serve`; without it, what a server at --url serves, else smollm2",
     )
     parser.add_argument(
-        "--url", help=f"http://HOST:PORT or ipc://DIRECTORY of a server (default: {DEFAULT_URL})"
+        "--url",
+        type=_ring_or_url,
+        help=f"http://HOST:PORT or ipc://DIRECTORY of a server (default: {DEFAULT_URL})",
     )
-    parser.add_argument("--api-key", help="bearer token of the server")
+    parser.add_argument("--api-key", type=key, help="bearer token of the server")
+    parser.add_argument(
+        "--api-key-file", dest="api_key", type=key_of_file, metavar="FILE", help="file with it"
+    )
     parser.add_argument("--system", default="", help="system text")
-    parser.add_argument("--max-tokens", type=int, default=512, help="tokens of an answer at most")
+    parser.add_argument("--max-tokens", type=count, default=512, help="tokens of an answer at most")
     parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy")
     parser.add_argument("--top-p", type=float, default=0.95, help="nucleus sampling; 1 is off")
     parser.add_argument("--seed", type=int, help="the same seed gives the same answers")
     return parser
 
 
-async def _main(args: argparse.Namespace) -> None:
+def _ring_or_url(text: str) -> str:
+    return text if text.startswith("ipc://") else server_url(text)
+
+
+async def _main(args: argparse.Namespace) -> int:
     screen = Screen()
     sampling = {
         "max_new_tokens": args.max_tokens,
@@ -88,6 +101,10 @@ async def _main(args: argparse.Namespace) -> None:
         "top_p": args.top_p,
         "seed": args.seed,
     }
+    try:
+        SamplingParams(**sampling).check_values()
+    except RequestError as error:
+        raise ConfigError(error.info.message) from error
     async with place(args.url, args.MODEL, args.api_key, screen.waiting) as where:
         engine = where.engine
         async with AsyncClient(where.url, api_key=args.api_key) as client:
@@ -95,23 +112,26 @@ async def _main(args: argparse.Namespace) -> None:
             with suppress(AttributeError):  # not the interpreter's own
                 sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
             messages: Messages = lines_of(sys.stdin)
-            if sys.stdin.isatty() and sys.stdout.isatty():
+            is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+            if is_terminal:
                 own = ", a server of this chat's own" if engine else f" at {where.url}"
                 screen.write(f"{where.model}{own}; /help lists the commands\n", "remark")
                 messages = Editor("> ", lambda text: screen.write(text, "remark"))
             await converse(chat, messages, lambda: engine is not None and engine.has_ended)
             if engine is not None and engine.has_ended:
                 raise ConfigError("the server of this chat has ended; its messages are above")
+    return int(screen.has_errors and not is_terminal)
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m srt.chat") -> int:
-    """The command line of `prog`; returns the exit status."""
+    """The command line of `prog`; returns the exit status: 1 if a message that came from a file or
+    pipe has failed."""
     args = make_parser(prog).parse_args(argv)
     try:
-        asyncio.run(_main(args))
+        return asyncio.run(_main(args))
     except SrtError as error:
         print(f"srt.chat: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print()
-    return 0
+        return 128 + signal.SIGINT

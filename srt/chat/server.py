@@ -1,6 +1,7 @@
 """The server that a chat talks to: one that runs, or one of its own."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -10,8 +11,9 @@ import httpx
 import msgspec
 
 from srt.files.model_files import DEFAULT_MODEL
-from srt.hub import model_here
+from srt.hub import with_model_here
 from srt.offline.engine import Engine
+from srt.options.settings import read_settings
 from srt.wire.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:30000"
@@ -30,22 +32,31 @@ class _Named(msgspec.Struct):
     id: str
 
 
+class _Refusal(msgspec.Struct):
+    message: str
+
+
 class _Models(msgspec.Struct):
-    data: list[_Named]
+    data: list[_Named] = []
+    error: _Refusal | None = None
 
 
 async def models_at(url: str, api_key: str | None) -> list[str] | None:
-    """The names of what is served there; None if nobody answers, and empty if the server does not
-    tell us."""
+    """The names of what is served there; None if nobody answers who serves models.
+
+    Raises ConfigError if the server refuses to tell us.
+    """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         async with httpx.AsyncClient(timeout=_LOOK_S, headers=headers) as http:
             answer = await http.get(f"{url}/v1/models")
-        return [model.id for model in msgspec.json.decode(answer.content, type=_Models).data]
-    except httpx.TransportError:
+        models = msgspec.json.decode(answer.content, type=_Models)
+    except (msgspec.MsgspecError, httpx.HTTPError, httpx.InvalidURL):
         return None
-    except (msgspec.MsgspecError, httpx.HTTPError):
-        return []
+    if models.error is not None:
+        message = models.error.message
+        raise ConfigError(f"{url}: {message} (see --api-key, or name another with --url)")
+    return [model.id for model in models.data] or None
 
 
 @contextmanager
@@ -80,18 +91,19 @@ async def place(
     if url is not None:
         if names is None:
             raise ConfigError(
-                f"no server answers at {url}: start one with `srt serve`, or leave out --url"
+                f"no server of models answers at {url}: start one with `srt serve`, or leave out "
+                "--url"
             )
-        if model and names and model not in names:
+        if model and model not in names:
             raise ConfigError(f"{url} serves {', '.join(names)}, not {model}")
-        yield Place(url, model or (names[0] if names else ""))
+        yield Place(url, model or names[0])
         return
     if names is not None and (model is None or model in names):
-        yield Place(DEFAULT_URL, model or (names[0] if names else ""))
+        yield Place(DEFAULT_URL, model or names[0])
         return
     wanted = model or DEFAULT_MODEL
     with _ended_by_ctrl_c():
-        here = model_here(wanted)
+        here = with_model_here(read_settings(["--model", wanted], os.environ).args)
     with waiting(f"starting a server of {wanted} ..."):
         engine = await asyncio.to_thread(Engine, here.model)
     try:

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 from msgspec import Struct
 
-from srt.benchmark.load import LoadGenerator
+from srt.benchmark.load import LoadGenerator, Run
 from srt.benchmark.prompts import arrivals, of_file, of_length
 from srt.benchmark.report import machine, now
 from srt.benchmark.summary import Summary, summary_of, text_of
 from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS, Workload
+from srt.options.arguments import count, count_or_none, key, key_of_file, positive, server_url
 from srt.wire.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:30000"
@@ -59,9 +59,14 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
         "ours, for all who use it: --keep-cache leaves it.",
     )
     server = parser.add_argument_group("The server")
-    server.add_argument("--url", type=_url, default=DEFAULT_URL, help="(default: %(default)s)")
+    server.add_argument(
+        "--url", type=server_url, default=DEFAULT_URL, help="(default: %(default)s)"
+    )
     server.add_argument("--model", help="name to send (default: the server's first)")
-    server.add_argument("--api-key", type=_key, help="bearer token of the server")
+    server.add_argument("--api-key", type=key, help="bearer token of the server")
+    server.add_argument(
+        "--api-key-file", dest="api_key", type=key_of_file, metavar="FILE", help="file with it"
+    )
     server.add_argument(
         "--keep-cache", action="store_true", help="do not empty the server's prefix cache"
     )
@@ -73,7 +78,7 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     )
     server.add_argument(
         "--timeout",
-        type=_positive,
+        type=positive,
         default=600.0,
         metavar="SECONDS",
         help="that a request may take (default: %(default)s)",
@@ -82,72 +87,31 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     what.add_argument(
         "--workload", choices=[*WORKLOADS, "all"], help="(default: batch); their shapes are in docs"
     )
-    what.add_argument(
-        "--scale", type=_positive, help="factor on a workload's requests (default: 1)"
-    )
+    what.add_argument("--scale", type=positive, help="factor on a workload's requests (default: 1)")
     what.add_argument(
         "--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...} or {"messages": ...}'
     )
-    what.add_argument("--input-len", type=_count, metavar="TOKENS", help="of made-up prompts")
+    what.add_argument("--input-len", type=count, metavar="TOKENS", help="of made-up prompts")
     what.add_argument(
         "--output-len",
-        type=_count,
+        type=count,
         metavar="TOKENS",
         help=f"of an answer (default: {_OUTPUT_TOKENS})",
     )
-    what.add_argument("--num-prompts", type=_count, help="(default: all of a file, or 64)")
+    what.add_argument("--num-prompts", type=count, help="(default: all of a file, or 64)")
     what.add_argument(
-        "--warmup", type=_count_or_none, default=0, help="requests before (default: %(default)s)"
+        "--warmup", type=count_or_none, default=0, help="requests before (default: %(default)s)"
     )
     what.add_argument("--seed", type=int, default=0, help="of texts and arrivals")
     when = parser.add_argument_group("When")
     when.add_argument(
         "--request-rate",
-        type=_positive,
+        type=positive,
         help="requests a second, at random times (default: no limit)",
     )
-    when.add_argument("--max-concurrency", type=_count, help="requests at once (default: 32)")
+    when.add_argument("--max-concurrency", type=count, help="requests at once (default: 32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser
-
-
-def _count(text: str, least: int = 1) -> int:
-    with suppress(ValueError):
-        if (value := int(text)) >= least:
-            return value
-    raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}")
-
-
-def _count_or_none(text: str) -> int:
-    return _count(text, 0)
-
-
-def _positive(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < (value := float(text)) < float("inf"):
-            return value
-    raise argparse.ArgumentTypeError("must be a number above 0")
-
-
-def _key(text: str) -> str:
-    if not (text.isascii() and text.isprintable()):
-        raise argparse.ArgumentTypeError("must be of printable ASCII")
-    return text
-
-
-def _url(text: str) -> str:
-    """Its scheme may be left out."""
-    url = text if "://" in text else f"http://{text}"
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good:
-        raise argparse.ArgumentTypeError("must be like http://127.0.0.1:30000")
-    if "@" in parts.netloc:
-        raise argparse.ArgumentTypeError("takes no user and no password; see --api-key")
-    return url
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -207,7 +171,7 @@ async def measure(args: argparse.Namespace) -> Measured:
             print(f"{workload.name}: the prefix cache was {word}", flush=True)
             rate, count = args.request_rate, len(workload.roots)
             times = arrivals(count, rate, args.seed) if rate else ()
-            run = await load.run(workload, times)
+            run = await _run(load, workload, times)
             errors = Counter(record.error for record in run.records if record.error)
             measured.results[workload.name] = Result(
                 summary_of(run), emptied, dict(errors.most_common()), run.unfinished
@@ -217,6 +181,17 @@ async def measure(args: argparse.Namespace) -> Measured:
                 break
         measured.model = load.model
     return measured
+
+
+async def _run(load: LoadGenerator, workload: Workload, times: Sequence[float]) -> Run:
+    """Raises ConfigError where a file has changed under its prompts."""
+    try:
+        return await load.run(workload, times)
+    except ExceptionGroup as group:
+        of_file, others = group.split((ConfigError, OSError))
+        if of_file is None or others is not None:
+            raise
+        raise ConfigError(f"{of_file.exceptions[0]} (it has changed meanwhile)") from group
 
 
 def _workloads(args: argparse.Namespace, per_word: float) -> Sequence[Workload]:

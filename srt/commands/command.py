@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from srt.options.unknown import instead_of
+from srt.version import version_of
 
 
 class Command(NamedTuple):
@@ -26,8 +27,13 @@ class Command(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status: 2 for one that makes no sense."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"] and len(words) == 2:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help(), end="")
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"srt {version_of()}")
         return 0
     command = COMMANDS.get(words[0])
     if command is None:
@@ -56,7 +62,7 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
-            "`srt COMMAND --help` lists the options of a command.",
+            "`srt COMMAND --help` lists the options of a command, `srt --version` says what runs.",
             "",
         ]
     )

@@ -4,9 +4,10 @@ The script holds all words, so that no program is started at a Tab.
 """
 
 import argparse
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _PATH_METAVARS = ("FILE", "PATH", "MODEL")
@@ -38,7 +39,7 @@ def flags_of(parser: argparse.ArgumentParser) -> list[Flag]:
         if action.help == argparse.SUPPRESS:
             continue
         name = action.metavar if action.option_strings else action.dest
-        text = (action.help or "").split(" (default")[0]
+        text = re.split(r" ?\(default", action.help or "")[0]
         takes = action.nargs != 0
         words = tuple(action.option_strings)
         choices = tuple(str(choice) for choice in action.choices or ())
@@ -47,7 +48,7 @@ def flags_of(parser: argparse.ArgumentParser) -> list[Flag]:
 
 
 def bash(commands: Mapping[str, list[Flag]]) -> str:
-    """A script for bash, which zsh can read too."""
+    """A script for bash."""
     lines = [
         "_srt() {",
         '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
@@ -74,33 +75,63 @@ def bash(commands: Mapping[str, list[Flag]]) -> str:
         "    esac;;",
         "  esac; fi",
         "  local IFS=$' \\t\\n'",
-        '  local found; found="$(compgen "${listed[@]}" -- "$word")"',
-        "  IFS=$'\\n'  # names of files may have blanks",
-        "  COMPREPLY=($found)",
+        "  local each",
+        "  COMPREPLY=()",
+        "  # Not by a list of words: names of files may have blanks and stars.",
+        "  while IFS= read -r each; do",
+        '    COMPREPLY+=("$each")',
+        '  done < <(compgen "${listed[@]}" -- "$word")',
         '  if [[ "${listed[0]}" == -f ]]; then compopt -o filenames 2>/dev/null; fi',
         "}",
-        _OF_BASH,
+        "complete -F _srt srt",
     ]
     return "\n".join(lines) + "\n"
 
 
-_OF_BASH, _OF_ZSH = "complete -F _srt srt", "complete -o filenames -F _srt srt"
-
-
 def zsh(commands: Mapping[str, list[Flag]]) -> str:
-    """A script for zsh: bash's, by the module that reads those."""
-    head = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"
-    script = bash(commands).replace(_OF_BASH, _OF_ZSH)  # which has no compopt
-    return f"{head}autoload -Uz bashcompinit && bashcompinit\n{script}"
+    """A script for zsh."""
+    lines = [
+        "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }",
+        "_srt() {",
+        f"  if (( CURRENT == 2 )); then compadd -- {' '.join(commands)}; return; fi",
+        "  local command=$words[2]",
+        "  shift words; (( CURRENT-- ))",
+        "  case $command in",
+    ]
+    for command, flags in commands.items():
+        specs = [shlex.quote(spec) for flag in flags for spec in _zsh_specs(flag)]
+        lines.append(f"    {command}) _arguments {' '.join(specs)};;")
+    return "\n".join([*lines, "  esac", "}", "compdef _srt srt"]) + "\n"
+
+
+def _zsh_specs(flag: Flag) -> Iterator[str]:
+    """What `_arguments` takes for it: one for each of its words."""
+    value = ""
+    if flag.takes_value:
+        value = f":value:({' '.join(flag.choices)})" if flag.choices else ":value: "
+        value = ":file:_files" if flag.takes_path else value
+    text = re.sub(r"([\\\[\]:])", r"\\\1", flag.text)
+    for word in flag.words:
+        may_have_equals = "=" if flag.takes_value and word.startswith("--") else ""
+        yield f"{word}{may_have_equals}[{text}]{value}"
+    if not flag.words:
+        yield f"*{value}"
 
 
 def fish(commands: Mapping[str, list[Flag]]) -> str:
     """A script for fish."""
-    lines = ["complete -c srt -f"]
-    lines.append(f"complete -c srt -n __fish_use_subcommand -a {shlex.quote(' '.join(commands))}")
+    lines = [
+        "function __srt_is",  # the first word; a later one may be a model of that name
+        "    set -l words (commandline -opc)",
+        '    test (count $words) -gt 1; and test "$words[2]" = "$argv[1]"',
+        "end",
+        "complete -c srt -f",
+        "complete -c srt -n 'test (count (commandline -opc)) -eq 1' -a "
+        + shlex.quote(" ".join(commands)),
+    ]
     for command, flags in commands.items():
         for flag in flags:
-            parts = ["complete -c srt", f"-n '__fish_seen_subcommand_from {command}'"]
+            parts = ["complete -c srt", f"-n '__srt_is {command}'"]
             parts += [f"-l {w[2:]}" if w.startswith("--") else f"-s {w[1:]}" for w in flag.words]
             if flag.choices:
                 only = "-x" if flag.words else "-f"

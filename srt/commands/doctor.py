@@ -4,7 +4,6 @@ What it prints can be pasted into a report: it names no user and no key.
 """
 
 import argparse
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -24,10 +23,12 @@ from srt.files.model_files import resolve_model
 from srt.files.sizes import model_sizes
 from srt.hub.cache import snapshot
 from srt.hub.names import HubName, parse_name
+from srt.hub.offer import choose
 from srt.machine import cache_folder, memory_available, memory_limit, usable_cpus
 from srt.options.settings import Settings, read_settings
 from srt.ring.listener import OTHER_FILES, bind_listener
 from srt.sizing import MemoryShort, plan_for
+from srt.version import OWN, version_of
 from srt.wire.errors import ConfigError
 
 _GIB = 2**30
@@ -55,7 +56,7 @@ def findings(environ: dict[str, str]) -> Iterator[Finding]:
     settings, said = _settings(environ)
     yield said
     args = settings.args if settings else ServerArgs()
-    for look in (_kernels, _cpus, _memory, _files, _port, _folders, _model):
+    for look in (_kernels, _torch, _cpus, _memory, _files, _port, _folders, _model):
         yield from look(args)
 
 
@@ -65,21 +66,14 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    found = {name: _version(name) for name in ("srt-lang", *_PACKAGES, *_OPTIONAL)}
-    missing = [name for name in ("srt-lang", *_PACKAGES) if not found[name]]
+    found = {name: version_of(name, "") for name in (OWN, *_PACKAGES, *_OPTIONAL)}
+    missing = [name for name in (OWN, *_PACKAGES) if not found[name]]
     listed = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     if missing:
         advice = "install srt-lang again, with what it depends on"
         yield Finding("packages", f"missing: {', '.join(missing)}; {listed}", "problem", advice)
     else:
         yield Finding("packages", listed)
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _settings(environ: dict[str, str]) -> tuple[Settings | None, Finding]:
@@ -121,6 +115,24 @@ def _kernels(args: ServerArgs) -> Iterator[Finding]:
         yield Finding("kernels", level, "warning", advice)
     else:
         yield Finding("kernels", level)
+
+
+def _torch(args: ServerArgs) -> Iterator[Finding]:
+    """Where the options ask for it."""
+    if not (args.is_cuda or args.executor == "torch"):
+        return
+    asked = f"--device {args.device}" if args.is_cuda else "--executor torch"
+    if importlib.util.find_spec("torch") is None:
+        text = f"{asked} needs torch, which is not installed"
+        yield Finding("torch", text, "problem", "pip install 'srt-lang[torch]'")
+    elif args.is_cuda:
+        look = "import torch; print(torch.cuda.get_device_name())"
+        name = _output([sys.executable, "-c", look])
+        if name:
+            yield Finding("torch", f"sees {name}")
+        else:
+            advice = "nvidia-smi says whether the driver does; torch must be a build for CUDA"
+            yield Finding("torch", f"{asked}: torch sees no CUDA device", "problem", advice)
 
 
 def _output(command: list[str]) -> str:
@@ -187,8 +199,8 @@ def _port(args: ServerArgs) -> Iterator[Finding]:
     try:
         bind_listener(args.host, args.port).close()
     except ConfigError as error:
-        advice = "end what listens there, or take another: --port 0 finds a free one"
-        yield Finding("port", str(error), "problem", advice)
+        what, _, advice = str(error).partition("; ")
+        yield Finding("port", what, "problem", advice)
     else:
         yield Finding("port", f"{args.host}:{args.port} is free")
 
@@ -225,8 +237,7 @@ def _anonymous(text: str) -> str:
 def _model(args: ServerArgs) -> Iterator[Finding]:
     name = parse_name(args.model)
     if isinstance(name, HubName):
-        found = snapshot(name.repo, name.revision)
-        yield Finding("model", f"{name}, {'in' if found else 'not in'} the cache of the hub")
+        yield _of_hub(name)
         return
     if name is not None:
         yield Finding("model", f"{name}, a file of another server")
@@ -238,6 +249,23 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
         yield Finding("model", str(error), "warning", "or name another with --model")
     else:
         yield Finding("model", f"{files.name} ({files.kind})")
+
+
+def _of_hub(name: HubName) -> Finding:
+    found = snapshot(name.repo, name.revision)
+    if found is None:
+        return Finding("model", f"{name}, not in the cache of the hub: a start brings it")
+    try:
+        chosen = choose(
+            name, found.files, lambda path: (found.folder / path).read_bytes(), sys.maxsize
+        )
+        here = found.folder / chosen.main
+        model_sizes(resolve_model(str(here if chosen.kind == "gguf" else here.parent)))
+    except ConfigError as error:
+        what = str(error).splitlines()[0]
+        advice = "a start brings what is missing; if a file is damaged, remove it before"
+        return Finding("model", f"{what} (in the cache of the hub)", "warning", advice)
+    return Finding("model", f"{name}, in the cache of the hub")
 
 
 _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}

@@ -46,7 +46,7 @@ def resolve_model(model: str) -> ModelFiles:
     raise ConfigError(
         f"model {model!r} not found: pass '{DEFAULT_MODEL}', a .gguf file, a directory "
         "with config.json, safetensors and tokenizer.json, tokenizer.model or *.tiktoken, or a "
-        "model of the hub as org/name, or org/name:Q4_K_M for GGUF"
+        "model of the hub as org/name, org/name:Q4_K_M for GGUF, or hf://org/name/FILE.gguf"
     )
 
 

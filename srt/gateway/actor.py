@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import socket
-from importlib.metadata import PackageNotFoundError, version
 
 from srt.answers.reasoning import has_reasoning
 from srt.client.ring_client import RingClient
@@ -18,6 +17,7 @@ from srt.gateway.http.server import GatewayServer
 from srt.gateway.media.given import MediaRules
 from srt.ring.actor import Actor
 from srt.ring.listener import allow_connections
+from srt.version import version_of
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class GatewayActor(Actor):
             fingerprint=fingerprint_of(files),
             context_len=vocab.context_len,
             max_total_tokens=self.args.pool_tokens or vocab.context_len,
-            version=_version(),
+            version=version_of(),
             reasoning=has_reasoning(self.args.reasoning_parser, vocab.chat_template),
             stream_interval=self.args.stream_interval,
             max_requests=self.args.max_queued_requests,
@@ -87,10 +87,3 @@ async def _watch_keys(gateway: Gateway, files: KeyFiles) -> None:
             gateway.keys = files.keys
             gateway.feed.end_pages()  # whose key may be gone; the others come again
             log.info("the API keys have been read again")
-
-
-def _version() -> str:
-    try:
-        return version("srt-lang")
-    except PackageNotFoundError:
-        return "0+unknown"

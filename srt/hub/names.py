@@ -10,6 +10,7 @@ from srt.wire.errors import ConfigError, quoted
 
 HUB = "https://huggingface.co"
 _PREFIX = "hf://"
+_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = re.compile(
     rf"(?P<repo>{_PART}/{_PART})(?:@(?P<revision>[^:@\s]+?))?(?P<file>/[^:@]+?\.gguf)?"
@@ -65,6 +66,8 @@ def parse_name(model: str) -> HubName | Link | None:
     """
     if model.startswith(("http://", "https://")):
         return _of_address(model)
+    if model.partition("/")[0].lower() in _HOSTS and not _lies_here(model):
+        return _of_address(f"https://{model}")
     if model.startswith(_PREFIX):
         found = _NAME.fullmatch(model.removeprefix(_PREFIX))
         if found is None:
@@ -96,11 +99,13 @@ def _of_address(url: str) -> HubName | Link:
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"model {quoted(url)}: {error}") from error
-    hosts = {urlsplit(endpoint()).netloc, urlsplit(HUB).netloc, "hf.co", "www.huggingface.co"}
-    if parts.netloc.lower() in hosts:
-        found = _PATH.fullmatch(parts.path.rstrip("/"))
-        if found is None or (found["file"] and not found["file"].lower().endswith(".gguf")):
-            raise ConfigError(f"model {quoted(url)}: of the hub only models and their .gguf files")
+    if parts.netloc.lower() in (urlsplit(endpoint()).netloc, *_HOSTS):
+        path = parts.path.rstrip("/")
+        found = _PATH.fullmatch(path) or _NAME.fullmatch(path[1:])
+        file = "" if found is None else found["file"]
+        if found is None or (file and not file.lower().endswith(".gguf")):
+            what = "of the hub only models and their .gguf files"
+            raise ConfigError(f"model {quoted(shown_address(url))}: {what}")
         return _name(found)
     if not parts.path.lower().endswith(".gguf"):
         raise ConfigError(f"model {shown_address(url)}: an address must be that of a .gguf file")

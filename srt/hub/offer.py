@@ -170,7 +170,7 @@ def _safetensors(name: HubName, paths: dict[str, RepoFile], read: Callable[[str]
         wanted.append(_WEIGHTS)
     missing = [path for path in wanted if path not in paths]
     if missing:
-        raise ConfigError(f"{name}: the index names {missing[0]}, which the repository lacks")
+        raise ConfigError(f"{name}: the index names {missing[0]}, which is not there")
     return Chosen("hf", "config.json", [paths[path] for path in dict.fromkeys(wanted)])
 
 

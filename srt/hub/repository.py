@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from srt.hub.offer import Chosen, RepoFile, choose
 from srt.hub.transfer import Wanted, bring, check_disk, headers_for
 from srt.machine import memory_available
 from srt.progress import Progress, shown
+from srt.sizing import OTHERS
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -30,8 +32,6 @@ _TIMEOUT_S = 15.0
 _RETRIES = 3
 _LONGEST_PAUSE_S = 30.0
 _BUSY = (408, 429, 500, 502, 503, 504)
-# What is left in memory for what is not weights.
-_MEMORY_LEFT = 2**28
 
 
 def fetch(name: HubName, *, checks_memory: bool = True) -> Path:
@@ -50,12 +50,16 @@ def fetch(name: HubName, *, checks_memory: bool = True) -> Path:
 
 
 def _fetch(name: HubName, checks_memory: bool) -> Path:
-    room = memory_available() - _MEMORY_LEFT
-    commit, files = _listing(name)
-    chosen = choose(name, files, lambda path: _small(name, path, commit).read_bytes(), room)
+    room = memory_available() - OTHERS if checks_memory else sys.maxsize
+    commit, files, is_live = _listing(name)
+    try:
+        chosen = choose(name, files, lambda path: _small(name, path, commit).read_bytes(), room)
+    except ConfigError as error:
+        if is_live:
+            raise
+        raise ConfigError(f"{error} (of what the cache has: the hub was not asked)") from error
     missing = [file for file in chosen.files if _cached(name, file.path, commit) is None]
-    if checks_memory:
-        _check_memory(name, chosen, room)
+    _check_memory(name, chosen, room)
     if missing:
         total = sum(file.size for file in missing)
         where = cache.cache_folder()
@@ -71,8 +75,9 @@ def _fetch(name: HubName, checks_memory: bool) -> Path:
     return main if chosen.kind == "gguf" else main.parent
 
 
-def _listing(name: HubName) -> tuple[str, Sequence[RepoFile]]:
-    """The commit that the revision is, and its files; from the cache if nobody answers."""
+def _listing(name: HubName) -> tuple[str, Sequence[RepoFile], bool]:
+    """The commit that the revision is, its files, and whether the hub says so: from the cache if
+    nobody answers."""
     from huggingface_hub import HfApi, constants
 
     def ask() -> tuple[str, Sequence[RepoFile]]:
@@ -93,14 +98,14 @@ def _listing(name: HubName) -> tuple[str, Sequence[RepoFile]]:
                 f"{name.repo}{revision} is not in {cache.cache_folder()}, and HF_HUB_OFFLINE is "
                 "set: unset it, or name a model that `srt models` lists"
             )
-        return found.commit, found.files
+        return found.commit, found.files, False
     try:
-        return _patiently(ask)
+        return *_patiently(ask), True
     except Exception as error:
         if found is None or not (is_network(error) or status_of(error) in _BUSY):
             raise
         log.warning("the hub cannot be reached; %s is taken from the cache", name)
-        return found.commit, found.files
+        return found.commit, found.files, False
 
 
 def _patiently(ask: Callable[[], T]) -> T:

@@ -16,14 +16,16 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
+from srt.args import ServerArgs
 from srt.client.arguments import BatchArgs, Fields, ScoreArgs
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput, ScoreOutput
 from srt.client.many import generate_many
 from srt.client.media import Media
 from srt.client.request_fields import checked_request
-from srt.hub import model_here
+from srt.hub import with_model_here
 from srt.launch import PARENT_FD_VARIABLE
+from srt.options.settings import read_settings
 from srt.wire.errors import ConfigError, RequestError, RingError, SrtError, check_process
 from srt.wire.sampling import SamplingParams
 
@@ -46,13 +48,15 @@ class Engine:
         # The launcher makes this directory, and removes it even if this process is killed.
         self.directory = Path(tempfile.gettempdir()) / f"srt-engine-{secrets.token_hex(8)}"
         directory = str(self.directory)
-        here = model_here(model, checks_memory=not str(args.get("device", "")).startswith("cuda"))
-        if here.name:
-            args.setdefault("served_model_name", here.name)
+        given = ["--model", model, *_command_line(args)]
+        here = with_model_here(_checked(given))
+        self.model = here.model  # on this machine
+        given[1] = here.model
         self._pid = os.getpid()
         self._read_end, self._write_end = os.pipe()
         command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
-        command += ["--log-level", "warning", "--model", here.model, *_command_line(args)]
+        command += ["--log-level", "warning", *given]
+        command += ["--served-model-name", here.served_model_name] if here.served_model_name else []
         path = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
             command,
@@ -277,6 +281,14 @@ def _media_of(prompts: str | Sequence[str], request: BatchArgs) -> Sequence[Sequ
     if not isinstance(given, list | tuple) or len(given) != len(prompts):
         raise RequestError(f" must have a list for each of {len(prompts)} prompts", at="media")
     return given
+
+
+def _checked(command_line: list[str]) -> ServerArgs:
+    """What the server will make of it, and of the environment. Raises ConfigError."""
+    try:
+        return read_settings(command_line, os.environ).args
+    except SystemExit:
+        raise ConfigError("these are no arguments of a server (the message is above)") from None
 
 
 def _command_line(args: dict[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """The command line of the server, and what the environment and a file add to it."""
 
 import argparse
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -9,12 +10,12 @@ from msgspec import Struct
 
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
-from srt.hub.names import parse_name
+from srt.hub.names import parse_name, shown_address
 from srt.options.environment import CONFIG_VARIABLE, read_environment
 from srt.options.file import read_file
 from srt.options.table import GROUPS, Option, Value, all_options
 from srt.options.unknown import instead_of
-from srt.wire.errors import ConfigError
+from srt.wire.errors import ConfigError, quoted
 
 LATER = {
     "--tp": "tensor parallelism",
@@ -56,21 +57,32 @@ def read_settings(
         flags["model"] = word
     print_config = flags.pop("print_config")
     path = flags.pop("config", None) or environ.get(CONFIG_VARIABLE, "")
-    if "served_model_name" in flags:
-        flags["served_model_name"] = ",".join(flags["served_model_name"])
+    if names := flags.get("served_model_name"):
+        if prog != PROGRAM and "model" not in flags and len(names) > 1 and "/" in names[-1]:
+            raise ConfigError(
+                f"--served-model-name takes all words that follow, and {quoted(names[-1])} looks "
+                "like a model: put the model first"
+            )
+        flags["served_model_name"] = ",".join(names)
     variables, warnings = read_environment(environ)
     in_file = read_file(path) if path else {}
-    names = {option.field: option for option in all_options()}
+    options = {option.field: option for option in all_options()}
     sources = {
         **dict.fromkeys(in_file, path),
-        **{field: names[field].variable for field in variables},
-        **{field: names[field].flag for field in flags},
+        **{field: options[field].variable for field in variables},
+        **{field: options[field].flag for field in flags},
     }
     settings = Settings(
-        ServerArgs(**{**in_file, **variables, **flags}), sources, warnings, print_config
+        ServerArgs(**_expanded({**in_file, **variables, **flags})), sources, warnings, print_config
     )
     _check(settings, find_model)
     return settings
+
+
+def _expanded(values: dict[str, Any]) -> dict[str, Any]:
+    """With the home in place of `~`, which a shell leaves in --flag=~/file and a TOML file has."""
+    paths = {option.field for option in all_options() if option.is_path}
+    return {k: os.path.expanduser(v) if k in paths else v for k, v in values.items()}
 
 
 def _check(settings: Settings, find_model: bool) -> None:
@@ -146,7 +158,8 @@ def _add(group: Any, option: Option) -> None:
 
 
 def as_toml(settings: Settings) -> str:
-    """All options as a file for `--config`, with what set them, and without keys."""
+    """All options as a file for `--config`, with what set them, and without keys. Those that are
+    not set are comments."""
     lines = []
     for title, options in GROUPS.items():
         lines += ["", f"# {title}"]
@@ -156,9 +169,13 @@ def as_toml(settings: Settings) -> str:
             if option.is_secret:
                 shown = f"set by {source}, not shown" if value else "not set"
                 lines.append(f"# {option.name}: {shown}")
-            else:
-                origin = f"  # {source}" if source else ""
-                lines.append(f"{option.name} = {_toml(value)}{origin}")
+                continue
+            # A path may have line ends, which would end the comment.
+            origin = f"  # {source}" if source.isprintable() and source else ""
+            if option.field == "model" and str(value).startswith(("http://", "https://")):
+                value = shown_address(str(value))  # without what gives access
+            is_set = source or value != option.default
+            lines.append(f"{'' if is_set else '# '}{option.name} = {_toml(value)}{origin}")
     return "\n".join(lines[1:]) + "\n"
 
 

@@ -62,6 +62,8 @@ class Option(Struct, frozen=True):
         """The value that one of a TOML file means. Raises ValueError with what it must be."""
         kind = type(self.default)
         if self.is_list and isinstance(value, list) and all(type(item) is str for item in value):
+            if any("," in item for item in value):
+                raise ValueError("must have no commas within a text: they separate several")
             return ",".join(value)
         if kind is float and type(value) is int:
             return float(value)

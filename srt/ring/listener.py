@@ -1,6 +1,7 @@
 """The HTTP socket. The launcher binds it and the gateway inherits it, so that a restarted gateway
 has the same port, and connections made meanwhile wait in the backlog instead of being refused."""
 
+import errno
 import logging
 import resource
 import socket
@@ -10,20 +11,28 @@ from srt.wire.errors import ConfigError
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
+_OTHER_HOST = "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
+_ADVICE = {
+    errno.EADDRINUSE: "end what listens there, or take another: --port 0 finds a free one",
+    errno.EACCES: "this user may not take a port below 1024: --port names another",
+}
 OTHER_FILES = 256  # files that a process has open besides its connections
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
-    """A bound, listening TCP socket; port 0 takes a free one. Raises ConfigError."""
+    """A bound, listening TCP socket; port 0 takes a free one. Raises ConfigError: what is wrong,
+    and after a semicolon what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
         sock.listen(BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
         sock.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        why = error.strerror if isinstance(error, OSError) else "no host can have this name"
+        advice = _ADVICE.get(getattr(error, "errno", 0), _OTHER_HOST)
+        raise ConfigError(f"cannot listen on {host}:{port}: {why}; {advice}") from error
     sock.setblocking(False)
     return sock
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from srt.benchmark.load import LoadGenerator
 from srt.commands.bench import main
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
@@ -47,6 +48,25 @@ def test_a_data_set(server: Server, tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_text('{"prompt": "Hello"}\n{"prompt": 3}\n')
     assert main(args) == 1
     assert "line 2: Expected `str | null`, got `int` - at `$.prompt`" in capsys.readouterr().err
+
+
+def test_a_data_set_that_changes_meanwhile(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n')
+    flush = LoadGenerator.flush_cache
+
+    async def changed(load: LoadGenerator) -> bool:
+        file.write_text("nothing\n")
+        return await flush(load)
+
+    monkeypatch.setattr(LoadGenerator, "flush_cache", changed)
+    assert main(["--url", server.url, "--dataset", str(file)]) == 1
+    assert "(it has changed meanwhile)" in capsys.readouterr().err
 
 
 def test_a_workload_that_fails_in_part(

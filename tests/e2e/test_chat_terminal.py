@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -177,8 +178,37 @@ def test_a_server_of_its_own_that_dies(start: Start) -> None:
 
 def test_no_server_at_an_address(start: Start) -> None:
     terminal = start("--url", "http://127.0.0.1:9")
-    terminal.wait_for("no server answers at http://127.0.0.1:9: start one with")
+    terminal.wait_for("no server of models answers at http://127.0.0.1:9: start one with")
     assert terminal.wait_end() == 1
+
+
+def piped(text: str, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "srt", "chat", "--max-tokens", "4", "--temperature", "0"]
+    return subprocess.run(
+        [*command, *args], input=text, capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+
+
+def test_messages_from_a_pipe(server: Server, tmp_path: Path) -> None:
+    done = piped("The capital of France?\n", "--url", f"{server.url}/v1/")
+    assert done.returncode == 0 and "prompt tokens cached]" in done.stdout
+    for text in (20_000 * "long ", "/load\n", "/load /dev/zero\n", f"/load {tmp_path}/no\n"):
+        done = piped(text, "--url", server.url)
+        assert done.returncode == 1, (text[:20], done.stdout)
+    assert "does not exist" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--seed", str(2**63)], "seed"),
+        (["--top-p", "0"], "top_p"),
+        (["--temperature", "nan"], "temperature"),
+    ],
+)
+def test_what_no_answer_could_have(server: Server, args: list[str], message: str) -> None:
+    done = piped("Hello\n", "--url", server.url, *args)
+    assert done.returncode == 1 and message in done.stderr and done.stdout == ""
 
 
 def test_a_server_of_another_model(start: Start, server: Server) -> None:

@@ -154,7 +154,8 @@ def test_what_cannot_start_says_so(capfd: pytest.CaptureFixture[str]) -> None:
         ({"model": "/nonexistent/model.gguf"}, "/nonexistent/model.gguf"),
         ({"max_total_tokens": -1}, "--max-total-tokens"),
         ({"device": "nowhere"}, "nowhere"),
+        ({"no_such": 1}, "--no-such"),
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError) as caught:
             Engine(**arguments)
-        assert message in capfd.readouterr().err
+        assert message in str(caught.value) + capfd.readouterr().err

@@ -54,6 +54,8 @@ def test_videos_of_pictures() -> None:
 class FakeEngine:
     """Runs what it is given on a loop of its own, against `transport`."""
 
+    model = "of this machine"
+
     def __init__(self, transport: FakeClient) -> None:
         self.client = AsyncClient.__new__(AsyncClient)  # without a connection
         self.client._transport = transport

@@ -28,6 +28,14 @@ def test_lines_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_a_size_that_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    with caplog.at_level(logging.INFO), Progress("model", -1, lambda: now) as progress:
+        now = 108.0
+        progress.add(2**23)
+    assert caplog.messages == ["model: 8.0 MiB, 1.0 MiB/s"]
+
+
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress("model", 100) as progress:

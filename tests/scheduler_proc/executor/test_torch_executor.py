@@ -12,6 +12,8 @@ import torch
 from scheduler_proc.executor import ExecutorOptions, make_executor, torch_executor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from srt.files.model_files import ModelFiles
+from srt.files.sizes import model_sizes
+from srt.sizing import OTHERS
 from srt.wire.errors import ConfigError
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
@@ -269,6 +271,25 @@ def test_memory_facts(small: tuple[ModelFiles, Any]) -> None:
     assert executor.max_total_tokens == 10
     assert executor.weight_bytes == 4 * (parameters + 4)  # 4 are the rope frequencies
     assert executor.pool_bytes == 4 * 10 * 2 * 3 * 2 * 8
+
+
+def test_a_pool_that_was_planned_has_what_memory_is_left(
+    small: tuple[ModelFiles, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan was that of the native executor, whose weights and KV are narrower."""
+    files, sizes = small[0], model_sizes(small[0])
+    room = 2000 * 4 * sizes.kv_values  # torch's, half of what is left
+    available = OTHERS + sizes.float32_bytes + 2 * room
+    monkeypatch.setattr("scheduler_proc.executor.memory_available", lambda: available)
+    options = ExecutorOptions(max_total_tokens=4000, planned_replicas=1)
+    assert make_executor("torch", files, options).max_total_tokens == 1536  # in steps of 512
+    options = ExecutorOptions(max_total_tokens=100, planned_replicas=1)
+    assert make_executor("torch", files, options).max_total_tokens == 100
+    available = OTHERS
+    with pytest.raises(ConfigError, match="of memory are available"):
+        make_executor("torch", files, options)
+    options = ExecutorOptions(max_total_tokens=4000)  # as somebody asked for
+    assert make_executor("torch", files, options).max_total_tokens == 4000
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,13 @@
 """What shells complete, tried in the shells that are here."""
 
+import os
+import pty
 import shutil
 import subprocess
+import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +57,7 @@ def run(program: str, script: str, more: str, cwd: Path) -> list[str]:
         ("srt completion ", ["bash", "zsh", "fish"]),
         ("srt completion z", ["zsh"]),
         ("srt serve a", ["a b.gguf"]),
+        ("srt serve s", ["s*.gguf"]),
         ("srt doctor --", ["--help", "--json"]),
     ],
 )
@@ -60,6 +66,7 @@ def test_bash(
 ) -> None:
     (tmp_path / "model.gguf").touch()
     (tmp_path / "a b.gguf").touch()
+    (tmp_path / "s*.gguf").touch()
     words = line.split(" ")
     listed = " ".join(f"'{word}'" for word in words)
     more = f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _srt"
@@ -68,17 +75,73 @@ def test_bash(
     assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_read_it(
-    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def completed_by_zsh(script: str, lines: list[str], home: Path) -> list[str]:
+    """What zsh makes of each line at a Tab, typed on a terminal."""
+    (home / "script").write_text(script)
+    (home / ".zshrc").write_text(
+        "autoload -Uz compinit && compinit -u -d ./dump; source ./script\n"
+        'show() { print -r -- "$BUFFER" >> found; BUFFER= }\n'
+        "zle -N show; bindkey '^O' show; bindkey '^I' complete-word; PS1='READY> '\n"
+    )
+    keyboard, terminal = pty.openpty()
+    environ = {**os.environ, "HOME": str(home), "ZDOTDIR": str(home), "TERM": "xterm"}
+    ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    command = ["zsh", "-i", "--no-global-rcs"]
+    with subprocess.Popen(command, **ends, cwd=home, env=environ, start_new_session=True) as shell:
+        os.close(terminal)
+        killer = threading.Timer(60, shell.kill)
+        killer.start()
+        shown = b""
+        while b"READY>" not in shown:
+            shown += os.read(keyboard, 4096)
+        os.write(keyboard, "".join([*(f"{line}\t\x0f" for line in lines), "exit\r"]).encode())
+        with suppress(OSError):  # its end
+            while os.read(keyboard, 4096):
+                pass
+        killer.cancel()
+    os.close(keyboard)
+    return (home / "found").read_text().splitlines()
+
+
+def test_zsh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    (tmp_path / "serve").mkdir()
+    for name in ("model.gguf", "a b.gguf", "serve.toml"):
+        (tmp_path / name).touch()
+    expected = {
+        "srt ser": "srt serve ",
+        "srt serve --max-total": "srt serve --max-total-tokens=",
+        "srt serve --executor=n": "srt serve --executor=native ",
+        "srt serve --executor n": "srt serve --executor native ",
+        "srt serve --config=~/serve.t": "srt serve --config=~/serve.toml ",
+        "srt serve m": "srt serve model.gguf ",
+        "srt serve --port 1 a": "srt serve --port 1 a\\ b.gguf ",
+        "srt bench --model m": "srt bench --model m",
+        "srt chat chat --sys": "srt chat chat --system=",
+        "srt completion z": "srt completion zsh ",
+    }
+    found = completed_by_zsh(script("zsh", capsys), [*expected], tmp_path)
+    assert dict(zip(expected, found, strict=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("srt mo", ["models"]),
+        ("srt serve --executor n", ["native"]),
+        ("srt serve --executor=n", ["--executor=native"]),
+        ("srt serve chat --max-to", ["--max-total-tokens"]),
+        ("srt chat serve --max-to", ["--max-tokens"]),
+        ("srt serve mod", ["model.gguf"]),
+    ],
+)
+def test_fish(
+    line: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = script(shell, capsys)
-    assert all(name in text for name in command.COMMANDS)
-    if shell == "fish":
-        more = "complete -C 'srt serve --executor n'"
-        assert "native" in " ".join(run("fish", text, more, tmp_path))
-    else:
-        run("zsh", text, "true", tmp_path)
+    (tmp_path / "model.gguf").touch()
+    found = run("fish", script("fish", capsys), f"complete -C '{line}'", tmp_path)
+    assert [each.split("\t")[0] for each in found] == expected
 
 
 def test_every_option_is_there() -> None:

@@ -1,6 +1,7 @@
 """What the doctor finds on machines that lack something."""
 
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -13,6 +14,7 @@ from huggingface_hub import constants
 from srt import machine
 from srt.commands import doctor
 from srt.commands.doctor import Finding
+from srt.files.model_files import resolve_model
 
 
 def found(**environ: str) -> dict[str, Finding]:
@@ -121,8 +123,47 @@ def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    text = "org/name:Q4_0, not in the cache of the hub"
+    text = "org/name:Q4_0, not in the cache of the hub: a start brings it"
     assert found(SRT_MODEL="org/name:Q4_0")["model"] == Finding("model", text)
+
+
+def test_a_model_of_the_hub_that_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    base = tmp_path / "models--org--name"
+    folder = base / "snapshots" / ("a" * 40)
+    folder.mkdir(parents=True)
+    (base / "refs").mkdir()
+    (base / "refs" / "main").write_text("a" * 40)
+    (folder / "config.json").write_text("{}")
+    finding = found(SRT_MODEL="org/name")["model"]
+    assert finding.state == "warning" and "org/name: has no safetensors" in finding.text
+    (folder / "m-Q4_0.gguf").write_bytes(b"GGUF")
+    finding = found(SRT_MODEL="org/name:Q4_0")["model"]
+    assert finding.state == "warning" and "m-Q4_0.gguf" in finding.text
+    shutil.copy(resolve_model("smollm2").path, folder / "m-Q4_0.gguf")
+    text = "org/name:Q4_0, in the cache of the hub"
+    assert found(SRT_MODEL="org/name:Q4_0")["model"] == Finding("model", text)
+
+
+def test_torch_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, quick: dict[str, str]
+) -> None:
+    assert "torch" not in found()
+    assert found(SRT_DEVICE="cuda")["torch"].text == "sees g++ 12.2.0\nCopyright"
+    quick["compiler"] = ""
+    assert "torch sees no CUDA device" in found(SRT_DEVICE="cuda")["torch"].text
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for variable, value in (("SRT_DEVICE", "cuda"), ("SRT_EXECUTOR", "torch")):
+        finding = found(**{variable: value})["torch"]
+        assert finding.state == "problem" and finding.advice == "pip install 'srt-lang[torch]'"
+
+
+def test_a_host_that_is_not_here() -> None:
+    for host in ("192.0.2.1", "a" * 70):
+        finding = found(SRT_HOST=host)["port"]
+        assert finding.state == "problem" and "an address of this machine" in finding.advice
 
 
 def test_more_threads_and_connections_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:

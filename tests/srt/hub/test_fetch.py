@@ -244,7 +244,7 @@ def test_offline_with_a_part_of_the_model(hub: Hub, monkeypatch: pytest.MonkeyPa
     folder = fetch(HubName("org/sharded"))
     (folder / SHARDS[1]).unlink()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match="00002-of-00002"):
+    with pytest.raises(ConfigError, match=r"00002-of-00002.* \(of what the cache has"):
         fetch(HubName("org/sharded"))
 
 
@@ -265,7 +265,7 @@ def test_no_space(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_memory(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("srt.hub.repository.memory_available", lambda: 2**28 + 2**20)
+    monkeypatch.setattr("srt.hub.repository.memory_available", lambda: 2**29 + 2**20)
     with pytest.raises(ConfigError, match=r"weights take 16\.0 MiB of memory, and 1\.0 MiB"):
         fetch(HubName("org/plain"))
     assert blobs(tmp_path, "org/plain") == []
@@ -361,3 +361,45 @@ def test_a_file_of_another_server(
         assert model_here(url) == here and other.asked == []
         monkeypatch.delenv("HF_HUB_OFFLINE")
     assert model_here(url) == here
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A server that is no hub."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with running_hub(Hub({"": Repo({"a.gguf": LARGE})})) as other:
+        yield other
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_servers_that_refuse_head(other: Hub, status: int) -> None:
+    other.refuses_head = status
+    assert Path(model_here(f"{other.url}/elsewhere/a.gguf").model).read_bytes() == LARGE
+    assert other.ranges == ["bytes=0-0"]  # and then all of it
+
+
+def test_a_new_signature_is_the_same_file(other: Hub) -> None:
+    here = model_here(f"{other.url}/elsewhere/a.gguf?signature=1")
+    other.asked.clear()
+    assert model_here(f"{other.url}/elsewhere/a.gguf?signature=2") == here
+    assert other.asked == ["HEAD /elsewhere/a.gguf"]
+    other.tells_version = False
+    first, second = (model_here(f"{other.url}/elsewhere/a.gguf?id={i}") for i in (1, 2))
+    assert len({here.model, first.model, second.model}) == 3
+
+
+def test_a_server_that_tells_no_size(other: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    other.tells_size = False
+    with caplog.at_level("INFO"):
+        here = model_here(f"{other.url}/elsewhere/a.gguf")
+    assert Path(here.model).read_bytes() == LARGE
+    assert any("of unknown size" in message for message in caplog.messages)
+
+
+def test_links_that_cannot_be_had(other: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="more than 200 bytes"):
+        model_here(f"{other.url}/elsewhere/{'a' * 200}.gguf")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError, match=r"is not in .* and HF_HUB_OFFLINE is set"):
+        model_here(f"{other.url}/elsewhere/a.gguf")
+    assert other.asked == []

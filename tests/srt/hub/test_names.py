@@ -30,6 +30,10 @@ REPO = "Qwen/Qwen3-0.6B-GGUF"
             f"https://huggingface.co/{REPO}/resolve/main/x/a.gguf?download=true",
             HubName(REPO, "main", "", "x/a.gguf"),
         ),
+        (f"hf.co/{REPO}:Q4_K_M", HubName(REPO, "", "Q4_K_M")),
+        (f"huggingface.co/{REPO}", HubName(REPO)),
+        (f"https://hf.co/{REPO}:q8_0", HubName(REPO, "", "q8_0")),
+        (f"hf.co/{REPO}/blob/main/a.gguf", HubName(REPO, "main", "", "a.gguf")),
         ("https://example.com/m/a-Q4_0.gguf", Link("https://example.com/m/a-Q4_0.gguf")),
     ],
 )
@@ -107,6 +111,9 @@ def test_an_address_is_shown_without_what_gives_access() -> None:
     assert shown == "https://example.com:8/m/a.gguf"
     with pytest.raises(ConfigError) as caught:
         parse_name("https://me:secret@example.com/a.bin?sig=secret")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        parse_name("https://hf.co/org/name/a.bin?sig=secret")
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigError, match="Invalid IPv6"):
         parse_name("http://[::1/y.gguf")

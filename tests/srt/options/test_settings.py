@@ -26,7 +26,8 @@ def of_file(tmp_path: Path, text: str, *argv: str, **environ: str) -> Settings:
 
 def test_every_field_is_an_option_once() -> None:
     fields = [option.field for option in all_options()]
-    assert sorted(fields) == sorted(ServerArgs.__struct_fields__)
+    own = "is_pool_planned"  # which the launcher sets
+    assert sorted([*fields, own]) == sorted(ServerArgs.__struct_fields__)
     assert read_settings([], {}) == Settings(ServerArgs(), {}, [])
 
 
@@ -103,6 +104,7 @@ def test_lists(tmp_path: Path) -> None:
         ("port = 1\nport = 2", "is not TOML: Cannot overwrite a value"),
         ("port", "is not TOML"),
         ("x = " + "[" * 5000, "is not TOML"),
+        ('api-key = ["a,b"]', "api-key must have no commas within a text"),
         ("port = 99999", r"--port must be between 0 and 65535 \(set by .*srt.toml\)"),
         ('model = "/no/such"', r"model '/no/such' not found.*\(set by .*srt.toml\)"),
     ],
@@ -225,6 +227,34 @@ def test_what_is_printed_reads_back(values: dict[str, Any]) -> None:
     assert ServerArgs(**read) == expected
 
 
+def test_an_address_is_printed_without_what_gives_access() -> None:
+    url = "https://me:secret@example.com/a.gguf?signature=secret"
+    shown = as_toml(read_settings(["--model", url], {}))
+    assert 'model = "https://example.com/a.gguf"  # --model\n' in shown and "secret" not in shown
+
+
+def test_a_path_with_a_line_end_is_no_line_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a\nb.toml").write_text("port = 80")
+    shown = as_toml(read_settings(["--config", str(tmp_path / "a\nb.toml")], {}))
+    assert tomllib.loads(shown) == {"port": 80}
+
+
+def test_a_home_stands_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "keys").write_text("sesame")
+    flags = ["--api-key-file=~/keys", "--ring-dir=~/ring", "--host=~"]
+    args = read_settings(flags, {"SRT_ADMIN_API_KEY_FILE": "~/keys"}).args
+    assert (args.api_keys(), args.admin_keys()) == (("sesame",), ("sesame",))
+    assert args.ring_dir == f"{tmp_path}/ring" and args.host == "~"
+
+
+def test_a_model_among_the_names_that_clients_use() -> None:
+    words = ["--served-model-name", "a", "org/name"]
+    with pytest.raises(ConfigError, match="'org/name' looks like a model: put the model first"):
+        read_settings(words, {}, "srt serve")
+    assert read_settings(words, {}).args.model_names == ("a", "org/name")
+
+
 def test_print_config_shows_origins_and_no_keys(tmp_path: Path) -> None:
     file = tmp_path / "srt.toml"
     file.write_text('admin-api-key = "sesame"\nhost = "::1"\n')
@@ -237,5 +267,5 @@ def test_print_config_shows_origins_and_no_keys(tmp_path: Path) -> None:
     assert "sesame" not in done.stdout and "hush" not in done.stdout
     assert "# api-key: set by SRT_API_KEY, not shown\n" in done.stdout
     assert f"# admin-api-key: set by {file}, not shown\n" in done.stdout
-    assert f'host = "::1"  # {file}\nport = 80  # --port\nno-http = false\n' in done.stdout
+    assert f'host = "::1"  # {file}\nport = 80  # --port\n# no-http = false\n' in done.stdout
     assert "SRT_NO_SUCH is not an option" in done.stderr

@@ -1,0 +1,80 @@
+"""Who answers where a chat looks for a server."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from srt.chat.main import make_parser
+from srt.chat.server import models_at
+from srt.wire.errors import ConfigError
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """The address of a server that gives this answer to all."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "models"),
+    [
+        (200, b'{"object": "list", "data": [{"id": "a"}, {"id": "b"}]}', ["a", "b"]),
+        (200, b"<html>", None),
+        (200, b"{}", None),
+        (200, b"[1]", None),
+        (401, b"", None),
+        (404, b'{"detail": "Not Found"}', None),
+        (404, b'{"error": "Not Found"}', None),
+    ],
+)
+async def test_who_serves_models(status: int, body: bytes, models: list[str] | None) -> None:
+    with answering(status, body) as url:
+        assert await models_at(url, None) == models
+
+
+async def test_who_wants_a_key() -> None:
+    refusal = b'{"error": {"message": "a key is needed"}}'
+    with answering(401, refusal) as url, pytest.raises(ConfigError, match="a key is needed"):
+        await models_at(url, None)
+
+
+async def test_nobody() -> None:
+    assert await models_at("http://127.0.0.1:9", "key") is None
+
+
+def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "key").write_text("sesame\nother\n")
+    parser = make_parser()
+    args = parser.parse_args(["--api-key-file", str(tmp_path / "key"), "--url", "host:1/v1/"])
+    assert (args.api_key, args.url) == ("sesame", "http://host:1")
+    assert parser.parse_args(["--url", "ipc:///tmp/ring"]).url == "ipc:///tmp/ring"
+    for refused in (
+        ["--max-tokens", "0"],
+        ["--url", "ftp://host"],
+        ["--api-key-file", "/no/such"],
+        ["--api-key", "a\nb"],
+    ):
+        with pytest.raises(SystemExit):
+            parser.parse_args(refused)
+        assert refused[0] in capsys.readouterr().err
