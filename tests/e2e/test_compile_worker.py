@@ -6,7 +6,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.waiting import SOON_S
 LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
 SLOW = r"[ab]*a[ab]{14}"  # takes long enough to be stopped while it compiles
 SLOW_S = 0.1  # of CPU time: more than a child's rehearsal, less than SLOW
+Calls = list["asyncio.Task[Any]"]
+started = asyncio.ensure_future
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
@@ -66,13 +69,20 @@ def cpu_seconds(child: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def stopped_child(server: Server) -> int:
-    """Stop the child that compiles something slow, as soon as there is one."""
+async def stopped(
+    server: Server, ask: Callable[[dict[str, object]], Calls], start: str = ""
+) -> tuple[Calls, int]:
+    """Calls that wait for something slow, and the child that compiles it, which is stopped. On a
+    busy machine it may end before it is seen: then `ask` is called again, with another pattern."""
     async with asyncio.timeout(SOON_S):
-        while not (found := [c for c in children(server) if cpu_seconds(c) >= SLOW_S]):
-            await asyncio.sleep(0.001)
-    os.kill(found[0], signal.SIGSTOP)
-    return found[0]
+        for number in count():
+            calls = ask(constrained(f"{start}{number}?{SLOW}"))
+            while not any(call.done() for call in calls):
+                if found := [c for c in children(server) if cpu_seconds(c) >= SLOW_S]:
+                    os.kill(found[0], signal.SIGSTOP)
+                    return calls, found[0]
+                await asyncio.sleep(0.001)
+    raise AssertionError("unreachable")
 
 
 async def test_an_output_follows_its_regex(server: Server) -> None:
@@ -159,8 +169,10 @@ async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
 async def test_others_go_on_beside_a_compilation_that_hangs(server: Server) -> None:
     """The child is stopped: it would never end by itself."""
     async with AsyncClient(server.ring) as client:
-        hanging = asyncio.ensure_future(client.generate("Hello", sampling=constrained(SLOW)))
-        compiler, child = compiler_of(server), await stopped_child(server)
+        compiler = compiler_of(server)
+        [hanging], child = await stopped(
+            server, lambda sampling: [started(client.generate("Hello", sampling=sampling))]
+        )
         output = await client.generate("Today is", sampling=constrained("[a-c]{5}"))
         assert re.fullmatch("[a-c]{5}", output.text)
         hanging.cancel()
@@ -171,9 +183,11 @@ async def test_others_go_on_beside_a_compilation_that_hangs(server: Server) -> N
 async def test_what_nobody_waits_for_is_killed(server: Server) -> None:
     """As soon as the second of two requests that wait for it is cancelled."""
     async with AsyncClient(server.ring) as client:
-        sampling = constrained("c?" + SLOW)
-        calls = [asyncio.ensure_future(client.generate("Hi", sampling=sampling)) for _ in range(2)]
-        child = await stopped_child(server)
+        calls, child = await stopped(
+            server,
+            lambda sampling: [started(client.generate("Hi", sampling=sampling)) for _ in range(2)],
+            "c",
+        )
         calls[0].cancel()
         output = await client.generate("Today is", sampling=constrained("[d-f]{5}"))
         assert re.fullmatch("[d-f]{5}", output.text)  # the compiler knows of the first cancel
@@ -187,9 +201,11 @@ async def test_what_nobody_waits_for_is_killed(server: Server) -> None:
 async def test_an_abort_of_what_waits_for_its_grammar(server: Server, way: str) -> None:
     async with AsyncClient(server.ring if way == "ring" else server.url) as client:
         rid = f"parked-{way}"
-        sampling = constrained(f"{way}{SLOW}")
-        call = asyncio.ensure_future(client.generate("Hi", sampling=sampling, rid=rid))
-        child = await stopped_child(server)
+        [call], child = await stopped(
+            server,
+            lambda sampling: [started(client.generate("Hi", sampling=sampling, rid=rid))],
+            way,
+        )
         await client.abort(rid)
         output = await asyncio.wait_for(call, SOON_S)
         assert output.finish is not None and output.finish.type == "abort"
@@ -243,8 +259,10 @@ async def stop_children(server: Server) -> None:
 async def test_a_compiler_killed_in_mid_compile(server: Server) -> None:
     """Its child dies too; the next compiler is asked again, and answers."""
     async with AsyncClient(server.ring) as client:
-        slow = asyncio.ensure_future(client.generate("Hi", sampling=constrained("b?" + SLOW)))
-        child = await stopped_child(server)
+        [slow], child = await stopped(
+            server,
+            lambda regex: [started(client.generate("Hi", sampling=constrained(f"b{regex}")))],
+        )
         killed_at = time.monotonic()
         os.kill(compiler_of(server), signal.SIGKILL)
         assert gone([child], SOON_S)
