@@ -25,7 +25,8 @@ def load_executor(args: ServerArgs, threads: int | None) -> Executor:
     """The executor, with the model, warmed up; None: as many threads as there are cores."""
     options = ExecutorOptions(
         max_total_tokens=args.pool_tokens,
-        planned_replicas=args.dp if args.is_pool_planned else 0,
+        planned_bytes=args.planned_bytes,
+        replicas=args.dp,
         device=args.device,
         model_impl=args.model_impl,
         dtype=args.dtype,

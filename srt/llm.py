@@ -10,6 +10,7 @@ It runs an `Engine` (`llm.engine`), which can be used for everything else.
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -145,7 +146,7 @@ class LLM:
     Use it in a `with` block or `close` it; it also ends with the program.
     """
 
-    def __init__(self, model: str = "smollm2", **args: Any) -> None:
+    def __init__(self, model: str | PathLike[str] | None = None, **args: Any) -> None:
         self.engine = Engine(model, **args)
         try:
             self._vocab: Vocab = load_vocab(resolve_model(self.engine.model))

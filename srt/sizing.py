@@ -89,7 +89,7 @@ def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
     return replace(
         args,
         max_total_tokens=plan.pool_tokens,
-        is_pool_planned=True,
+        planned_bytes=available,
         max_running_requests=running,
     )
 
@@ -118,7 +118,10 @@ def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
 
 def _bytes_of(args: ServerArgs, sizes: ModelSizes) -> tuple[int, int]:
     """What the weights take, and a token in the pool."""
-    is_wide = args.exact or args.executor == "torch"
-    weights = sizes.float32_bytes if is_wide else sizes.weight_bytes
-    has_wide_pool = is_wide or args.kv_cache_dtype == "float32"
+    if args.executor == "torch":
+        width = 2 if args.dtype in ("bfloat16", "float16") else 4
+        of_pool = 1 if args.kv_cache_dtype == "fp8_e4m3" else width
+        return sizes.float32_bytes * width // 4, sizes.kv_values * of_pool
+    has_wide_pool = args.exact or args.kv_cache_dtype == "float32"
+    weights = sizes.float32_bytes if args.exact else sizes.weight_bytes
     return weights, sizes.kv_values * (4 if has_wide_pool else 2)

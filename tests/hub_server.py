@@ -39,6 +39,8 @@ class Hub:
     cuts: int = 0  # how often still
     damages: bool = False
     refuses_head: int = 0  # with this status
+    refuses_get: int = 0
+    encoding: str = ""
     tells_size: bool = True
     tells_version: bool = True
     asked: list[str] = field(default_factory=list)
@@ -91,7 +93,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer()
 
     def do_GET(self) -> None:
-        self._answer()
+        if self.served.refuses_get:
+            self._error(self.served.refuses_get, "")
+        else:
+            self._answer()
 
     def _answer(self) -> None:
         hub, path = self.served, unquote(urlsplit(self.path).path)
@@ -153,6 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(404, "EntryNotFound")
         content = repo.files[path]
         headers = {"Accept-Ranges": "bytes"}
+        if hub.encoding:
+            headers["Content-Encoding"] = hub.encoding
         if hub.tells_version:
             headers["ETag"] = f'"{etag_of(content)}"'
         if commit:

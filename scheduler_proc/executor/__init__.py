@@ -14,7 +14,6 @@ from scheduler_proc.models.vision.seeing import seeing_config
 from srt.args import DEFAULT_MEM_FRACTION, ServerArgs
 from srt.files.model_files import ModelFiles
 from srt.files.sizes import model_sizes
-from srt.machine import memory_available
 from srt.sizing import plan_for
 from srt.wire.errors import ConfigError
 
@@ -31,12 +30,14 @@ VISION_EXTRA = "srt-lang[vision]"
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
     """What can be chosen about an executor; the command line's options of the same names. With
-    `max_total_tokens` 0 a CUDA device's memory says how large the pool is. `planned_replicas` share
-    a memory that this pool was planned for as native's; 0: somebody asked for its size. Unless it
-    `sees`, a model is loaded without its vision tower (`--limit-media 0`)."""
+    `max_total_tokens` 0 a CUDA device's memory says how large the pool is. `planned_bytes` of
+    memory, for all `replicas`, are what this pool was planned by, as a native one; 0: somebody
+    asked for its size. Unless it `sees`, a model is loaded without its vision tower
+    (`--limit-media 0`)."""
 
     max_total_tokens: int
-    planned_replicas: int = 0
+    planned_bytes: int = 0
+    replicas: int = 1
     device: str = "cpu"
     model_impl: str = "auto"
     dtype: str = "auto"
@@ -207,12 +208,14 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
 def _torch_pool(files: ModelFiles, options: ExecutorOptions) -> int:
     """Its size in tokens: less than planned where memory is short, as torch has weights and KV in
     wider numbers. Raises MemoryShort, a ConfigError."""
-    if not options.planned_replicas:
+    if not options.planned_bytes:
         return options.max_total_tokens
     args = ServerArgs(
         executor="torch",
-        dp=options.planned_replicas,
+        dtype=options.dtype,
+        kv_cache_dtype=options.kv_cache_dtype,
+        dp=options.replicas,
         max_running_requests=options.max_running_requests,
     )
-    plan = plan_for(args, model_sizes(files), memory_available())
+    plan = plan_for(args, model_sizes(files), options.planned_bytes)
     return min(plan.pool_tokens, options.max_total_tokens)

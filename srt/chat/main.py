@@ -13,7 +13,7 @@ from srt.chat.conversation import Chat, Kind
 from srt.chat.messages import Editor, Messages, lines_of
 from srt.chat.server import DEFAULT_URL, place
 from srt.client.face import AsyncClient
-from srt.options.arguments import count, key, key_of_file, server_url
+from srt.options.arguments import Parser, count, given, key, key_of_file, server_url
 from srt.wire.errors import ConfigError, RequestError, SrtError
 from srt.wire.sampling import SamplingParams
 
@@ -62,7 +62,7 @@ async def converse(chat: Chat, messages: Messages, is_over: Callable[[], bool]) 
 
 def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         description="Chat in the terminal with a server that runs, or with one that this starts "
         "and ends.",
@@ -70,6 +70,7 @@ def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
     parser.add_argument(
         "MODEL",
         nargs="?",
+        type=given,
         help="as of `srt serve`; without it, what a server at --url serves, else smollm2",
     )
     parser.add_argument(

@@ -5,11 +5,15 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import NamedTuple
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
 
+from srt.chat.text import Cleaner
+from srt.client.http_client import is_here
 from srt.files.model_files import DEFAULT_MODEL
 from srt.hub import with_model_here
 from srt.offline.engine import Engine
@@ -18,6 +22,7 @@ from srt.wire.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 _LOOK_S = 3.0
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class Place(NamedTuple):
@@ -44,17 +49,18 @@ class _Models(msgspec.Struct):
 async def models_at(url: str, api_key: str | None) -> list[str] | None:
     """The names of what is served there; None if nobody answers who serves models.
 
-    Raises ConfigError if the server refuses to tell us.
+    Raises ConfigError if the server refuses to tell us (401, 403).
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        async with httpx.AsyncClient(timeout=_LOOK_S, headers=headers) as http:
+        options: Any = {"timeout": _LOOK_S, "headers": headers, "trust_env": not is_here(url)}
+        async with httpx.AsyncClient(**options) as http:
             answer = await http.get(f"{url}/v1/models")
         models = msgspec.json.decode(answer.content, type=_Models)
     except (msgspec.MsgspecError, httpx.HTTPError, httpx.InvalidURL):
         return None
-    if models.error is not None:
-        message = models.error.message
+    if models.error is not None and answer.status_code in _REFUSED:
+        message = Cleaner().of(models.error.message)
         raise ConfigError(f"{url}: {message} (see --api-key, or name another with --url)")
     return [model.id for model in models.data] or None
 
@@ -85,9 +91,17 @@ async def place(
     if url is not None and not url.startswith("http"):
         if model:
             raise ConfigError(f"{url}: a ring has one model; leave out {model}")
+        if not (Path(url.removeprefix("ipc://")) / "front").exists():
+            raise ConfigError(f"no server has its ring at {url}")
         yield Place(url, "")
         return
-    names = await models_at(url or DEFAULT_URL, api_key)
+    try:
+        names = await models_at(url or DEFAULT_URL, api_key)
+    except ConfigError:
+        if url is None and model:  # which that server may not have
+            names = None
+        else:
+            raise
     if url is not None:
         if names is None:
             raise ConfigError(
@@ -103,7 +117,7 @@ async def place(
         return
     wanted = model or DEFAULT_MODEL
     with _ended_by_ctrl_c():
-        here = with_model_here(read_settings(["--model", wanted], os.environ).args)
+        here = with_model_here(read_settings([f"--model={wanted}"], os.environ).args)
     with waiting(f"starting a server of {wanted} ..."):
         engine = await asyncio.to_thread(Engine, here.model)
     try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import httpx
@@ -59,6 +60,12 @@ SILENCE_TIMEOUT_S = 600.0
 TOKEN_TIMEOUT_S = 1.0  # more for each token of an answer that comes as a whole
 
 
+def is_here(url: str) -> bool:
+    """Whether `url` is of this machine by its text, so that no proxy could reach it."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 class HttpClient:
     """A client of the server at `url`. Close it with `close` or use it in `async with`.
 
@@ -76,14 +83,16 @@ class HttpClient:
         self.url = url.rstrip("/")
         # Loading root certificates, which plain HTTP does not need, holds a loop 60 ms: once.
         self._verify = httpx.create_ssl_context(verify=not self.url.startswith("http:"))
+        has_proxies = bool(getproxies()) and not is_here(self.url)
         self._http = httpx.AsyncClient(
             base_url=self.url,
             verify=self._verify,
             headers=headers,
             timeout=_timeout(SILENCE_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            trust_env=not is_here(self.url),
             # httpx itself finds the proxies that an environment names.
-            transport=transport or (None if getproxies() else HttpConnections(self._connection)),
+            transport=transport or (None if has_proxies else HttpConnections(self._connection)),
         )
         self._samples: list[HttpSamples] = []
         self.programs = HttpPrograms(self._call, self._open)

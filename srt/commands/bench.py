@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,16 @@ from srt.benchmark.report import machine, now
 from srt.benchmark.summary import Summary, summary_of, text_of
 from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS, Workload
-from srt.options.arguments import count, count_or_none, key, key_of_file, positive, server_url
+from srt.options.arguments import (
+    Parser,
+    count,
+    count_or_none,
+    key,
+    key_of_file,
+    positive,
+    scale,
+    server_url,
+)
 from srt.wire.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:30000"
@@ -52,7 +62,7 @@ class Measured(Struct):
 
 def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         description="Measure a server that runs. Without --dataset and --input-len it gets a "
         "workload that this project is measured by. Its prefix cache is emptied before, if it is "
@@ -87,7 +97,7 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     what.add_argument(
         "--workload", choices=[*WORKLOADS, "all"], help="(default: batch); their shapes are in docs"
     )
-    what.add_argument("--scale", type=positive, help="factor on a workload's requests (default: 1)")
+    what.add_argument("--scale", type=scale, help="factor on a workload's requests (default: 1)")
     what.add_argument(
         "--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...} or {"messages": ...}'
     )
@@ -159,10 +169,7 @@ async def measure(args: argparse.Namespace) -> Measured:
             await load.fill_model()
             per_word = await load.tokens_per_word(source)
         except (httpx.HTTPError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"{args.url} cannot be measured: {error or type(error).__name__}; `srt serve` "
-                "starts a server, --url names another"
-            ) from error
+            raise ConfigError(f"{args.url} cannot be measured: {_reason(error)}") from error
         for _ in range(args.warmup):
             await load.complete(source.text(_WARMUP_TOKENS[0]), _WARMUP_TOKENS[1])
         for workload in _workloads(args, per_word):
@@ -181,6 +188,17 @@ async def measure(args: argparse.Namespace) -> Measured:
                 break
         measured.model = load.model
     return measured
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with the server, and what to do."""
+    if isinstance(error, httpx.HTTPStatusError):
+        status = error.response.status_code
+        keys = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        advice = "it wants another --api-key" if status in keys else "has it OpenAI's routes?"
+        return f"it answered {status} to {error.request.url.path}; {advice}"
+    what = str(error) or type(error).__name__
+    return f"{what}; `srt serve` starts a server, --url names another"
 
 
 async def _run(load: LoadGenerator, workload: Workload, times: Sequence[float]) -> Run:

@@ -4,10 +4,12 @@ A command's module is imported when it is wanted: a server does without the othe
 """
 
 import argparse
+import errno
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -26,7 +28,26 @@ class Command(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status: 2 for one that makes no sense."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    with suppress(AttributeError):  # not the interpreter's own
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `| head` has ended
+        _drop_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        print(f"srt: {error.strerror}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["help"] and len(words) == 2:
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
@@ -40,15 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         near = instead_of(words[0], COMMANDS)
         print(f"srt: {words[0]!r} is not a command{near}\n\n{_help()}", end="", file=sys.stderr)
         return 2
-    try:
-        status = command.run(words[1:])
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except BrokenPipeError:  # `| head` has ended; nor is there anybody for what is left to write
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return status
+    return command.run(words[1:])
+
+
+def _drop_output() -> None:
+    """Of what is left in the buffer, which the interpreter would write at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from srt.options.arguments import Parser
+
 _PATH_METAVARS = ("FILE", "PATH", "MODEL")
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -148,7 +150,7 @@ def fish(commands: Mapping[str, list[Flag]]) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="srt completion",
         description="Write what makes a shell complete commands and options. For bash: "
         "`srt completion bash >> ~/.bashrc`; zsh: the same with ~/.zshrc; fish: "
@@ -162,5 +164,6 @@ def main(argv: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) ->
     """The command, of those with these parsers."""
     shell = make_parser().parse_args(argv).SHELL
     commands = {name: flags_of(parser) for name, parser in parsers.items()}
+    commands["help"] = [Flag((), tuple(parsers), False, True, "")]
     sys.stdout.write({"bash": bash, "zsh": zsh, "fish": fish}[shell](commands))
     return 0

@@ -22,9 +22,11 @@ from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.files.sizes import model_sizes
 from srt.hub.cache import snapshot
+from srt.hub.link import cached_link, is_offline
 from srt.hub.names import HubName, parse_name
 from srt.hub.offer import choose
 from srt.machine import cache_folder, memory_available, memory_limit, usable_cpus
+from srt.options.arguments import Parser
 from srt.options.settings import Settings, read_settings
 from srt.ring.listener import OTHER_FILES, bind_listener
 from srt.sizing import MemoryShort, plan_for
@@ -196,6 +198,9 @@ def _files(args: ServerArgs) -> Iterator[Finding]:
 
 
 def _port(args: ServerArgs) -> Iterator[Finding]:
+    if args.no_http:
+        yield Finding("port", "none (--no-http)")
+        return
     try:
         bind_listener(args.host, args.port).close()
     except ConfigError as error:
@@ -207,7 +212,11 @@ def _port(args: ServerArgs) -> Iterator[Finding]:
 
 def _folders(args: ServerArgs) -> Iterator[Finding]:
     temporary = Path(args.ring_dir).parent if args.ring_dir else Path(tempfile.gettempdir())
-    yield _folder("sockets", temporary, "problem", "name another with --ring-dir or TMPDIR")
+    if args.ring_dir and Path(args.ring_dir).exists():
+        advice = "end the server that runs there, or remove it"
+        yield Finding("sockets", f"--ring-dir {args.ring_dir} exists already", "problem", advice)
+    else:
+        yield _folder("sockets", temporary, "problem", "name another with --ring-dir or TMPDIR")
     if args.grammar_cache_dir == "auto":
         advice = "grammars are compiled anew after each start; --grammar-cache-dir names a folder"
         try:
@@ -240,7 +249,11 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
         yield _of_hub(name)
         return
     if name is not None:
-        yield Finding("model", f"{name}, a file of another server")
+        where = "brought before" if cached_link(name) else "which a start brings"
+        if where != "brought before" and is_offline():
+            yield Finding("model", f"{name}, not here", "problem", "unset HF_HUB_OFFLINE")
+        else:
+            yield Finding("model", f"{name}, a file of another server, {where}")
         return
     try:
         files = resolve_model(args.model)
@@ -253,6 +266,8 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
 
 def _of_hub(name: HubName) -> Finding:
     found = snapshot(name.repo, name.revision)
+    if found is None and is_offline():
+        return Finding("model", f"{name}, not here", "problem", "unset HF_HUB_OFFLINE")
     if found is None:
         return Finding("model", f"{name}, not in the cache of the hub: a start brings it")
     try:
@@ -273,7 +288,7 @@ _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="srt doctor",
         description="Say what this machine has, and what would keep a server from starting or slow "
         "it down. Nothing in it names a user or a key: paste it into a report.",

@@ -14,9 +14,11 @@ from srt.args import ServerArgs
 from srt.files.model_files import DEFAULT_MODEL, ModelFiles, gguf_parts, resolve_model
 from srt.files.sizes import model_sizes
 from srt.hub.cache import Snapshot, snapshots
-from srt.hub.names import HubName
+from srt.hub.link import cached_link
+from srt.hub.names import HF, HubName, Link, parse_name, shown_model
 from srt.hub.offer import choose, variants
 from srt.machine import cache_folder, memory_available
+from srt.options.arguments import Parser
 from srt.progress import shown
 from srt.sizing import plan_for
 from srt.wire.errors import ConfigError
@@ -80,7 +82,7 @@ def _of_snapshot(snapshot: Snapshot) -> Iterator[Model]:
             own = name._replace(variant=variant.label)
             if not is_only:
                 own = name._replace(file=variant.parts[0].path)
-            yield Model(str(own) if is_only else f"hf://{own}", files)
+            yield Model(str(own) if is_only else f"{HF}{own}", files)
     plain = [file for file in snapshot.files if not file.path.endswith(".gguf")]
     with suppress(ConfigError, OSError):  # it has no safetensors, or not all of them
         choose(name, plain, lambda path: (snapshot.folder / path).read_bytes(), 0)
@@ -117,7 +119,7 @@ def measure(row: Row, files: ModelFiles) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="srt models",
         description="List the models that lie on this machine, whether they fit into its memory, "
         "and how many tokens a second one stream would have, which is measured on some of their "
@@ -135,8 +137,16 @@ def _chosen(names: Sequence[str]) -> Iterator[Model]:
         yield from here
         return
     for name in names:
-        full, own = name.lower(), (model.name.lower() for model in here)
+        parsed = parse_name(name)
+        if isinstance(parsed, Link):
+            if (path := cached_link(parsed)) is None:
+                raise ConfigError(f"{shown_model(name)} was not brought yet: `srt serve` does")
+            yield Model(str(path), resolve_model(str(path)))
+            continue
+        full, own = str(parsed or name).lower(), (m.name.lower().removeprefix(HF) for m in here)
         known = [m for m, it in zip(here, own, strict=True) if f"{it}:".startswith(f"{full}:")]
+        if parsed is not None and not known:
+            raise ConfigError(f"{parsed} is not on this machine: `srt serve {parsed}` brings it")
         yield from known or [Model(name, resolve_model(name))]
 
 

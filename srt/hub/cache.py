@@ -25,8 +25,7 @@ class Snapshot(NamedTuple):
     @property
     def is_default(self) -> bool:
         """Whether it is that of the default branch, which is had without naming a revision."""
-        ref = self.folder.parents[1] / "refs" / "main"
-        return ref.is_file() and ref.read_text().strip() == self.commit
+        return _commit_of(self.folder.parents[1], "main") == self.commit
 
 
 def cache_folder() -> Path:
@@ -51,10 +50,17 @@ def snapshots() -> Iterator[Snapshot]:
 def snapshot(repo: str, revision: str) -> Snapshot | None:
     """What the cache has of this revision, a branch or a commit: "" is the default branch."""
     base = repository_folder(repo)
-    ref = base / "refs" / (revision or "main")
-    commit = ref.read_text().strip() if ref.is_file() else revision
+    commit = _commit_of(base, revision or "main") or revision
     folder = base / "snapshots" / commit
     return _read(repo, folder) if commit and folder.is_dir() else None
+
+
+def _commit_of(base: Path, revision: str) -> str:
+    """What the branch or tag is; "" if the cache does not say it."""
+    try:
+        return (base / "refs" / revision).read_text().strip()
+    except (OSError, ValueError):  # it is not UTF-8, or has a NUL
+        return ""
 
 
 def _read(repo: str, folder: Path) -> Snapshot:

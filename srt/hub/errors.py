@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from srt.hub.names import HubName, endpoint, shown_address
+from srt.hub.names import HubName, endpoint, shown_address, shown_text
 from srt.wire.errors import ConfigError
 
 _NO_SPACE = "No space left"
@@ -66,4 +66,5 @@ def _advice(status: int, has_token: bool) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), "")
+    line = next((line for line in str(error).splitlines() if line.strip()), "")
+    return shown_text(line)  # a server of large files has signed addresses

@@ -1,18 +1,24 @@
-"""Brings a .gguf file from an address that is no hub's, into a folder of our own."""
+"""Brings a .gguf file from an address that is no hub's, into a folder of our own.
+
+The folder is models/ADDRESS/VERSION/: of the address without its query, which may be a new
+signature each time, and of what the server names a version by. Beside the versions lies, for each
+whole address that was asked for, the name of the version that it gave.
+"""
 
 import hashlib
 import logging
 import os
 import re
-from glob import escape
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 
+from srt.files.model_files import gguf_parts
 from srt.hub.errors import is_network, status_of
-from srt.hub.names import Link, shown_address
+from srt.hub.names import Link, shown_address, shown_text
 from srt.hub.transfer import Wanted, bring, check_disk
 from srt.machine import cache_folder
 from srt.progress import Progress, shown
@@ -25,74 +31,96 @@ _LONGEST_NAME = 200  # bytes: file systems have 255, with what marks a file that
 # What servers answer that do not know HEAD, or have signed an address for GET alone.
 _NO_HEAD = (HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _WHOLE = re.compile(r"bytes \S+/(\d+)")
+_MAGIC = b"GGUF"
 
 
 def fetch_link(link: Link) -> Path:
-    """The file, in the cache. One that lies there already is taken as it is: the folder is that of
-    the address and of the version (ETag, time of change, size) that the server names. The address
-    counts without its query, which may be a new signature each time, where the server does name a
-    version. If the server does not answer, the last one of this address is taken.
+    """The file, in the cache, with the other files of a model in several, which must lie beside it.
+    A version that lies there already is taken as it is. If the server does not answer, the last one
+    of this very address is taken.
 
     Raises ConfigError.
     """
-    name = Path(unquote(urlsplit(link.url).path)).name
-    address = shown_address(link.url)
-    if len(os.fsencode(name)) > _LONGEST_NAME:
-        raise ConfigError(f"model {address}: its name has more than {_LONGEST_NAME} bytes")
-    folder = cache_folder() / "models" / _digest(address)
-    there = sorted(folder.glob(f"*/{escape(name)}"), key=lambda path: path.stat().st_mtime)
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        if there:
-            return there[-1]
-        raise ConfigError(f"{address} is not in {folder.parent}, and HF_HUB_OFFLINE is set")
+    address, name = shown_address(link.url), _name_of(link)
+    there = cached_link(link)
+    if is_offline():
+        if there is None:
+            raise ConfigError(f"{address} was not brought before, and HF_HUB_OFFLINE is set")
+        return there
+    parts = [part.name for part in gguf_parts(Path(name))]
     try:
-        answer = _ask(link.url)
-    except httpx.HTTPError as error:
-        if there and isinstance(error, httpx.TransportError):
-            log.warning("%s cannot be reached; the file is taken from the cache", address)
-            return there[-1]
-        status = status_of(error)
-        why = f"the server answered {status}" if status else f"{error or type(error).__name__}"
-        raise ConfigError(f"model {address}: {why}") from error
-    except httpx.InvalidURL as error:
-        raise ConfigError(f"model {address}: {error}") from error
-    return _brought(link, answer, folder, name)
-
-
-def _brought(link: Link, answer: httpx.Response, folder: Path, name: str) -> Path:
-    """The version that the server has now, brought unless it is in `folder`."""
-    size = _size_of(answer)
-    marks = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""))
-    version = f"{' '.join(marks) if any(marks) else link.url} {size}"
-    target = folder / _digest(version) / name
-    if target.exists():
-        return target
-    check_disk(str(link), max(size, 0), target.parent)
-    size_text = shown(size) if size >= 0 else "of unknown size"
-    log.info("bring   %s, %s, to %s", link, size_text, target.parent)
+        answers = [_ask(_beside(link.url, part)) for part in parts]
+    except httpx.TransportError as error:
+        if there is None:
+            why = str(error) or type(error).__name__
+            raise ConfigError(f"model {address}: {why}") from error
+        log.warning("%s cannot be reached; the file is taken from the cache", address)
+        return there
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConfigError(f"model {address}: {_reason(error)}") from error
+    folder = _folder_of(link)
+    version = _digest(" ".join(_version_of(answer, link) for answer in answers))
+    target = folder / version
     try:
-        with Progress(str(link), size) as progress:
-            wanted = Wanted(str(link), str(answer.url), {}, size, goes_on=any(marks))
-            bring(wanted, target, progress)
+        if not all((target / part).exists() for part in parts):
+            _bring_all(link, answers, [target / part for part in parts])
+        (folder / _digest(link.url)).write_text(version)
     except ConfigError:
         raise
     except Exception as error:
         is_ours = isinstance(error, OSError) and not is_network(error)  # such as a full disk
-        again = "" if is_ours else "; start again: it goes on there"
-        raise ConfigError(f"{link}: {error}{again}") from error
-    return target
+        again = "" if is_ours or status_of(error) else "; start again: it goes on there"
+        raise ConfigError(f"{link}: {_reason(error)}{again}") from error
+    return target / name
+
+
+def cached_link(link: Link) -> Path | None:
+    """What was brought from this address before, without asking the server."""
+    folder = _folder_of(link)
+    try:
+        path = folder / (folder / _digest(link.url)).read_text() / _name_of(link)
+        return path if path.exists() else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def is_offline() -> bool:
+    """Whether the variable of Hugging Face's tools says so."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
+def _name_of(link: Link) -> str:
+    name = Path(unquote(urlsplit(link.url).path)).name
+    if not name.isprintable() or name.startswith(".") or len(os.fsencode(name)) > _LONGEST_NAME:
+        rule = f"the file's name must be printable, and at most {_LONGEST_NAME} bytes long"
+        raise ConfigError(f"model {shown_address(link.url)}: {rule}")
+    return name
+
+
+def _folder_of(link: Link) -> Path:
+    return cache_folder() / "models" / _digest(shown_address(link.url))
+
+
+def _beside(url: str, name: str) -> str:
+    """The address of the file `name` in the same place."""
+    parts = urlsplit(url)
+    path = f"{parts.path.rpartition('/')[0]}/{quote(name)}"
+    return url if unquote(path) == unquote(parts.path) else urlunsplit(parts._replace(path=path))
 
 
 def _ask(url: str) -> httpx.Response:
-    """What the server says of the file, without its content. Raises httpx.HTTPError."""
-    # Compressed it would have another size.
+    """What the server says of the file, without its content. Raises httpx.HTTPError, and
+    ConfigError if it does not send the file as it is."""
     with httpx.Client(headers={"accept-encoding": "identity"}, timeout=_TIMEOUT_S) as http:
         answer = http.head(url, follow_redirects=True)
         if answer.status_code in _NO_HEAD:
             first = {"range": "bytes=0-0"}
             with http.stream("GET", url, headers=first, follow_redirects=True) as answer:
                 pass
-    return answer.raise_for_status()
+    answer.raise_for_status()
+    if (encoding := answer.headers.get("content-encoding", "identity")) != "identity":
+        raise ConfigError(f"model {shown_address(url)}: the server sends it as {encoding} only")
+    return answer
 
 
 def _size_of(answer: httpx.Response) -> int:
@@ -102,6 +130,43 @@ def _size_of(answer: httpx.Response) -> int:
         return int(found[1]) if found else -1
     text = answer.headers.get("content-length", "")
     return int(text) if text.isdecimal() else -1
+
+
+def _marks_of(answer: httpx.Response) -> str:
+    return " ".join(answer.headers.get(mark, "") for mark in ("etag", "last-modified")).strip()
+
+
+def _version_of(answer: httpx.Response, link: Link) -> str:
+    return f"{_marks_of(answer) or link.url} {_size_of(answer)}"
+
+
+def _bring_all(link: Link, answers: Sequence[httpx.Response], targets: Sequence[Path]) -> None:
+    sizes = [_size_of(answer) for answer in answers]
+    size = sum(sizes) if min(sizes) >= 0 else -1
+    folder = targets[0].parent
+    check_disk(str(link), max(size, 0), folder)
+    size_text = shown(size) if size >= 0 else "of unknown size"
+    log.info("bring   %s, %s, to %s", link, size_text, folder)
+    with Progress(str(link), size) as progress:
+        for answer, each, target in zip(answers, sizes, targets, strict=True):
+            goes_on = _marks_of(answer) != ""
+            wanted = Wanted(str(link), str(answer.url), {}, each, goes_on=goes_on)
+            bring(wanted, target, progress)
+            with target.open("rb") as file:
+                is_model = file.read(len(_MAGIC)) == _MAGIC
+            if not is_model:
+                target.unlink()
+                raise ConfigError(f"{link}: what the server sent is no GGUF file")
+
+
+def _reason(error: Exception) -> str:
+    """Without addresses, which may hold what gives access to them."""
+    if status := status_of(error):
+        may_be_old = status in (HTTPStatus.FORBIDDEN, HTTPStatus.GONE)
+        return f"the server answered {status}{'; is the address still good?' if may_be_old else ''}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shown_text(str(error)) or type(error).__name__
 
 
 def _digest(text: str) -> str:

@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from srt.wire.errors import ConfigError, quoted
 
 HUB = "https://huggingface.co"
-_PREFIX = "hf://"
+HF = "hf://"
+_ADDRESS = re.compile(r"[a-zA-Z]+://\S+")
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = re.compile(
@@ -49,8 +50,22 @@ class Link(NamedTuple):
 
 def shown_address(url: str) -> str:
     """`url` without what may give access: a user with a password, and the query."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # it is none
+        return re.sub(r"//[^/]*@", "//", url.partition("?")[0])
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def shown_text(text: str) -> str:
+    """`text` with all addresses in it as `shown_address` has them."""
+    return _ADDRESS.sub(lambda found: shown_address(found[0]), text)
+
+
+def shown_model(model: str) -> str:
+    """What was given as a model: files and names as they are, addresses as by `shown_address`."""
+    is_address = "://" in model or model.partition("/")[0].lower() in _HOSTS
+    return shown_address(model) if is_address else model
 
 
 def endpoint() -> str:
@@ -64,15 +79,21 @@ def parse_name(model: str) -> HubName | Link | None:
 
     Raises ConfigError for an address or hf:// that names no model.
     """
-    if model.startswith(("http://", "https://")):
-        return _of_address(model)
+    scheme, has_scheme, rest = model.partition("://")
+    if has_scheme and scheme.lower() in ("http", "https"):
+        return _of_address(f"{scheme.lower()}://{rest}")
     if model.partition("/")[0].lower() in _HOSTS and not _lies_here(model):
         return _of_address(f"https://{model}")
-    if model.startswith(_PREFIX):
-        found = _NAME.fullmatch(model.removeprefix(_PREFIX))
+    if has_scheme and scheme.lower() == "hf":
+        found = _NAME.fullmatch(rest)
         if found is None:
-            raise ConfigError(f"model {quoted(model)}: hf:// is followed by org/name[@revision]")
+            shown = quoted(shown_model(model))
+            raise ConfigError(f"model {shown}: hf:// is followed by org/name[@revision]")
         return _name(found)
+    if has_scheme and scheme.isalpha():
+        raise ConfigError(
+            f"model {quoted(shown_model(model))}: it may begin with https:// or hf://"
+        )
     found = _NAME.fullmatch(model)
     if found is None or model.lower().endswith(".gguf") or _lies_here(model):
         return None
@@ -96,10 +117,13 @@ def _name(found: re.Match[str]) -> HubName:
 
 def _of_address(url: str) -> HubName | Link:
     try:
+        url.encode()
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"model {quoted(url)}: {error}") from error
-    if parts.netloc.lower() in (urlsplit(endpoint()).netloc, *_HOSTS):
+        port = parts.port
+    except ValueError as error:  # UnicodeEncodeError is one
+        raise ConfigError(f"model {quoted(shown_address(url))}: {error}") from error
+    hub = urlsplit(endpoint())
+    if parts.hostname in _HOSTS or (parts.hostname, port) == (hub.hostname, hub.port):
         path = parts.path.rstrip("/")
         found = _PATH.fullmatch(path) or _NAME.fullmatch(path[1:])
         file = "" if found is None else found["file"]

@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
-from srt.args import ServerArgs
 from srt.client.arguments import BatchArgs, Fields, ScoreArgs
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput, ScoreOutput
@@ -25,7 +24,7 @@ from srt.client.media import Media
 from srt.client.request_fields import checked_request
 from srt.hub import with_model_here
 from srt.launch import PARENT_FD_VARIABLE
-from srt.options.settings import read_settings
+from srt.options.settings import Settings, read_settings
 from srt.wire.errors import ConfigError, RequestError, RingError, SrtError, check_process
 from srt.wire.sampling import SamplingParams
 
@@ -41,22 +40,27 @@ class Engine:
 
     Arguments are those of `python -m srt.launch`, with underscores. The server ends with the
     engine (`close`, the end of the `with` block), and with this process however it ends. It cannot
-    be used in a process that was forked from this one: calls raise ConfigError there.
+    be used in a process that was forked from this one: calls raise ConfigError there. Without
+    `model`, the environment may name one.
     """
 
-    def __init__(self, model: str = "smollm2", **args: Any) -> None:
+    def __init__(self, model: str | os.PathLike[str] | None = None, **args: Any) -> None:
         # The launcher makes this directory, and removes it even if this process is killed.
         self.directory = Path(tempfile.gettempdir()) / f"srt-engine-{secrets.token_hex(8)}"
         directory = str(self.directory)
-        given = ["--model", model, *_command_line(args)]
-        here = with_model_here(_checked(given))
+        given = _command_line(args)
+        named = [] if model is None else [f"--model={os.fspath(model)}"]
+        settings = _checked([*named, *given])
+        here = with_model_here(settings.args)
         self.model = here.model  # on this machine
-        given[1] = here.model
         self._pid = os.getpid()
         self._read_end, self._write_end = os.pipe()
         command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
-        command += ["--log-level", "warning", *given]
-        command += ["--served-model-name", here.served_model_name] if here.served_model_name else []
+        command += [*given, f"--model={here.model}"]
+        if "log_level" not in settings.sources:
+            command.append("--log-level=warning")
+        if here.served_model_name:
+            command.append(f"--served-model-name={here.served_model_name}")
         path = os.pathsep.join(p for p in sys.path if p)
         self._process = subprocess.Popen(
             command,
@@ -283,10 +287,10 @@ def _media_of(prompts: str | Sequence[str], request: BatchArgs) -> Sequence[Sequ
     return given
 
 
-def _checked(command_line: list[str]) -> ServerArgs:
+def _checked(command_line: list[str]) -> Settings:
     """What the server will make of it, and of the environment. Raises ConfigError."""
     try:
-        return read_settings(command_line, os.environ).args
+        return read_settings(command_line, os.environ)
     except SystemExit:
         raise ConfigError("these are no arguments of a server (the message is above)") from None
 
@@ -300,5 +304,6 @@ def _command_line(args: dict[str, Any]) -> list[str]:
         elif value is False:
             command.append(f"{flag}=false")  # whatever the environment says
         else:
-            command += [flag, str(value)]
+            texts = value if isinstance(value, (list, tuple)) else [value]
+            command.append(f"{flag}={','.join(map(str, texts))}")
     return command

@@ -1,19 +1,41 @@
-"""Types of arguments that several commands have, for argparse."""
+"""What the command lines of several commands share: their parser, and types of arguments."""
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from contextlib import suppress
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from srt.args import lines_of_file
+from srt.options.unknown import instead_of
 from srt.wire.errors import ConfigError
+
+_MOST, _MOST_SCALE = 10**9, 10_000
+_UNKNOWN = "unrecognized arguments: "
+
+
+class Parser(ArgumentParser):
+    """argparse, with a suggestion for an option that it does not know, and nothing of what follows
+    one, which may be a key."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith(_UNKNOWN):
+            words = message.removeprefix(_UNKNOWN).split(" ")
+            at = next((i for i, word in enumerate(words) if word.startswith("-")), None)
+            if at is not None:
+                option = words[at].partition("=")[0]
+                known = [name for action in self._actions for name in action.option_strings]
+                rest = " ..." if words[at + 1 :] or option != words[at] else ""
+                shown = " ".join([*words[:at], option])
+                message = f"{_UNKNOWN}{shown}{rest}{instead_of(option, known)}"
+        super().error(message)
 
 
 def count(text: str, least: int = 1) -> int:
     """A whole number, of at least `least`."""
     with suppress(ValueError):
-        if (value := int(text)) >= least:
+        if least <= (value := int(text)) <= _MOST:
             return value
-    raise ArgumentTypeError(f"must be a whole number of at least {least}")
+    raise ArgumentTypeError(f"must be a whole number between {least} and {_MOST}")
 
 
 def count_or_none(text: str) -> int:
@@ -27,6 +49,20 @@ def positive(text: str) -> float:
         if 0 < (value := float(text)) < float("inf"):
             return value
     raise ArgumentTypeError("must be a number above 0")
+
+
+def scale(text: str) -> float:
+    """A factor that leaves something which can be done."""
+    if (value := positive(text)) > _MOST_SCALE:
+        raise ArgumentTypeError(f"must be at most {_MOST_SCALE}")
+    return value
+
+
+def given(text: str) -> str:
+    """What is not empty, as a variable of a shell is that nobody has set."""
+    if not text:
+        raise ArgumentTypeError("must not be empty")
+    return text
 
 
 def key(text: str) -> str:

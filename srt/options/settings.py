@@ -4,21 +4,21 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import Struct
 
 from srt.args import ServerArgs
-from srt.files.model_files import resolve_model
-from srt.hub.names import parse_name, shown_address
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.hub.names import parse_name, shown_model
+from srt.options.arguments import Parser
 from srt.options.environment import CONFIG_VARIABLE, read_environment
 from srt.options.file import read_file
 from srt.options.table import GROUPS, Option, Value, all_options
-from srt.options.unknown import instead_of
 from srt.wire.errors import ConfigError, quoted
 
 LATER = {
-    "--tp": "tensor parallelism",
+    **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "tensor parallelism"),
     "--ring-tcp": "a ring over TCP",
 }
 PROGRAM = "python -m srt.launch"
@@ -51,21 +51,23 @@ def read_settings(
         if any(arg == name or arg.startswith(name + "=") for arg in argv):
             raise ConfigError(f"{name}: {what} is not supported yet")
     flags = vars(make_parser(prog).parse_args(argv))
-    if word := flags.pop("MODEL", None):
+    if (word := flags.pop("MODEL", None)) is not None:
         if "model" in flags:
-            raise ConfigError(f"{word!r} and --model name two models")
+            raise ConfigError(f"{shown_model(word)!r} and --model name two models")
         flags["model"] = word
     print_config = flags.pop("print_config")
-    path = flags.pop("config", None) or environ.get(CONFIG_VARIABLE, "")
+    path = flags.pop("config", None)
+    if path is None:
+        path = environ.get(CONFIG_VARIABLE) or None
     if names := flags.get("served_model_name"):
-        if prog != PROGRAM and "model" not in flags and len(names) > 1 and "/" in names[-1]:
+        if prog != PROGRAM and "model" not in flags and len(names) > 1 and _is_model(names[-1]):
             raise ConfigError(
                 f"--served-model-name takes all words that follow, and {quoted(names[-1])} looks "
                 "like a model: put the model first"
             )
         flags["served_model_name"] = ",".join(names)
     variables, warnings = read_environment(environ)
-    in_file = read_file(path) if path else {}
+    in_file = {} if path is None else read_file(path)
     options = {option.field: option for option in all_options()}
     sources = {
         **dict.fromkeys(in_file, path),
@@ -77,6 +79,10 @@ def read_settings(
     )
     _check(settings, find_model)
     return settings
+
+
+def _is_model(word: str) -> bool:
+    return "/" in word or word == DEFAULT_MODEL or os.path.exists(word)
 
 
 def _expanded(values: dict[str, Any]) -> dict[str, Any]:
@@ -99,24 +105,12 @@ def _check(settings: Settings, find_model: bool) -> None:
         raise ConfigError(f"{error}{where}") from error
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, with a suggestion for an option that it does not know."""
-
-    def error(self, message: str) -> NoReturn:
-        known = [option for action in self._actions for option in action.option_strings]
-        unknown = _FLAG.search(message) if message.startswith("unrecognized") else None
-        near = instead_of(unknown[0], known) if unknown else ""
-        if unknown:  # what follows may be a key
-            message = re.sub(r"=\S*", "=...", message)
-        super().error(message + near)
-
-
 def make_parser(prog: str = PROGRAM) -> argparse.ArgumentParser:
     """The parser of the launcher. What is not on the command line is not in its result.
 
     The command `srt serve` takes the model as a word too."""
     takes_word = prog != PROGRAM
-    parser = _Parser(
+    parser = Parser(
         prog=prog,
         usage=f"%(prog)s{' [MODEL]' if takes_word else ''} [--OPTION VALUE ...]",
         description="Serve a language model over HTTP and ZeroMQ.",
@@ -172,8 +166,8 @@ def as_toml(settings: Settings) -> str:
                 continue
             # A path may have line ends, which would end the comment.
             origin = f"  # {source}" if source.isprintable() and source else ""
-            if option.field == "model" and str(value).startswith(("http://", "https://")):
-                value = shown_address(str(value))  # without what gives access
+            if option.field == "model":
+                value = shown_model(str(value))
             is_set = source or value != option.default
             lines.append(f"{'' if is_set else '# '}{option.name} = {_toml(value)}{origin}")
     return "\n".join(lines[1:]) + "\n"

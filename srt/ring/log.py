@@ -5,6 +5,11 @@ import os
 import sys
 
 _COLOURS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[31m"}
+# Some of them would write addresses that give access to files.
+_NOISY = (
+    *("httpx", "httpx2", "httpcore", "httpcore2", "hpack", "h11", "filelock", "huggingface_hub"),
+    *("asyncio", "litestar", "uvicorn"),
+)
 _DIM, _RESET = "\033[2m", "\033[0m"
 
 
@@ -18,7 +23,7 @@ def set_up_logging(name: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(name))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("httpx", "httpx2", "httpcore", "asyncio", "litestar", "uvicorn"):
+    for noisy in _NOISY:
         logging.getLogger(noisy).setLevel("WARNING")
 
 

@@ -82,7 +82,7 @@ def test_an_interrupt_ends_the_answer_only(server: Server, tmp_path: Path) -> No
 def test_no_server(tmp_path: Path, server: Server) -> None:
     process = run(server, ["Hello"], tmp_path, "--url", "http://127.0.0.1:9")
     _, errors = process.communicate(timeout=60)
-    assert "no server answers at http://127.0.0.1:9: start one with" in errors
+    assert "no server of models answers at http://127.0.0.1:9: start one" in errors
     assert process.returncode == 1
 
 

@@ -5,12 +5,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from srt import Engine, RequestError, RingError
 from srt.client.generation import GenerateOutput
+from srt.files.model_files import resolve_model
 from srt.wire.errors import ConfigError
 from tests.e2e.server import gone
 
@@ -147,6 +149,20 @@ def test_closing(engine: Engine) -> None:
             call()
     stream.close()
     assert engine.generate(PROMPT, GREEDY).text.startswith(" Paris")
+
+
+def test_what_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SRT_MODEL", str(tmp_path / "none.gguf"))
+    with pytest.raises(ConfigError, match=r"none.gguf.*\(set by SRT_MODEL\)"):
+        Engine()
+    monkeypatch.setenv("SRT_LOG_LEVEL", "info")
+    (tmp_path / "-model.gguf").symlink_to(resolve_model("smollm2").path)
+    names = ["-a", "b"]
+    with Engine(tmp_path / "-model.gguf", max_total_tokens=512, served_model_name=names) as other:
+        assert other.generate("Hello", {"max_new_tokens": 2}).completion_tokens == 2
+    assert "starting -a" in capfd.readouterr().err
 
 
 def test_what_cannot_start_says_so(capfd: pytest.CaptureFixture[str]) -> None:

@@ -274,18 +274,19 @@ def test_memory_facts(small: tuple[ModelFiles, Any]) -> None:
 
 
 def test_a_pool_that_was_planned_has_what_memory_is_left(
-    small: tuple[ModelFiles, Any], monkeypatch: pytest.MonkeyPatch
+    small: tuple[ModelFiles, Any],
 ) -> None:
     """Its plan was that of the native executor, whose weights and KV are narrower."""
     files, sizes = small[0], model_sizes(small[0])
     room = 2000 * 4 * sizes.kv_values  # torch's, half of what is left
     available = OTHERS + sizes.float32_bytes + 2 * room
-    monkeypatch.setattr("scheduler_proc.executor.memory_available", lambda: available)
-    options = ExecutorOptions(max_total_tokens=4000, planned_replicas=1)
+    options = ExecutorOptions(max_total_tokens=4000, planned_bytes=available)
     assert make_executor("torch", files, options).max_total_tokens == 1536  # in steps of 512
-    options = ExecutorOptions(max_total_tokens=100, planned_replicas=1)
+    options = ExecutorOptions(max_total_tokens=4000, planned_bytes=available, dtype="bfloat16")
+    assert make_executor("torch", files, options).max_total_tokens == 4000
+    options = ExecutorOptions(max_total_tokens=100, planned_bytes=available)
     assert make_executor("torch", files, options).max_total_tokens == 100
-    available = OTHERS
+    options = ExecutorOptions(max_total_tokens=100, planned_bytes=OTHERS)
     with pytest.raises(ConfigError, match="of memory are available"):
         make_executor("torch", files, options)
     options = ExecutorOptions(max_total_tokens=4000)  # as somebody asked for

@@ -46,6 +46,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         (401, b"", None),
         (404, b'{"detail": "Not Found"}', None),
         (404, b'{"error": "Not Found"}', None),
+        (404, b'{"error": {"message": "Not Found"}}', None),
     ],
 )
 async def test_who_serves_models(status: int, body: bytes, models: list[str] | None) -> None:
@@ -57,6 +58,21 @@ async def test_who_wants_a_key() -> None:
     refusal = b'{"error": {"message": "a key is needed"}}'
     with answering(401, refusal) as url, pytest.raises(ConfigError, match="a key is needed"):
         await models_at(url, None)
+
+
+async def test_a_refusal_is_shown_as_text() -> None:
+    refusal = b'{"error": {"message": "\\u001b]0;title\\u0007"}}'
+    with answering(403, refusal) as url, pytest.raises(ConfigError) as caught:
+        await models_at(url, None)
+    assert "\x1b" not in str(caught.value)
+
+
+async def test_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(200, b'{"data": [{"id": "proxy"}]}') as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with answering(200, b'{"data": [{"id": "own"}]}') as url:
+            assert await models_at(url, "key") == ["own"]
 
 
 async def test_nobody() -> None:

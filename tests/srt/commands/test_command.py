@@ -1,12 +1,15 @@
 """The words of the command `srt`."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from srt.commands.command import main
 from srt.options.settings import read_settings
+from srt.version import version_of
 from srt.wire.errors import ConfigError
 
 
@@ -61,3 +64,29 @@ def test_serve_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "srt", "no"], capture_output=True, text=True)
     assert done.returncode == 2 and "'no' is not a command" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["serve", "--print-config"], ["--help"]])
+def test_whatever_the_output_can_hold(words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "srt", *words]
+    environ = {**os.environ, "SRT_RING_DIR": str(tmp_path / "モデル"), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (1, "srt: No space left on device\n")
+
+
+def test_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"srt {version_of()}\n"
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "models"])
+    assert capsys.readouterr().out.startswith("usage: srt models ")
+    assert main(["run"]) == 2
+    assert "did you mean chat?" in capsys.readouterr().err

@@ -39,7 +39,8 @@ def run(program: str, script: str, more: str, cwd: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("srt ", [*command.COMMANDS]),
+        ("srt ", [*command.COMMANDS, "help"]),
+        ("srt help mo", ["models"]),
         ("srt mo", ["models"]),
         ("srt serve --max-total", ["--max-total-tokens"]),
         ("srt serve --executor ", ["auto", "native", "torch"]),

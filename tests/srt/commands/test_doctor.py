@@ -113,12 +113,23 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert findings["model"].state == "warning" and "'/no/such'" in findings["model"].text
 
 
-def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty.gguf").touch()
     finding = found(SRT_MODEL=str(tmp_path / "empty.gguf"))["model"]
     assert finding.state == "warning" and "empty.gguf" in finding.text
     link = found(SRT_MODEL="https://example.com/m.gguf?sig=secret")["model"]
-    assert link == Finding("model", "m, a file of another server")
+    assert link == Finding("model", "m, a file of another server, which a start brings")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in ("https://example.com/m.gguf", "org/no-such-model"):
+        finding = found(SRT_MODEL=name)["model"]
+        assert finding.state == "problem" and finding.advice == "unset HF_HUB_OFFLINE"
+
+
+def test_what_a_start_does_not_need(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert found(SRT_PORT=port, SRT_NO_HTTP="1")["port"].state == "ok"
+    assert found(SRT_RING_DIR=str(tmp_path))["sockets"].state == "problem"
 
 
 def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,24 @@ def test_what_lies_here(cache: Path) -> None:
     assert all("context 8192, pool" in line for line in lines[:3])
 
 
+def test_names_as_serve_takes_them(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gguf = resolve_model("smollm2").path
+    add(cache, "org/name", **{"x-Q4_1__gguf": gguf})
+    (cache / "models--org--name" / "refs").mkdir()
+    (cache / "models--org--name" / "refs" / "main").write_text(COMMIT)
+    for name in ("org/name", "hf://org/name:q4_1", "hf.co/org/name", "ORG/name:Q4_1"):
+        assert listed("--no-speed", name)[0].startswith("org/name:Q4_1 ")
+    for name, message in (
+        ("org/other", "org/other is not on this machine: `srt serve org/other` brings it"),
+        ("https://example.com/a.gguf?sig=secret", "https://example.com/a.gguf was not brought yet"),
+    ):
+        assert models.main([name]) == 1
+        shown = capsys.readouterr().err
+        assert message in shown and "secret" not in shown
+    (cache / "models--org--name" / "refs" / "main").write_bytes(b"\xff\xfe\0")  # of a broken disk
+    assert listed("--no-speed")[1].startswith(f"org/name@{COMMIT}:Q4_1 ")
+
+
 def test_a_part_of_a_model_is_not_listed(cache: Path) -> None:
     gguf = resolve_model("smollm2").path
     folder = add(cache, "org/split", **{"x-Q8_0-00001-of-00002__gguf": gguf})

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -20,6 +21,7 @@ from tests.hub_server import Hub, Repo, etag_of, running_hub
 
 # More than is brought in one go, and more than a file of the hub that is kept by its id.
 LARGE = bytes(range(256)) * 2**16
+LINKED = b"GGUF" + LARGE  # of a server that is no hub
 SMALL = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "modeling.py": b"import os"}
 SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
 INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
@@ -347,10 +349,10 @@ def test_a_file_of_another_server(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with running_hub(Hub({"": Repo({"a-Q4_0.gguf": LARGE})})) as other:
+    with running_hub(Hub({"": Repo({"a-Q4_0.gguf": LINKED})})) as other:
         url = f"{other.url}/elsewhere/a-Q4_0.gguf"
         here = model_here(url)
-        assert here.name == "a-Q4_0" and Path(here.model).read_bytes() == LARGE
+        assert here.name == "a-Q4_0" and Path(here.model).read_bytes() == LINKED
         other.asked.clear()
         assert model_here(url) == here
         assert other.asked == ["HEAD /elsewhere/a-Q4_0.gguf"] and other.tokens == {""}
@@ -367,14 +369,14 @@ def test_a_file_of_another_server(
 def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A server that is no hub."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with running_hub(Hub({"": Repo({"a.gguf": LARGE})})) as other:
+    with running_hub(Hub({"": Repo({"a.gguf": LINKED})})) as other:
         yield other
 
 
 @pytest.mark.parametrize("status", [403, 405, 501])
 def test_servers_that_refuse_head(other: Hub, status: int) -> None:
     other.refuses_head = status
-    assert Path(model_here(f"{other.url}/elsewhere/a.gguf").model).read_bytes() == LARGE
+    assert Path(model_here(f"{other.url}/elsewhere/a.gguf").model).read_bytes() == LINKED
     assert other.ranges == ["bytes=0-0"]  # and then all of it
 
 
@@ -392,14 +394,68 @@ def test_a_server_that_tells_no_size(other: Hub, caplog: pytest.LogCaptureFixtur
     other.tells_size = False
     with caplog.at_level("INFO"):
         here = model_here(f"{other.url}/elsewhere/a.gguf")
-    assert Path(here.model).read_bytes() == LARGE
+    assert Path(here.model).read_bytes() == LINKED
     assert any("of unknown size" in message for message in caplog.messages)
 
 
 def test_links_that_cannot_be_had(other: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="more than 200 bytes"):
-        model_here(f"{other.url}/elsewhere/{'a' * 200}.gguf")
+    for name in ("a" * 200, "a%0ab", "a%00b", ""):
+        with pytest.raises(ConfigError, match="must be printable, and at most 200 bytes"):
+            model_here(f"{other.url}/elsewhere/{name}.gguf")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigError, match=r"is not in .* and HF_HUB_OFFLINE is set"):
+    with pytest.raises(ConfigError, match="was not brought before, and HF_HUB_OFFLINE is set"):
         model_here(f"{other.url}/elsewhere/a.gguf")
     assert other.asked == []
+
+
+def test_without_the_server_only_the_very_address_counts(
+    other: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query may choose the file."""
+    here = model_here(f"{other.url}/elsewhere/a.gguf?id=1")
+    other.repos[""].files["a.gguf"] = LINKED[::-1].replace(LINKED[::-1][:4], b"GGUF")
+    later = model_here(f"{other.url}/elsewhere/a.gguf?id=2")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert here != later
+    assert model_here(f"{other.url}/elsewhere/a.gguf?id=1") == here
+    assert model_here(f"{other.url}/elsewhere/a.gguf?id=2") == later
+    with pytest.raises(ConfigError, match="was not brought before"):
+        model_here(f"{other.url}/elsewhere/a.gguf?id=3")
+
+
+def test_a_model_in_several_files_of_another_server(other: Hub) -> None:
+    parts = {f"m-0000{i}-of-00002.gguf": LINKED + b"%d" % i for i in (1, 2)}
+    other.repos[""].files |= parts
+    here = model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1")
+    folder = Path(here.model).parent
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == parts
+    other.asked.clear()
+    assert model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1") == here
+    assert [each.split()[0] for each in other.asked] == ["HEAD", "HEAD"]
+    del other.repos[""].files["m-00002-of-00002.gguf"]
+    with pytest.raises(ConfigError, match="the server answered 404"):
+        model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        ({"refuses_get": 403}, "the server answered 403; is the address still good"),
+        ({"refuses_get": 500}, "the server answered 500"),
+        ({"encoding": "gzip"}, "the server sends it as gzip only"),
+    ],
+)
+def test_errors_hold_no_query(other: Hub, trouble: dict[str, Any], message: str) -> None:
+    for name, value in trouble.items():
+        setattr(other, name, value)
+    url = other.url.replace("http://", "http://me:secret@")
+    with pytest.raises(ConfigError, match=message) as caught:
+        model_here(f"{url}/elsewhere/a.gguf?signature=secret")
+    assert "secret" not in str(caught.value)
+
+
+def test_what_is_no_model_is_not_kept(other: Hub, tmp_path: Path) -> None:
+    other.repos[""].files["a.gguf"] = b"<html>sign in</html>"
+    with pytest.raises(ConfigError, match="what the server sent is no GGUF file"):
+        model_here(f"{other.url}/elsewhere/a.gguf")
+    assert [*tmp_path.rglob("*.gguf")] == []

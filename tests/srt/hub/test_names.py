@@ -34,6 +34,10 @@ REPO = "Qwen/Qwen3-0.6B-GGUF"
         (f"huggingface.co/{REPO}", HubName(REPO)),
         (f"https://hf.co/{REPO}:q8_0", HubName(REPO, "", "q8_0")),
         (f"hf.co/{REPO}/blob/main/a.gguf", HubName(REPO, "main", "", "a.gguf")),
+        (f"https://huggingface.co:443/{REPO}", HubName(REPO)),
+        (f"https://me:secret@huggingface.co/{REPO}", HubName(REPO)),
+        (f"HF://{REPO}", HubName(REPO)),
+        ("HTTPS://example.com/a.gguf", Link("https://example.com/a.gguf")),
         ("https://example.com/m/a-Q4_0.gguf", Link("https://example.com/m/a-Q4_0.gguf")),
     ],
 )
@@ -79,6 +83,9 @@ def test_a_directory_of_that_name_goes_before(
         ("hf://org/name/a.gguf:Q4_0", "names a file and a quantisation"),
         ("https://huggingface.co/org", "only models and their .gguf files"),
         ("https://huggingface.co/org/name/resolve/main/model.py", "only models and their .gguf"),
+        ("ftp://example.com/model.gguf?sig=secret", "'ftp://example.com/model.gguf': it may begin"),
+        ("https://example.com/\udcff.gguf", "surrogates not allowed"),
+        ("https://example.com:port/a.gguf", "Port could not be cast"),
         ("https://example.com/model.bin", "must be that of a .gguf file"),
     ],
 )
@@ -115,5 +122,6 @@ def test_an_address_is_shown_without_what_gives_access() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_name("https://hf.co/org/name/a.bin?sig=secret")
     assert "secret" not in str(caught.value)
-    with pytest.raises(ConfigError, match="Invalid IPv6"):
-        parse_name("http://[::1/y.gguf")
+    with pytest.raises(ConfigError, match="Invalid IPv6") as caught:
+        parse_name("http://me:secret@[::1/y.gguf?sig=secret")
+    assert "secret" not in str(caught.value)

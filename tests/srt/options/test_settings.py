@@ -26,7 +26,7 @@ def of_file(tmp_path: Path, text: str, *argv: str, **environ: str) -> Settings:
 
 def test_every_field_is_an_option_once() -> None:
     fields = [option.field for option in all_options()]
-    own = "is_pool_planned"  # which the launcher sets
+    own = "planned_bytes"  # which the launcher sets
     assert sorted([*fields, own]) == sorted(ServerArgs.__struct_fields__)
     assert read_settings([], {}) == Settings(ServerArgs(), {}, [])
 
@@ -194,6 +194,34 @@ def test_an_unknown_flag_has_a_suggestion(capsys: pytest.CaptureFixture[str]) ->
     assert "did you mean --max-total-tokens?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--api-keyy", "secret"], "arguments: --api-keyy ...; did you mean --api-key?"),
+        (["--api-keyy=secret"], "arguments: --api-keyy ...; did you mean --api-key?"),
+        (["--max-num-seqs", "8"], "arguments: --max-num-seqs ...; did you mean --max-running-req"),
+        (["--ctx-size", "8"], "--ctx-size ...; did you mean --max-total-tokens?"),
+        (["-m", "x.gguf"], "arguments: -m ...; did you mean --model?"),
+        (["--zzzz"], "arguments: --zzzz\n"),
+    ],
+)
+def test_what_follows_an_unknown_flag_is_not_shown(
+    words: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(words, {})
+    errors = capsys.readouterr().err
+    assert shown in errors and "secret" not in errors
+
+
+def test_an_empty_model_is_not_the_default_one() -> None:
+    for words in ([""], ["--model", ""]):
+        with pytest.raises(ConfigError, match="model '' not found"):
+            read_settings(words, {}, "srt serve")
+    with pytest.raises(ConfigError, match="--config"):
+        read_settings(["--config", ""], {"SRT_CONFIG": "/no/such"})
+
+
 def test_help_names_every_option_and_stays_within_a_terminal() -> None:
     shown = make_parser().format_help()
     assert all(f"  {option.flag}" in shown for option in all_options())
@@ -228,9 +256,13 @@ def test_what_is_printed_reads_back(values: dict[str, Any]) -> None:
 
 
 def test_an_address_is_printed_without_what_gives_access() -> None:
-    url = "https://me:secret@example.com/a.gguf?signature=secret"
-    shown = as_toml(read_settings(["--model", url], {}))
-    assert 'model = "https://example.com/a.gguf"  # --model\n' in shown and "secret" not in shown
+    for model, printed in (
+        ("https://me:secret@example.com/a.gguf?signature=secret", "https://example.com/a.gguf"),
+        ("HTTPS://example.com/a.gguf?signature=secret", "https://example.com/a.gguf"),
+        ("hf.co/org/name?token=secret", "hf.co/org/name"),
+    ):
+        shown = as_toml(read_settings(["--model", model], {}))
+        assert f'model = "{printed}"  # --model\n' in shown and "secret" not in shown
 
 
 def test_a_path_with_a_line_end_is_no_line_of_the_file(tmp_path: Path) -> None:
@@ -249,10 +281,11 @@ def test_a_home_stands_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_model_among_the_names_that_clients_use() -> None:
-    words = ["--served-model-name", "a", "org/name"]
-    with pytest.raises(ConfigError, match="'org/name' looks like a model: put the model first"):
-        read_settings(words, {}, "srt serve")
-    assert read_settings(words, {}).args.model_names == ("a", "org/name")
+    for model in ("org/name", "smollm2", __file__):
+        words = ["--served-model-name", "a", model]
+        with pytest.raises(ConfigError, match="looks like a model: put the model first"):
+            read_settings(words, {}, "srt serve")
+        assert read_settings(words, {}).args.model_names == ("a", model)
 
 
 def test_print_config_shows_origins_and_no_keys(tmp_path: Path) -> None:
