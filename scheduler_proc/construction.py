@@ -17,6 +17,7 @@ from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer
 from srt.files.vocab import load_vocab
+from srt.sizing import running_within
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +97,14 @@ def speculative(args: ServerArgs) -> str:
 
 def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
     """The core's limits for these arguments and this model."""
-    seed = args.random_seed
+    seed, running = args.random_seed, args.max_running_requests
+    if args.planned_bytes and executor.max_total_tokens < args.max_total_tokens:
+        running = running_within(args, executor.max_total_tokens, executor.context_len)
     return SchedulerConfig(
         max_total_tokens=executor.max_total_tokens,
         context_len=executor.context_len,
         vocab_size=executor.vocab_size,
-        max_running_requests=args.max_running_requests,
+        max_running_requests=running,
         chunked_prefill_size=args.chunked_prefill_size,
         step_target_s=args.step_target_ms / 1000,
         schedule_policy=args.schedule_policy,

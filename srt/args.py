@@ -41,6 +41,25 @@ _NOT_NEGATIVE = (
 )
 
 
+# What the native executor can be asked for; anything else means torch.
+_NATIVE = {
+    "device": ("cpu",),
+    "model_impl": ("auto", "srt"),
+    "dtype": ("auto",),
+    "kv_cache_dtype": ("auto", "float16", "float32"),
+    "attention_backend": ("auto",),
+}
+
+
+def torch_option(options: object) -> str:
+    """The first of `options`, which have names of `ServerArgs`, that only torch has, as it stands
+    on a command line; "" if there is none."""
+    for name, values in _NATIVE.items():
+        if (value := getattr(options, name)) not in values:
+            return f"--{name.replace('_', '-')} {value}"
+    return ""
+
+
 class ServerArgs(Struct, frozen=True):
     """Everything that can be chosen about a server. Sizes in tokens or requests, times in s."""
 
@@ -234,8 +253,8 @@ class ServerArgs(Struct, frozen=True):
 
     def public(self) -> dict[str, Any]:
         """The arguments without secrets, for /server_info."""
-        secret = ("api_key", "admin_api_key")
-        return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in secret}
+        hidden = ("api_key", "admin_api_key", "planned_bytes")
+        return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in hidden}
 
 
 def _require(ok: bool, name: str, rule: str) -> None:

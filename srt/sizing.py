@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from srt.args import ServerArgs
+from srt.args import ServerArgs, torch_option
 from srt.files.model_files import resolve_model
 from srt.files.sizes import ModelSizes, model_sizes
 from srt.machine import memory_available
@@ -111,14 +111,19 @@ def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
         )
     useful = max(args.max_running_requests, _CONTEXTS_KEPT) * sizes.context_len
     tokens = useful if useful <= room else room // _ROUND_TO * _ROUND_TO
-    each = min(_TOKENS_EACH, sizes.context_len)
-    running = min(args.max_running_requests, max(1, tokens // each))
+    running = running_within(args, tokens, sizes.context_len)
     return Plan(available, weights, token_bytes, sizes.context_len, tokens, running)
+
+
+def running_within(args: ServerArgs, tokens: int, context_len: int) -> int:
+    """How many requests a batch has at once with a pool of so many tokens."""
+    each = min(_TOKENS_EACH, context_len)
+    return min(args.max_running_requests, max(1, tokens // each))
 
 
 def _bytes_of(args: ServerArgs, sizes: ModelSizes) -> tuple[int, int]:
     """What the weights take, and a token in the pool."""
-    if args.executor == "torch":
+    if args.executor == "torch" or torch_option(args):
         width = 2 if args.dtype in ("bfloat16", "float16") else 4
         of_pool = 1 if args.kv_cache_dtype == "fp8_e4m3" else width
         return sizes.float32_bytes * width // 4, sizes.kv_values * of_pool

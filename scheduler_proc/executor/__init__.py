@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.models.vision.seeing import seeing_config
-from srt.args import DEFAULT_MEM_FRACTION, ServerArgs
+from srt.args import DEFAULT_MEM_FRACTION, ServerArgs, torch_option
 from srt.files.model_files import ModelFiles
 from srt.files.sizes import model_sizes
 from srt.sizing import plan_for
@@ -67,7 +67,7 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
         raise ConfigError(f"executor {kind!r} is not one of {', '.join(EXECUTORS)}")
     if options.max_total_tokens < (0 if options.device.startswith("cuda") else 1):
         raise ConfigError(f"the token pool needs at least one slot, not {options.max_total_tokens}")
-    if kind == "torch" or (kind == "auto" and _wants_torch(options)):
+    if kind == "torch" or (kind == "auto" and torch_option(options)):
         return _make_torch(files, options)
     from scheduler_proc.kernels.library import NativeUnavailable
 
@@ -79,27 +79,6 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
         _require_torch(f"the native executor cannot run this: {error}; torch may")
         log.warning("running on torch, which is slower: %s", error)
     return _make_torch(files, options)
-
-
-def _wants_torch(options: ExecutorOptions) -> bool:
-    asked = options.device != "cpu" or options.dtype != "auto"
-    is_cached_in_8_bits = options.kv_cache_dtype == "fp8_e4m3"
-    has_attention = options.attention_backend != "auto"
-    return asked or is_cached_in_8_bits or has_attention or options.model_impl == "transformers"
-
-
-def _torch_option(options: ExecutorOptions) -> str:
-    """What asks for torch."""
-    for flag, value, default in (
-        ("--device", options.device, "cpu"),
-        ("--model-impl", options.model_impl, "auto"),
-        ("--dtype", options.dtype, "auto"),
-        ("--kv-cache-dtype", options.kv_cache_dtype, "auto"),
-        ("--attention-backend", options.attention_backend, "auto"),
-    ):
-        if value != default:
-            return f"{flag} {value}"
-    return "--executor torch"
 
 
 def _needs_native(options: ExecutorOptions) -> bool:
@@ -173,7 +152,8 @@ def _require_torch(why: str) -> None:
 
 
 def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
-    _require_torch(f"{_torch_option(options)} runs on torch, which is not a part of every install")
+    asked = torch_option(options) or "--executor torch"
+    _require_torch(f"{asked} runs on torch, which is not a part of every install")
     from scheduler_proc.executor.start import Bounds
     from scheduler_proc.executor.torch_executor import TorchExecutor
 
@@ -217,5 +197,8 @@ def _torch_pool(files: ModelFiles, options: ExecutorOptions) -> int:
         dp=options.replicas,
         max_running_requests=options.max_running_requests,
     )
-    plan = plan_for(args, model_sizes(files), options.planned_bytes)
-    return min(plan.pool_tokens, options.max_total_tokens)
+    tokens = plan_for(args, model_sizes(files), options.planned_bytes).pool_tokens
+    if tokens < options.max_total_tokens:
+        text = "the pool has %d tokens, not %d, as weights and KV of torch take more memory"
+        log.warning(text, tokens, options.max_total_tokens)
+    return min(tokens, options.max_total_tokens)

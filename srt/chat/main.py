@@ -71,7 +71,7 @@ def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
         "MODEL",
         nargs="?",
         type=given,
-        help="as of `srt serve`; without it, what a server at --url serves, else smollm2",
+        help="as of `srt serve`; without it, what a running server has, else the default",
     )
     parser.add_argument(
         "--url",

@@ -14,15 +14,14 @@ import msgspec
 
 from srt.chat.text import Cleaner
 from srt.client.http_client import is_here
-from srt.files.model_files import DEFAULT_MODEL
 from srt.hub import with_model_here
+from srt.hub.names import shown_model
 from srt.offline.engine import Engine
 from srt.options.settings import read_settings
 from srt.wire.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 _LOOK_S = 3.0
-_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class Place(NamedTuple):
@@ -46,23 +45,33 @@ class _Models(msgspec.Struct):
     error: _Refusal | None = None
 
 
-async def models_at(url: str, api_key: str | None) -> list[str] | None:
+async def models_at(url: str, api_key: str | None, *, is_chosen: bool = True) -> list[str] | None:
     """The names of what is served there; None if nobody answers who serves models.
 
-    Raises ConfigError if the server refuses to tell us (401, 403).
+    Raises ConfigError if the server does not tell us; unless somebody has chosen it, only if it is
+    one of models that wants a key.
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    options: Any = {"timeout": _LOOK_S, "headers": headers, "trust_env": not is_here(url)}
     try:
-        options: Any = {"timeout": _LOOK_S, "headers": headers, "trust_env": not is_here(url)}
         async with httpx.AsyncClient(**options) as http:
             answer = await http.get(f"{url}/v1/models")
-        models = msgspec.json.decode(answer.content, type=_Models)
-    except (msgspec.MsgspecError, httpx.HTTPError, httpx.InvalidURL):
+    except (httpx.HTTPError, httpx.InvalidURL):
         return None
-    if models.error is not None and answer.status_code in _REFUSED:
-        message = Cleaner().of(models.error.message)
-        raise ConfigError(f"{url}: {message} (see --api-key, or name another with --url)")
-    return [model.id for model in models.data] or None
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"the proxy that the environment names: {error}") from None
+    try:
+        models = msgspec.json.decode(answer.content, type=_Models)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        models = _Models()
+    if answer.is_success:
+        return [model.id for model in models.data] or None
+    wants_key = answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    if not (is_chosen or (wants_key and models.error)):
+        return None
+    told = Cleaner().of(models.error.message) if models.error else ""
+    advice = " (see --api-key, or name another with --url)" if wants_key else ""
+    raise ConfigError(f"{url}: {told or f'it answered {answer.status_code}'}{advice}")
 
 
 @contextmanager
@@ -90,37 +99,42 @@ async def place(
     """
     if url is not None and not url.startswith("http"):
         if model:
-            raise ConfigError(f"{url}: a ring has one model; leave out {model}")
+            raise ConfigError(f"{url}: a ring has one model; leave out {shown_model(model)}")
         if not (Path(url.removeprefix("ipc://")) / "front").exists():
             raise ConfigError(f"no server has its ring at {url}")
         yield Place(url, "")
         return
-    try:
-        names = await models_at(url or DEFAULT_URL, api_key)
-    except ConfigError:
-        if url is None and model:  # which that server may not have
-            names = None
-        else:
-            raise
     if url is not None:
-        if names is None:
-            raise ConfigError(
-                f"no server of models answers at {url}: start one with `srt serve`, or leave out "
-                "--url"
-            )
-        if model and model not in names:
-            raise ConfigError(f"{url} serves {', '.join(names)}, not {model}")
-        yield Place(url, model or names[0])
+        yield await _server_at(url, model, api_key)
         return
+    try:
+        names = await models_at(DEFAULT_URL, api_key, is_chosen=False)
+    except ConfigError:
+        if model is None:
+            raise
+        names = None  # it may not have this model, which we can serve
     if names is not None and (model is None or model in names):
         yield Place(DEFAULT_URL, model or names[0])
         return
-    wanted = model or DEFAULT_MODEL
+    given = [] if model is None else [f"--model={model}"]
+    args = read_settings(given, os.environ).args
+    name = shown_model(args.model)
     with _ended_by_ctrl_c():
-        here = with_model_here(read_settings([f"--model={wanted}"], os.environ).args)
-    with waiting(f"starting a server of {wanted} ..."):
+        here = with_model_here(args)
+    with waiting(f"starting a server of {name} ..."):
         engine = await asyncio.to_thread(Engine, here.model)
     try:
-        yield Place(f"ipc://{engine.directory}", wanted, engine)
+        yield Place(f"ipc://{engine.directory}", name, engine)
     finally:
         await asyncio.to_thread(engine.close)
+
+
+async def _server_at(url: str, model: str | None, api_key: str | None) -> Place:
+    names = await models_at(url, api_key)
+    if names is None:
+        raise ConfigError(
+            f"no server of models answers at {url}: start one with `srt serve`, or leave out --url"
+        )
+    if model is not None and model not in names:
+        raise ConfigError(f"{url} serves {', '.join(names)}, not {shown_model(model)}")
+    return Place(url, model or names[0])

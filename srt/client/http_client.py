@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -48,7 +49,7 @@ from srt.client.http_connections import ONE, HttpConnections
 from srt.client.http_generation import HttpGeneration, HttpSamples
 from srt.client.http_programs import HttpPrograms
 from srt.tasks import all_of
-from srt.wire.errors import RequestError, RingError
+from srt.wire.errors import ConfigError, RequestError, RingError
 from srt.wire.messages import ChatOptions
 from srt.wire.ring_state import RingEvent
 
@@ -63,7 +64,10 @@ TOKEN_TIMEOUT_S = 1.0  # more for each token of an answer that comes as a whole
 def is_here(url: str) -> bool:
     """Whether `url` is of this machine by its text, so that no proxy could reach it."""
     host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class HttpClient:
@@ -84,16 +88,19 @@ class HttpClient:
         # Loading root certificates, which plain HTTP does not need, holds a loop 60 ms: once.
         self._verify = httpx.create_ssl_context(verify=not self.url.startswith("http:"))
         has_proxies = bool(getproxies()) and not is_here(self.url)
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            verify=self._verify,
-            headers=headers,
-            timeout=_timeout(SILENCE_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            trust_env=not is_here(self.url),
-            # httpx itself finds the proxies that an environment names.
-            transport=transport or (None if has_proxies else HttpConnections(self._connection)),
-        )
+        try:
+            self._http = httpx.AsyncClient(
+                base_url=self.url,
+                verify=self._verify,
+                headers=headers,
+                timeout=_timeout(SILENCE_TIMEOUT_S),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                trust_env=not is_here(self.url),
+                # httpx itself finds the proxies that an environment names.
+                transport=transport or (None if has_proxies else HttpConnections(self._connection)),
+            )
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"the proxy that the environment names: {error}") from None
         self._samples: list[HttpSamples] = []
         self.programs = HttpPrograms(self._call, self._open)
 

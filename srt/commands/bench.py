@@ -194,8 +194,9 @@ def _reason(error: Exception) -> str:
     """What is wrong with the server, and what to do."""
     if isinstance(error, httpx.HTTPStatusError):
         status = error.response.status_code
-        keys = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        advice = "it wants another --api-key" if status in keys else "has it OpenAI's routes?"
+        advice = "has it OpenAI's routes?" if status == HTTPStatus.NOT_FOUND else "try again later"
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            advice = "it wants another --api-key"
         return f"it answered {status} to {error.request.url.path}; {advice}"
     what = str(error) or type(error).__name__
     return f"{what}; `srt serve` starts a server, --url names another"

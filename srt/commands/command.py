@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+        with suppress(AttributeError):  # it is closed
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # `| head` has ended

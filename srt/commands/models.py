@@ -13,7 +13,7 @@ from msgspec import Struct
 from srt.args import ServerArgs
 from srt.files.model_files import DEFAULT_MODEL, ModelFiles, gguf_parts, resolve_model
 from srt.files.sizes import model_sizes
-from srt.hub.cache import Snapshot, snapshots
+from srt.hub.cache import Snapshot, snapshot, snapshots
 from srt.hub.link import cached_link
 from srt.hub.names import HF, HubName, Link, parse_name, shown_model
 from srt.hub.offer import choose, variants
@@ -140,14 +140,32 @@ def _chosen(names: Sequence[str]) -> Iterator[Model]:
         parsed = parse_name(name)
         if isinstance(parsed, Link):
             if (path := cached_link(parsed)) is None:
-                raise ConfigError(f"{shown_model(name)} was not brought yet: `srt serve` does")
+                raise ConfigError(f"nothing was brought by the very address {shown_model(name)}")
             yield Model(str(path), resolve_model(str(path)))
             continue
-        full, own = str(parsed or name).lower(), (m.name.lower().removeprefix(HF) for m in here)
-        known = [m for m, it in zip(here, own, strict=True) if f"{it}:".startswith(f"{full}:")]
-        if parsed is not None and not known:
+        if parsed is None:
+            known = [model for model in here if model.name == name]
+            yield from known or [Model(name, resolve_model(name))]
+        elif known := [*_of_repository(parsed)]:
+            yield from known
+        else:
             raise ConfigError(f"{parsed} is not on this machine: `srt serve {parsed}` brings it")
-        yield from known or [Model(name, resolve_model(name))]
+
+
+def _of_repository(wanted: HubName) -> Iterator[Model]:
+    """Those that lie here and are meant; of all revisions if `wanted` has none and the default
+    branch is not here."""
+    found = [each for each in snapshots() if each.repo.lower() == wanted.repo.lower()]
+    revision = snapshot(found[0].repo, wanted.revision) if found else None
+    if wanted.revision or revision is not None:
+        found = [each for each in found if each == revision]
+    for each in found:
+        for model in _of_snapshot(each):
+            name = parse_name(model.name)
+            assert isinstance(name, HubName)
+            is_label = wanted.variant.lower() in ("", name.variant.lower())
+            if is_label and wanted.file in ("", name.file):
+                yield model
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> int:

@@ -40,7 +40,7 @@ def resolve_model(model: str) -> ModelFiles:
     if is_file and path.suffix.lower() == ".gguf":
         # Not resolved: in the hub's cache it is a link to a file of another name.
         first = gguf_parts(path.absolute())[0]
-        return ModelFiles(Path(_PART.sub("", first.name)).stem, "gguf", first)
+        return ModelFiles(model_stem(first.name), "gguf", first)
     if (path / "config.json").is_file():
         return ModelFiles(path.resolve().name, "hf", path.resolve())
     raise ConfigError(
@@ -48,6 +48,11 @@ def resolve_model(model: str) -> ModelFiles:
         "with config.json, safetensors and tokenizer.json, tokenizer.model or *.tiktoken, or a "
         "model of the hub as org/name, org/name:Q4_K_M for GGUF, or hf://org/name/FILE.gguf"
     )
+
+
+def model_stem(name: str) -> str:
+    """What a .gguf file of this name is called: without the number of its part and the suffix."""
+    return Path(_PART.sub("", name)).stem
 
 
 def gguf_parts(path: Path) -> list[Path]:

@@ -5,6 +5,7 @@ Its layout is documented: models--ORG--NAME has `refs`, files with the commit th
 model that lacks a file, and is what a download that was cut off leaves.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -52,7 +53,7 @@ def snapshot(repo: str, revision: str) -> Snapshot | None:
     base = repository_folder(repo)
     commit = _commit_of(base, revision or "main") or revision
     folder = base / "snapshots" / commit
-    return _read(repo, folder) if commit and folder.is_dir() else None
+    return _read(repo, folder) if commit and os.path.isdir(folder) else None  # or no such name
 
 
 def _commit_of(base: Path, revision: str) -> str:

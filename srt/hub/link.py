@@ -32,6 +32,7 @@ _LONGEST_NAME = 200  # bytes: file systems have 255, with what marks a file that
 _NO_HEAD = (HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _WHOLE = re.compile(r"bytes \S+/(\d+)")
 _MAGIC = b"GGUF"
+_MOST_PARTS = 256
 
 
 def fetch_link(link: Link) -> Path:
@@ -48,40 +49,53 @@ def fetch_link(link: Link) -> Path:
             raise ConfigError(f"{address} was not brought before, and HF_HUB_OFFLINE is set")
         return there
     parts = [part.name for part in gguf_parts(Path(name))]
+    if len(parts) > _MOST_PARTS:
+        raise ConfigError(f"model {address}: it has more than {_MOST_PARTS} parts")
+    # What is raised has no cause: those of the library hold addresses.
     try:
         answers = [_ask(_beside(link.url, part)) for part in parts]
     except httpx.TransportError as error:
         if there is None:
-            why = str(error) or type(error).__name__
-            raise ConfigError(f"model {address}: {why}") from error
+            raise ConfigError(f"model {address}: {_reason(error)}") from None
         log.warning("%s cannot be reached; the file is taken from the cache", address)
         return there
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(f"model {address}: {_reason(error)}") from error
-    folder = _folder_of(link)
+        raise ConfigError(f"model {address}: {_reason(error)}") from None
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"the proxy that the environment names: {error}") from None
     version = _digest(" ".join(_version_of(answer, link) for answer in answers))
-    target = folder / version
+    target = _folder_of(link) / version
     try:
-        if not all((target / part).exists() for part in parts):
-            _bring_all(link, answers, [target / part for part in parts])
-        (folder / _digest(link.url)).write_text(version)
+        _bring_all(link, answers, [target / part for part in parts])
     except ConfigError:
         raise
     except Exception as error:
         is_ours = isinstance(error, OSError) and not is_network(error)  # such as a full disk
         again = "" if is_ours or status_of(error) else "; start again: it goes on there"
-        raise ConfigError(f"{link}: {_reason(error)}{again}") from error
+        raise ConfigError(f"{link}: {_reason(error)}{again}") from None
+    _remember(link, version)
     return target / name
 
 
 def cached_link(link: Link) -> Path | None:
     """What was brought from this address before, without asking the server."""
-    folder = _folder_of(link)
     try:
-        path = folder / (folder / _digest(link.url)).read_text() / _name_of(link)
-        return path if path.exists() else None
+        path = _folder_of(link) / _place_of(link).read_text() / _name_of(link)
+        return path if all(part.exists() for part in gguf_parts(path)) else None
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def _remember(link: Link, version: str) -> None:
+    place = _place_of(link)
+    try:
+        if place.exists() and place.read_text() == version:
+            return
+        new = place.with_name(f"{place.name}.{os.getpid()}")
+        new.write_text(version)
+        new.replace(place)
+    except (OSError, UnicodeDecodeError) as error:  # of a full disk: this start has its model
+        log.warning("%s will not be found without its server: %s", link, error)
 
 
 def is_offline() -> bool:
@@ -98,7 +112,12 @@ def _name_of(link: Link) -> str:
 
 
 def _folder_of(link: Link) -> Path:
-    return cache_folder() / "models" / _digest(shown_address(link.url))
+    first = gguf_parts(Path(_name_of(link)))[0].name
+    return cache_folder() / "models" / _digest(shown_address(_beside(link.url, first)))
+
+
+def _place_of(link: Link) -> Path:
+    return _folder_of(link) / _digest(link.url)
 
 
 def _beside(url: str, name: str) -> str:
@@ -141,14 +160,22 @@ def _version_of(answer: httpx.Response, link: Link) -> str:
 
 
 def _bring_all(link: Link, answers: Sequence[httpx.Response], targets: Sequence[Path]) -> None:
-    sizes = [_size_of(answer) for answer in answers]
+    """Those that are not there."""
+    missing = [
+        (answer, _size_of(answer), target)
+        for answer, target in zip(answers, targets, strict=True)
+        if not target.exists()
+    ]
+    if not missing:
+        return
+    sizes = [size for _, size, _ in missing]
     size = sum(sizes) if min(sizes) >= 0 else -1
     folder = targets[0].parent
     check_disk(str(link), max(size, 0), folder)
     size_text = shown(size) if size >= 0 else "of unknown size"
     log.info("bring   %s, %s, to %s", link, size_text, folder)
     with Progress(str(link), size) as progress:
-        for answer, each, target in zip(answers, sizes, targets, strict=True):
+        for answer, each, target in missing:
             goes_on = _marks_of(answer) != ""
             wanted = Wanted(str(link), str(answer.url), {}, each, goes_on=goes_on)
             bring(wanted, target, progress)

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from srt.files.model_files import model_stem
 from srt.wire.errors import ConfigError, quoted
 
 HUB = "https://huggingface.co"
 HF = "hf://"
-_ADDRESS = re.compile(r"[a-zA-Z]+://\S+")
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
+_ADDRESS = re.compile(rf"{_SCHEME.pattern}/\S+")
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = re.compile(
@@ -45,15 +47,16 @@ class Link(NamedTuple):
     url: str
 
     def __str__(self) -> str:
-        return Path(unquote(urlsplit(self.url).path)).stem
+        return model_stem(Path(unquote(urlsplit(self.url).path)).name)
 
 
 def shown_address(url: str) -> str:
     """`url` without what may give access: a user with a password, and the query."""
     try:
         parts = urlsplit(url)
+        parts.port  # noqa: B018  # which may be a part of a password with a slash
     except ValueError:  # it is none
-        return re.sub(r"//[^/]*@", "//", url.partition("?")[0])
+        return re.sub(r"//.*@", "//", url.partition("?")[0])
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -64,13 +67,21 @@ def shown_text(text: str) -> str:
 
 def shown_model(model: str) -> str:
     """What was given as a model: files and names as they are, addresses as by `shown_address`."""
-    is_address = "://" in model or model.partition("/")[0].lower() in _HOSTS
+    is_address = _SCHEME.match(model) or model.partition("/")[0].lower() in _HOSTS
     return shown_address(model) if is_address else model
 
 
 def endpoint() -> str:
     """The address of the hub, which HF_ENDPOINT may change."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+
+
+def _place_of_hub() -> tuple[str | None, int | None]:
+    try:
+        parts = urlsplit(endpoint())
+        return parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError(f"HF_ENDPOINT {shown_address(endpoint())} is no address") from None
 
 
 def parse_name(model: str) -> HubName | Link | None:
@@ -90,7 +101,7 @@ def parse_name(model: str) -> HubName | Link | None:
             shown = quoted(shown_model(model))
             raise ConfigError(f"model {shown}: hf:// is followed by org/name[@revision]")
         return _name(found)
-    if has_scheme and scheme.isalpha():
+    if _SCHEME.match(model) and not _lies_here(model):
         raise ConfigError(
             f"model {quoted(shown_model(model))}: it may begin with https:// or hf://"
         )
@@ -119,11 +130,10 @@ def _of_address(url: str) -> HubName | Link:
     try:
         url.encode()
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:  # UnicodeEncodeError is one
-        raise ConfigError(f"model {quoted(shown_address(url))}: {error}") from error
-    hub = urlsplit(endpoint())
-    if parts.hostname in _HOSTS or (parts.hostname, port) == (hub.hostname, hub.port):
+        place = parts.hostname, parts.port
+    except ValueError:  # UnicodeEncodeError is one; its text may have what gives access
+        raise ConfigError(f"model {quoted(shown_address(url))} is no address") from None
+    if parts.hostname in _HOSTS or place == _place_of_hub():
         path = parts.path.rstrip("/")
         found = _PATH.fullmatch(path) or _NAME.fullmatch(path[1:])
         file = "" if found is None else found["file"]

@@ -46,7 +46,8 @@ def fetch(name: HubName, *, checks_memory: bool = True) -> Path:
     try:
         return _fetch(name, checks_memory)
     except Exception as error:
-        raise as_config_error(error, name, has_token=get_token() is not None) from error
+        has_token = get_token() is not None
+        raise as_config_error(error, name, has_token=has_token) from None  # its text has addresses
 
 
 def _fetch(name: HubName, checks_memory: bool) -> Path:

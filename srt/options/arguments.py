@@ -2,10 +2,11 @@
 
 from argparse import ArgumentParser, ArgumentTypeError
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from srt.args import lines_of_file
+from srt.hub.names import shown_model
 from srt.options.unknown import instead_of
 from srt.wire.errors import ConfigError
 
@@ -15,7 +16,10 @@ _UNKNOWN = "unrecognized arguments: "
 
 class Parser(ArgumentParser):
     """argparse, with a suggestion for an option that it does not know, and nothing of what follows
-    one, which may be a key."""
+    one, which may be a key. No option may be shortened."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
@@ -25,8 +29,8 @@ class Parser(ArgumentParser):
                 option = words[at].partition("=")[0]
                 known = [name for action in self._actions for name in action.option_strings]
                 rest = " ..." if words[at + 1 :] or option != words[at] else ""
-                shown = " ".join([*words[:at], option])
-                message = f"{_UNKNOWN}{shown}{rest}{instead_of(option, known)}"
+                words = [*words[:at], f"{option}{rest}{instead_of(option, known)}"]
+            message = _UNKNOWN + " ".join(map(shown_model, words))
         super().error(message)
 
 
@@ -77,7 +81,7 @@ def key_of_file(path: str) -> str:
     try:
         lines = lines_of_file(path, "api_key_file")
     except ConfigError as error:
-        raise ArgumentTypeError(str(error)) from None
+        raise ArgumentTypeError(str(error).removeprefix("--api-key-file: ")) from None
     if not lines:
         raise ArgumentTypeError(f"{path} has no keys")
     return key(lines[0])
@@ -85,10 +89,12 @@ def key_of_file(path: str) -> str:
 
 def server_url(text: str) -> str:
     """The address of a server: its scheme may be left out, and an OpenAI client's /v1 stand."""
-    url = (text if "://" in text else f"http://{text}").rstrip("/").removesuffix("/v1")
+    scheme, _, rest = text.rpartition("://")
+    url = f"{scheme.lower() or 'http'}://{rest.rstrip('/').removesuffix('/v1')}"
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_good = is_good and not (parts.query or parts.fragment)
     except ValueError:
         is_good = False
     if not is_good:

@@ -59,15 +59,16 @@ def read_settings(
     path = flags.pop("config", None)
     if path is None:
         path = environ.get(CONFIG_VARIABLE) or None
+    variables, warnings = read_environment(environ)
+    in_file = {} if path is None else read_file(path)
     if names := flags.get("served_model_name"):
-        if prog != PROGRAM and "model" not in flags and len(names) > 1 and _is_model(names[-1]):
+        is_named = "model" in flags or "model" in variables or "model" in in_file
+        if prog != PROGRAM and not is_named and len(names) > 1 and _is_model(names[-1]):
             raise ConfigError(
                 f"--served-model-name takes all words that follow, and {quoted(names[-1])} looks "
                 "like a model: put the model first"
             )
         flags["served_model_name"] = ",".join(names)
-    variables, warnings = read_environment(environ)
-    in_file = {} if path is None else read_file(path)
     options = {option.field: option for option in all_options()}
     sources = {
         **dict.fromkeys(in_file, path),
@@ -118,7 +119,6 @@ def make_parser(prog: str = PROGRAM) -> argparse.ArgumentParser:
         "--max-total-tokens) or a key of the file (max-total-tokens). A flag goes before a "
         "variable, and that before the file.",
         argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
     )
     if takes_word:
         parser.add_argument("MODEL", nargs="?", help="as --model")

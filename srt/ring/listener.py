@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 _OTHER_HOST = "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
 _ADVICE = {
+    errno.EADDRNOTAVAIL: _OTHER_HOST,
     errno.EADDRINUSE: "end what listens there, or take another: --port 0 finds a free one",
     errno.EACCES: "this user may not take a port below 1024: --port names another",
 }
@@ -31,8 +32,11 @@ def bind_listener(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
         sock.close()
         why = error.strerror if isinstance(error, OSError) else "no host can have this name"
-        advice = _ADVICE.get(getattr(error, "errno", 0), _OTHER_HOST)
-        raise ConfigError(f"cannot listen on {host}:{port}: {why}; {advice}") from error
+        is_host = isinstance(error, (socket.gaierror, UnicodeError))
+        advice = _OTHER_HOST if is_host else _ADVICE.get(getattr(error, "errno", 0), "")
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {why}{'; ' if advice else ''}{advice}"
+        ) from error
     sock.setblocking(False)
     return sock
 

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,6 +43,21 @@ def test_weights_count_as_the_native_executor_holds_them() -> None:
         tensor = GGUFTensor("w", (2, values // 2), kind, memoryview(bytes(size)))
         packed = for_kernels(RawTensor(kind, tensor.shape, np.zeros(size, np.uint8), True))
         assert kept_bytes(tensor) == len(packed.data), kind
+
+
+def test_torch_by_any_option() -> None:
+    """What only torch has means torch, also where nobody names the executor."""
+    for auto in (
+        ServerArgs(dtype="bfloat16"),
+        ServerArgs(kv_cache_dtype="fp8_e4m3"),
+        ServerArgs(dtype="float32"),
+    ):
+        torch = msgspec.structs.replace(auto, executor="torch")
+        assert plan_for(auto, SIZES, 4 * GIB) == plan_for(torch, SIZES, 4 * GIB)
+    narrow = plan_for(ServerArgs(dtype="bfloat16"), SIZES, 4 * GIB)
+    assert (narrow.weight_bytes, narrow.token_bytes) == (SIZES.float32_bytes // 2, 2 * 11520)
+    eight = plan_for(ServerArgs(kv_cache_dtype="fp8_e4m3"), SIZES, 4 * GIB)
+    assert (eight.weight_bytes, eight.token_bytes) == (SIZES.float32_bytes, 11520)
 
 
 def test_sizes_of_a_directory(tmp_path: Path) -> None:

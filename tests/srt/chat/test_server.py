@@ -10,6 +10,7 @@ import pytest
 
 from srt.chat.main import make_parser
 from srt.chat.server import models_at
+from srt.client.face import AsyncClient
 from srt.wire.errors import ConfigError
 
 
@@ -51,13 +52,27 @@ def answering(status: int, body: bytes) -> Iterator[str]:
 )
 async def test_who_serves_models(status: int, body: bytes, models: list[str] | None) -> None:
     with answering(status, body) as url:
-        assert await models_at(url, None) == models
+        assert await models_at(url, None, is_chosen=False) == models
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (401, b"", r"it answered 401 \(see --api-key"),
+        (403, b'{"error": "Forbidden"}', r"it answered 403 \(see --api-key"),
+        (503, b'{"error": {"message": "it starts"}}', "it starts$"),
+        (404, b"<html>", "it answered 404$"),
+    ],
+)
+async def test_who_was_chosen_and_does_not_tell(status: int, body: bytes, message: str) -> None:
+    with answering(status, body) as url, pytest.raises(ConfigError, match=message):
+        await models_at(url, None)
 
 
 async def test_who_wants_a_key() -> None:
     refusal = b'{"error": {"message": "a key is needed"}}'
     with answering(401, refusal) as url, pytest.raises(ConfigError, match="a key is needed"):
-        await models_at(url, None)
+        await models_at(url, None, is_chosen=False)
 
 
 async def test_a_refusal_is_shown_as_text() -> None:
@@ -75,6 +90,16 @@ async def test_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatc
             assert await models_at(url, "key") == ["own"]
 
 
+async def test_a_proxy_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="the proxy that the environment names"):
+        await models_at("http://example.com", None)
+    with pytest.raises(ConfigError, match="the proxy that the environment names"):
+        AsyncClient("http://example.com")
+
+
 async def test_nobody() -> None:
     assert await models_at("http://127.0.0.1:9", "key") is None
 
@@ -84,10 +109,13 @@ def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = make_parser()
     args = parser.parse_args(["--api-key-file", str(tmp_path / "key"), "--url", "host:1/v1/"])
     assert (args.api_key, args.url) == ("sesame", "http://host:1")
+    assert parser.parse_args(["--url", "HTTP://host:1"]).url == "http://host:1"
     assert parser.parse_args(["--url", "ipc:///tmp/ring"]).url == "ipc:///tmp/ring"
     for refused in (
         ["--max-tokens", "0"],
         ["--url", "ftp://host"],
+        ["--url", "http://host?x=1"],
+        ["--api", "secret"],
         ["--api-key-file", "/no/such"],
         ["--api-key", "a\nb"],
     ):

@@ -172,6 +172,7 @@ def test_torch_where_it_is_asked_for(
 
 
 def test_a_host_that_is_not_here() -> None:
+    assert found(SRT_MODEL=f"org/name@{300 * 'a'}")["model"].state == "ok"
     for host in ("192.0.2.1", "a" * 70):
         finding = found(SRT_HOST=host)["port"]
         assert finding.state == "problem" and "an address of this machine" in finding.advice

@@ -58,9 +58,13 @@ def test_names_as_serve_takes_them(cache: Path, capsys: pytest.CaptureFixture[st
     (cache / "models--org--name" / "refs" / "main").write_text(COMMIT)
     for name in ("org/name", "hf://org/name:q4_1", "hf.co/org/name", "ORG/name:Q4_1"):
         assert listed("--no-speed", name)[0].startswith("org/name:Q4_1 ")
+    assert listed("--no-speed", f"org/name@{COMMIT}")[0].startswith("org/name:Q4_1 ")
+    assert listed("--no-speed", "org/name@main")[0].startswith("org/name:Q4_1 ")
     for name, message in (
+        ("org/name@v2", "org/name@v2 is not on this machine"),
+        ("org/name:Q8_0", "org/name:Q8_0 is not on this machine"),
         ("org/other", "org/other is not on this machine: `srt serve org/other` brings it"),
-        ("https://example.com/a.gguf?sig=secret", "https://example.com/a.gguf was not brought yet"),
+        ("https://example.com/a.gguf?sig=secret", "the very address https://example.com/a.gguf"),
     ):
         assert models.main([name]) == 1
         shown = capsys.readouterr().err

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import shutil
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -423,7 +424,9 @@ def test_without_the_server_only_the_very_address_counts(
         model_here(f"{other.url}/elsewhere/a.gguf?id=3")
 
 
-def test_a_model_in_several_files_of_another_server(other: Hub) -> None:
+def test_a_model_in_several_files_of_another_server(
+    other: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = {f"m-0000{i}-of-00002.gguf": LINKED + b"%d" % i for i in (1, 2)}
     other.repos[""].files |= parts
     here = model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1")
@@ -432,9 +435,35 @@ def test_a_model_in_several_files_of_another_server(other: Hub) -> None:
     other.asked.clear()
     assert model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1") == here
     assert [each.split()[0] for each in other.asked] == ["HEAD", "HEAD"]
+    assert here.name == "m"
+    assert model_here(f"{other.url}/elsewhere/m-00002-of-00002.gguf").model == str(
+        folder / "m-00002-of-00002.gguf"
+    )
+    (folder / "m-00002-of-00002.gguf").unlink()
+    with monkeypatch.context() as offline:
+        offline.setenv("HF_HUB_OFFLINE", "1")
+        with pytest.raises(ConfigError, match="was not brought before"):
+            model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1")
+    asked_for = []
+    monkeypatch.setattr("srt.hub.link.check_disk", lambda _, size, __: asked_for.append(size))
+    assert model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1") == here
+    assert asked_for == [len(LINKED) + 1]  # of what is not there
     del other.repos[""].files["m-00002-of-00002.gguf"]
     with pytest.raises(ConfigError, match="the server answered 404"):
         model_here(f"{other.url}/elsewhere/m-00001-of-00002.gguf?key=1")
+    with pytest.raises(ConfigError, match="more than 256 parts"):
+        model_here(f"{other.url}/elsewhere/m-00001-of-99999.gguf")
+
+
+def test_a_cache_of_somebody_else(other: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = model_here(f"{other.url}/elsewhere/a.gguf?signature=1")
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    assert model_here(f"{other.url}/elsewhere/a.gguf?signature=1") == here
+    assert model_here(f"{other.url}/elsewhere/a.gguf?signature=2") == here
 
 
 @pytest.mark.parametrize(
@@ -448,10 +477,11 @@ def test_a_model_in_several_files_of_another_server(other: Hub) -> None:
 def test_errors_hold_no_query(other: Hub, trouble: dict[str, Any], message: str) -> None:
     for name, value in trouble.items():
         setattr(other, name, value)
-    url = other.url.replace("http://", "http://me:secret@")
+    host = other.url.replace("http://", "http://me:secret@")
+    address = f"{host}/elsewhere/a.gguf?signature=secret"
     with pytest.raises(ConfigError, match=message) as caught:
-        model_here(f"{url}/elsewhere/a.gguf?signature=secret")
-    assert "secret" not in str(caught.value)
+        model_here(address)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_is_no_model_is_not_kept(other: Hub, tmp_path: Path) -> None:

@@ -203,6 +203,8 @@ def test_an_unknown_flag_has_a_suggestion(capsys: pytest.CaptureFixture[str]) ->
         (["--ctx-size", "8"], "--ctx-size ...; did you mean --max-total-tokens?"),
         (["-m", "x.gguf"], "arguments: -m ...; did you mean --model?"),
         (["--zzzz"], "arguments: --zzzz\n"),
+        (["--api", "secret"], "arguments: --api ..."),
+        (["https://me:secret@h/a.gguf?sig=secret"], "arguments: https://h/a.gguf\n"),
     ],
 )
 def test_what_follows_an_unknown_flag_is_not_shown(
@@ -286,6 +288,8 @@ def test_a_model_among_the_names_that_clients_use() -> None:
         with pytest.raises(ConfigError, match="looks like a model: put the model first"):
             read_settings(words, {}, "srt serve")
         assert read_settings(words, {}).args.model_names == ("a", model)
+        args = read_settings(words, {"SRT_MODEL": "smollm2"}, "srt serve").args
+        assert args.model_names == ("a", model)
 
 
 def test_print_config_shows_origins_and_no_keys(tmp_path: Path) -> None:
