@@ -51,7 +51,9 @@ def test_what_lies_here(cache: Path) -> None:
     assert all("context 8192, pool" in line for line in lines[:3])
 
 
-def test_names_as_serve_takes_them(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_as_serve_takes_them(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gguf = resolve_model("smollm2").path
     add(cache, "org/name", **{"x-Q4_1__gguf": gguf})
     (cache / "models--org--name" / "refs").mkdir()
@@ -60,6 +62,9 @@ def test_names_as_serve_takes_them(cache: Path, capsys: pytest.CaptureFixture[st
         assert listed("--no-speed", name)[0].startswith("org/name:Q4_1 ")
     assert listed("--no-speed", f"org/name@{COMMIT}")[0].startswith("org/name:Q4_1 ")
     assert listed("--no-speed", "org/name@main")[0].startswith("org/name:Q4_1 ")
+    (cache.parent / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(cache.parent)
+    assert listed("--no-speed", "hf://org/name")[0].startswith("org/name:Q4_1 ")
     for name, message in (
         ("org/name@v2", "org/name@v2 is not on this machine"),
         ("org/name:Q8_0", "org/name:Q8_0 is not on this machine"),
