@@ -161,9 +161,7 @@ def _of_repository(wanted: HubName) -> Iterator[Model]:
         found = [each for each in found if each == revision]
     for each in found:
         for model in _of_snapshot(each):
-            name = parse_name(
-                f"{HF}{model.name.removeprefix(HF)}"
-            )  # also where a folder is named so
+            name = parse_name(f"{HF}{model.name.removeprefix(HF)}")  # no folder of that name
             assert isinstance(name, HubName)
             is_label = wanted.variant.lower() in ("", name.variant.lower())
             if is_label and wanted.file in ("", name.file):
