@@ -45,7 +45,7 @@ serve: kernels
 	$(BIN)/python -m srt.launch $(ARGS)
 
 # Three groups at once (tests/conftest.py), in the files' order, which ends with short ones: on two
-# cores a sixth less time than two, as tests that wait leave a core idle. By default groups of many
+# cores a tenth less time than two, as tests that wait leave a core idle. By default groups of many
 # short tests would come before those of few long ones.
 test: setup kernels
 	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder $(ARGS)
