@@ -111,13 +111,13 @@ async def test_a_chat(chat_model: OpenAI) -> None:
 
 
 async def test_streams_end_like_whole_answers(text_model: OpenAI, chat_model: OpenAI) -> None:
-    long = msgspec.structs.replace(GREEDY, max_tokens=40, ignore_eos=True)  # no step has so many
+    # What has come when a busy reader looks is one part: so many do not come at once.
+    long = msgspec.structs.replace(GREEDY, max_tokens=160, ignore_eos=True)
     for backend, prompt in ((text_model, TEXT), (chat_model, CHAT)):
         whole = await backend.generate(prompt, long)
         parts = [part async for part in backend.stream(prompt, long)]
         assert parts[-1].text == whole.text and parts[-1].finish == whole.finish
-        # For a busy reader, all that has come is one part.
-        assert parts[-1].completion_tokens == 40 and len(parts) > 1
+        assert parts[-1].completion_tokens == 160 and len(parts) > 2
         assert all(part.finish is None for part in parts[:-1])
         assert all(b.text.startswith(a.text) for a, b in pairwise(parts))
 
