@@ -140,6 +140,7 @@ class SchedulerActor(Actor):
             partial(send_now, self._front),
             has_router=self.args.dp > 1,
             kv_events=kv_events,
+            warm_steps=self._warm_steps,
         )
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler(self._replica))
         self.receive(self._inbox, SchedulerMessage, self._on_message)
@@ -177,7 +178,8 @@ class SchedulerActor(Actor):
             self._reports.reset()
 
     def _load(self, threads: int | None) -> Executor:
-        return load_executor(self.args, threads)
+        executor, self._warm_steps = load_executor(self.args, threads)
+        return executor
 
     @property
     def has_progressed(self) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor, seeing
@@ -11,6 +11,7 @@ from scheduler_proc.grammar.store import Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
+from scheduler_proc.step_cost import TimedSteps
 from scheduler_proc.trace import RecordedScheduler
 from scheduler_proc.warm_up import warm_up
 from srt.args import ServerArgs
@@ -22,7 +23,14 @@ from srt.sizing import running_within
 log = logging.getLogger(__name__)
 
 
-def load_executor(args: ServerArgs, threads: int | None) -> Executor:
+class Loaded(NamedTuple):
+    """An executor with its model, and the steps that have warmed it up."""
+
+    executor: Executor
+    steps: TimedSteps
+
+
+def load_executor(args: ServerArgs, threads: int | None) -> Loaded:
     """The executor, with the model, warmed up; None: as many threads as there are cores."""
     options = ExecutorOptions(
         max_total_tokens=args.pool_tokens,
@@ -46,9 +54,10 @@ def load_executor(args: ServerArgs, threads: int | None) -> Executor:
         sees=args.limit_media > 0,
     )
     executor = make_executor(args.executor, resolve_model(args.model), options)
-    if args.step_timeout > 0:  # cold files and pages must not count
-        warm_up(executor, core_config(args, executor))
-    return executor
+    if args.step_timeout == 0:
+        return Loaded(executor, [])
+    # Cold files and pages must not count.
+    return Loaded(executor, warm_up(executor, core_config(args, executor)))
 
 
 def make_core(args: ServerArgs, replica: int, incarnation: int, executor: Executor) -> Scheduler:

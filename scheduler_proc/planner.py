@@ -19,7 +19,14 @@ from scheduler_proc.limits import NoTokenLeft
 from scheduler_proc.plan import Plan
 from scheduler_proc.req import Req
 from scheduler_proc.state import SchedulerState
-from scheduler_proc.step_target import MAX_SLICE_S, StepCosts, slice_beside, tokens_beside
+from scheduler_proc.step_target import (
+    MAX_SLICE_S,
+    NO_DECODES,
+    Beside,
+    StepCosts,
+    slice_beside,
+    tokens_beside,
+)
 from srt.wire.errors import BAD_REQUEST
 
 ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
@@ -41,7 +48,7 @@ class StepPlanner:
         )
         self._is_trials_turn = True
         self._admission_refused_at: int | None = None  # the forward step at which memory was short
-        self._num_decodes = 0  # of the last plan
+        self._beside = NO_DECODES  # prompts, in the last plan
         self._slice_s = 0.0  # that have been taken before the next step
         self._places_in_memory = 0  # reqs that ran then; 0 once all waiting reqs were admitted
 
@@ -58,16 +65,16 @@ class StepPlanner:
         config, costs = self._state.config, self.costs
         if config.media is None or not config.media.in_slices:
             return math.inf
-        if self._num_decodes == 0 or costs is None:
+        if self._beside.decodes == 0 or costs is None:
             return MAX_SLICE_S
         cut = [req.held for req in self._state.running.values() if _is_cut(req)]
         others = sum(held.prefill_len - held.kv_len for held in cut)
-        self._slice_s = slice_beside(costs, self._num_decodes, others, config.step_target_s)
+        self._slice_s = slice_beside(costs, self._beside, others, config.step_target_s)
         return self._slice_s
 
     def plan(self) -> Plan | None:
         """A step, or None if nothing can run now."""
-        self._num_decodes = 0
+        self._beside = NO_DECODES
         plan = self._plan()
         self._slice_s = 0.0
         return plan
@@ -123,10 +130,9 @@ class StepPlanner:
         """Plan the suspect's next tokens; none while others of it are being computed, or if it has
         to wait for memory, which others hold. Whether there are any."""
         budget = self._state.config.chunked_prefill_size
-        num_decodes = sum(not _is_cut(req) for req in self._others())
-        if num_decodes > 0 and self.costs is not None:  # which wait for this step
-            budget = self._tokens_beside(self.costs, num_decodes)
-        self._num_decodes = num_decodes
+        self._beside = Beside(sum(not _is_cut(req) for req in self._others()))
+        if self._beside.decodes > 0 and self.costs is not None:  # which wait for this step
+            budget = self._tokens_beside(self.costs)
         if suspect.residency is None:
             if self._may_admit():
                 self._admit(plan, budget, [suspect])
@@ -142,16 +148,23 @@ class StepPlanner:
     def _prefill_budget(self, plan: Plan) -> int:
         """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
         budget = whole = self._state.config.chunked_prefill_size
-        num_decodes = sum(row.num_known for row in plan.rows) + len(plan.deferred)
-        if num_decodes > 0 and self.costs is not None:
-            budget = self._tokens_beside(self.costs, num_decodes)
-        self._num_decodes = num_decodes
+        self._beside = self._beside_prompts(plan)
+        if self._beside.decodes > 0 and self.costs is not None:
+            budget = self._tokens_beside(self.costs)
         return min(budget, max(whole - plan.num_tokens - len(plan.deferred), whole // 8, 1))
 
-    def _tokens_beside(self, costs: StepCosts, num_decodes: int) -> int:
-        """Prompt tokens beside so many decodes, after what is encoded before them."""
+    def _beside_prompts(self, plan: Plan) -> Beside:
+        """What the plan has before prompts are added. Deferred reqs will guess about as many tokens
+        as in the step that runs."""
+        rows, deferred = plan.rows, plan.deferred
+        drafted = sum(len(row.draft) for row in rows)
+        drafted += sum(req.held.num_drafted for req in deferred)
+        return Beside(sum(row.num_known for row in rows) + len(deferred), drafted)
+
+    def _tokens_beside(self, costs: StepCosts) -> int:
+        """Prompt tokens beside the decodes, after what is encoded before them."""
         whole, target_s = self._state.config.chunked_prefill_size, self._state.config.step_target_s
-        return tokens_beside(costs, num_decodes, whole, target_s, self._slice_s)
+        return tokens_beside(costs, self._beside, whole, target_s, self._slice_s)
 
     def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
         """The next chunks of those that are partly prefilled; returns the tokens planned."""

@@ -10,13 +10,15 @@ from scheduler_proc.kv_events import KvEvents
 from scheduler_proc.pace import PaceMeter
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step_clock import StepClock
+from scheduler_proc.step_cost import TimedSteps
 from scheduler_proc.step_target import CostMeter
 from srt.wire.ring_messages import CacheEvents, Pace, ReplicaLoad, TokenizedReq
 
 
 class Reports:
     """Of one core, whose steps `clock` times. `send` sends to the front, which has a router if
-    `has_router`. The core itself is told what its steps cost."""
+    `has_router`. The core itself is told what its steps cost, at first by the steps that have
+    warmed up the executor. These say nothing of the pace: nobody has been served yet."""
 
     def __init__(
         self,
@@ -26,12 +28,14 @@ class Reports:
         *,
         has_router: bool,
         kv_events: KvEvents | None = None,
+        warm_steps: TimedSteps = (),
     ) -> None:
         self._core, self._clock, self._send = core, clock, send
         self._has_router, self._kv_events = has_router, kv_events
         self.pace = PaceMeter(core)
-        self._costs = CostMeter()
+        self._costs = CostMeter(warm_steps)
         self._cache = CacheNews(core)
+        self._tell_costs()
 
     def reset(self) -> None:
         """A new incarnation: nothing has come, and nobody has asked."""
@@ -68,11 +72,14 @@ class Reports:
             size, seconds = self._clock.steps.popleft()
             self.pace.stepped(size.tokens, seconds)
             self._costs.add(size, seconds)
-        costs = self._costs.news()
-        if costs is not None:
-            self._core.measure(costs)
+        self._tell_costs()
         pace = self.pace.report(time.monotonic(), at_once=at_once)
         if pace is not None:
             self._send(pace)
             if self._has_router:
                 self._send(self.pace.load(pace))
+
+    def _tell_costs(self) -> None:
+        costs = self._costs.news()
+        if costs is not None:
+            self._core.measure(costs)

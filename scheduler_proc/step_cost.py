@@ -4,11 +4,12 @@ Both come from a least-squares fit, so that what was measured at low load holds 
 guessed tokens add is fitted on its own.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 MEMORY_S = 20.0  # of busy time, after which a step counts 1/e of what it did
 MAX_SURPRISE = 8.0  # a step counts as at most this many times what it was expected to take
-FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
+FIRST_STEP = 0.05  # of a step is what the first one counts, and each of the warm-up
 DRAFTING_STEPS = 64  # after which one that drafts counts 1/e of what it did
 PRIOR_STEPS = 8.0  # that draft, as many count what is expected before there are any
 PRIOR_SUMS = 1.0, 3.75, 21.25  # of 1, drafted, drafted², by step: they draft 1, 2, 4 and 8 tokens
@@ -30,6 +31,7 @@ class StepSize(NamedTuple):
 
 
 NOTHING = StepSize()
+TimedSteps = Sequence[tuple[StepSize, float]]  # with their seconds
 
 
 class StepCost:
@@ -39,13 +41,14 @@ class StepCost:
         self._sums = [0.0] * 5  # of 1, tokens, seconds, tokens², tokens·seconds
         self._slope = 0.0  # when the steps were last of several sizes
 
-    def add(self, tokens: int, seconds: float, keep: float) -> None:
+    def add(self, tokens: int, seconds: float, keep: float, weight: float = 1.0) -> None:
         """Add a step; the earlier ones now count `keep` times what they did."""
         base_s, token_s = self.line()
         expected_s = base_s + token_s * tokens
         if expected_s > 0:  # a machine that stood still says nothing of the next step
             seconds = min(seconds, MAX_SURPRISE * expected_s)
-        weight = 1.0 if any(self._sums) else FIRST_STEP
+        else:
+            weight = FIRST_STEP
         new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
         sums = zip(self._sums, new, strict=True)
         self._sums = [keep * old + weight * value for old, value in sums]

@@ -16,12 +16,16 @@ from scheduler_proc.step_cost import (
     DraftCost,
     StepCost,
     StepSize,
+    TimedSteps,
 )
 
 # By default a step with prefills may last this many times one without. Both are estimates:
 # it leaves room for one that takes a tenth longer to be within four. Fewer would cost throughput: a
 # batch that begins takes more steps, each of which reads the weights for the few that decode.
 AUTO_STEPS = 3.6
+# Where most guesses are right, requests end so soon that few decode at once, and steps bounded by
+# these few would read the weights so often that a quarter of the throughput was lost.
+READS = 16
 MIN_SHARE = 128  # a prefill gets at least 1/128 of the whole budget, however slow steps are
 MIN_SLICE_S = 0.002  # of encoding, however slow steps are
 MAX_SLICE_S = 0.05  # where nobody decodes: a new request waits for that
@@ -45,27 +49,45 @@ class StepCosts(NamedTuple):
         """Seconds of a step in which this many rows decode and nothing else happens."""
         return self.base_s + rows * self.row_s
 
-
-def _left_s(costs: StepCosts, decodes: int, target_s: float) -> float:
-    """What these decodes leave of a target. 0 stands for AUTO_STEPS times what they take."""
-    decode_s = costs.decode_s(decodes)
-    return (target_s or AUTO_STEPS * decode_s) - decode_s
+    def drafts_s(self, drafted: int) -> float:
+        """The seconds that so many guesses add to a step."""
+        return self.drafting_s + drafted * self.draft_s if drafted > 0 else 0.0
 
 
-def slice_beside(costs: StepCosts, decodes: int, others: int, target_s: float) -> float:
-    """The seconds of encoding before a step of these decodes, for which so many other tokens wait:
-    what they leave of `target_s`, but half of what the decodes alone leave at least."""
-    left_s = _left_s(costs, decodes, target_s)
+class Beside(NamedTuple):
+    """What a step has besides prompts: rows that decode, and what they guess."""
+
+    decodes: int
+    drafted: int = 0
+
+    def left_s(self, costs: StepCosts, target_s: float) -> float:
+        """What this leaves of a target. 0 stands for AUTO_STEPS times what the rows take; where
+        they guess, for as many times what this takes, up to READS times what reading the weights
+        does. Of another target, guesses leave prompts half of what the rows leave at least."""
+        rows_s = costs.decode_s(self.decodes)
+        alone_s = rows_s + costs.drafts_s(self.drafted)
+        if target_s == 0.0:
+            with_guesses_s = min(AUTO_STEPS * alone_s, READS * costs.base_s)
+            return max((AUTO_STEPS - 1) * rows_s, with_guesses_s - alone_s)
+        return max((target_s - rows_s) / 2, target_s - alone_s)
+
+
+NO_DECODES = Beside(0)
+
+
+def slice_beside(costs: StepCosts, beside: Beside, others: int, target_s: float) -> float:
+    """The seconds of encoding before a step with these decodes, for which so many other tokens
+    wait: what they leave of `target_s`, but half of what the decodes alone leave at least."""
+    left_s = beside.left_s(costs, target_s)
     return max(MIN_SLICE_S, left_s / 2, left_s - others * costs.token_s)
 
 
 def tokens_beside(
-    costs: StepCosts, decodes: int, whole: int, target_s: float, slice_s: float = 0.0
+    costs: StepCosts, beside: Beside, whole: int, target_s: float, slice_s: float = 0.0
 ) -> int:
     """The prompt tokens for a step of `target_s` with these decodes, and `slice_s` of encoding
-    before it; at most the `whole` budget. A target of 0 stands for AUTO_STEPS times what it takes
-    without them."""
-    left_s = max(0.0, _left_s(costs, decodes, target_s) - slice_s)
+    before it; at most the `whole` budget. For a target of 0 see `Beside.left_s`."""
+    left_s = max(0.0, beside.left_s(costs, target_s) - slice_s)
     if left_s >= whole * costs.token_s:
         return whole
     return max(1, whole // MIN_SHARE, int(left_s / costs.token_s))
@@ -73,16 +95,21 @@ def tokens_beside(
 
 class CostMeter:
     """Learns the costs from steps, which it forgets with busy time only. Before there was a step of
-    decodes alone, a row counts as a token; so does a guess before one drafted beside decodes."""
+    decodes alone, a row counts as a token; so does a guess before one drafted beside decodes.
 
-    def __init__(self) -> None:
+    The steps of a warm-up, if there are any, are what is expected until requests have shown more:
+    they were few and small, on a machine that was busy with starting."""
+
+    def __init__(self, warm_steps: TimedSteps = ()) -> None:
         self._all = StepCost()
         self._decodes = StepCost()  # steps of these alone
         self._drafts = DraftCost()  # of steps of decodes that draft
         self._tokens = self._seconds = 0.0  # of all but decodes
         self._known: StepCosts | None = None
+        for size, seconds in warm_steps:
+            self.add(size, seconds, FIRST_STEP)
 
-    def add(self, size: StepSize, seconds: float) -> None:
+    def add(self, size: StepSize, seconds: float, weight: float = 1.0) -> None:
         """Add a step of one token at least. The pause of a machine that stood still says nothing
         about the next step."""
         base_s, row_s = self._decodes.line()
@@ -96,16 +123,17 @@ class CostMeter:
             surprise = MAX_SURPRISE if others else MAX_DECODES_SURPRISE
             seconds = min(seconds, surprise * expected_s)
         keep = math.exp(-seconds / MEMORY_S)
-        self._all.add(size.tokens, seconds, keep)
+        self._all.add(size.tokens, seconds, keep, weight)
         if others == 0:
             if size.drafted == 0:
-                self._decodes.add(size.decodes, seconds, keep)
+                self._decodes.add(size.decodes, seconds, keep, weight)
             elif decodes_s > 0.0:
                 self._drafts.add(size.drafted, seconds - decodes_s, decodes_s, keep)
             return
-        # However long the decodes of this one took, its tokens took some time.
-        rest_s = max(seconds - decodes_s - drafts_s, token_s / 2 * others)
-        weight = 1.0 if self._tokens else FIRST_STEP
+        # However long its decodes should have taken, its tokens took some of the time.
+        rest_s = max(seconds - decodes_s - drafts_s, seconds / 2 * others / size.tokens)
+        if self._tokens == 0.0:
+            weight = FIRST_STEP
         self._tokens = keep * self._tokens + weight * others
         self._seconds = keep * self._seconds + weight * rest_s
 

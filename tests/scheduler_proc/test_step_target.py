@@ -17,6 +17,7 @@ from scheduler_proc.step_target import (
     MAX_SLICE_S,
     MIN_SHARE,
     MIN_SLICE_S,
+    Beside,
     CostMeter,
     StepCosts,
     slice_beside,
@@ -33,30 +34,30 @@ STREAMS, PROMPTS, PROMPT = 8, 12, 300
 
 def test_the_tokens_that_fit_into_the_target() -> None:
     assert COSTS.decode_s(6) == pytest.approx(0.010)
-    assert tokens_beside(COSTS, 6, 512, 0.061) == 25
+    assert tokens_beside(COSTS, Beside(6), 512, 0.061) == 25
     assert AUTO_STEPS == 3.6
-    assert tokens_beside(COSTS, 7, 512, 0.0) == int(2.6 * 11 / 2)
+    assert tokens_beside(COSTS, Beside(7), 512, 0.0) == int(2.6 * 11 / 2)
 
 
 def test_never_more_than_the_whole_budget_nor_less_than_its_smallest_part() -> None:
-    assert tokens_beside(COSTS, 6, 512, 60.0) == 512
-    assert tokens_beside(COSTS, 6, 512, 0.001) == 512 // MIN_SHARE
-    assert tokens_beside(COSTS, 6, 8, 0.001) == 1
-    assert tokens_beside(StepCosts(0.01, 0.001, 0.0, 0.0), 6, 512, 0.0) == 512
+    assert tokens_beside(COSTS, Beside(6), 512, 60.0) == 512
+    assert tokens_beside(COSTS, Beside(6), 512, 0.001) == 512 // MIN_SHARE
+    assert tokens_beside(COSTS, Beside(6), 8, 0.001) == 1
+    assert tokens_beside(StepCosts(0.01, 0.001, 0.0, 0.0), Beside(6), 512, 0.0) == 512
 
 
 @pytest.mark.parametrize(("others", "slice_s"), [(0, 0.050), (10, 0.030), (25, 0.025)])
 def test_what_is_encoded_and_the_step_after_it_fit_into_the_target(
     others: int, slice_s: float
 ) -> None:
-    assert slice_beside(COSTS, 6, others, 0.060) == pytest.approx(slice_s)
-    assert tokens_beside(COSTS, 6, 512, 0.061, 0.010) == 20
+    assert slice_beside(COSTS, Beside(6), others, 0.060) == pytest.approx(slice_s)
+    assert tokens_beside(COSTS, Beside(6), 512, 0.061, 0.010) == 20
 
 
 def test_a_slice_is_never_nothing_nor_are_the_tokens_after_it() -> None:
-    assert tokens_beside(COSTS, 6, 512, 0.061, 1.0) == 512 // MIN_SHARE
-    assert slice_beside(COSTS, 6, 0, 0.001) == MIN_SLICE_S
-    assert slice_beside(COSTS, 6, 0, 0.0) == pytest.approx(2.6 * 0.010)
+    assert tokens_beside(COSTS, Beside(6), 512, 0.061, 1.0) == 512 // MIN_SHARE
+    assert slice_beside(COSTS, Beside(6), 0, 0.001) == MIN_SLICE_S
+    assert slice_beside(COSTS, Beside(6), 0, 0.0) == pytest.approx(2.6 * 0.010)
 
 
 def test_slices_and_prompts_share_what_the_decodes_leave() -> None:
@@ -93,6 +94,48 @@ def test_what_encodes_whole_parts_takes_no_time_from_prompts() -> None:
     for _ in range(3):
         driver.step()
     assert driver.core._planner.take_slice() == math.inf
+
+
+def test_guesses_make_room_for_prompts() -> None:
+    """Until a step takes as long as sixteen times what reading the weights does."""
+    costs = COSTS._replace(drafting_s=0.001)
+    without_s = costs.decode_s(2) + costs.drafts_s(2)
+    assert without_s == pytest.approx(0.011)
+    assert tokens_beside(costs, Beside(2, 2), 512, 0.0) == int((AUTO_STEPS - 1) * 0.011 / 0.002)
+    assert tokens_beside(costs, Beside(2, 20), 512, 0.0) == int((16 * 0.004 - 0.047) / 0.002)
+    # What the rows leave without guesses remains, and of one's own target half of it.
+    assert tokens_beside(costs, Beside(2, 200), 512, 0.0) == int(2.6 * 0.006 / 0.002)
+    assert tokens_beside(costs, Beside(2, 20), 512, 0.060) == int(0.054 / 2 / 0.002)
+    assert tokens_beside(costs, Beside(2, 2), 512, 0.060) == int(0.049 / 0.002)
+
+
+def test_guesses_that_are_expected_count_before_prompts_are_planned() -> None:
+    driver = Driver(max_total_tokens=4000, chunked_prefill_size=100, speculative="own", lag=1)
+    driver.core.measure(COSTS)
+    driver.add("stream", [1, 2, 3] * 20, 60)
+    planner, seen = driver.core._planner, set[Beside]()
+    while driver.core.has_work:
+        driver.step()
+        seen.add(planner._beside)
+    assert max(beside.drafted for beside in seen) > 0
+    assert all(beside.drafted == 0 for beside in seen if beside.decodes == 0)
+
+
+def test_what_a_warm_up_has_shown_holds_until_there_is_more() -> None:
+    """However wrong: other processes may have started beside it."""
+    warm = [(StepSize(1, 0), 0.005), (StepSize(0, 32), 0.320), (StepSize(8, 0), 0.012)]
+    meter = CostMeter(warm)
+    costs = meter.news()
+    assert costs == pytest.approx(StepCosts(0.004, 0.001, 0.010, 0.010), rel=0.01)
+    meter.add(StepSize(0, 400), 0.800)
+    costs = meter.news()
+    assert costs is not None
+    assert costs.token_s == pytest.approx(0.002, rel=0.05)
+    for _ in range(20):
+        meter.add(StepSize(4, 0), 0.016)
+    costs = meter.news()
+    assert costs is not None
+    assert costs.decode_s(4) == pytest.approx(0.016, rel=0.05)
 
 
 def test_costs_are_learned_from_steps_of_both_kinds() -> None:

@@ -1,0 +1,86 @@
+"""The steps before the first request, and what the core learns from them."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.reports import Reports
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
+from scheduler_proc.step_clock import StepClock
+from scheduler_proc.step_cost import StepSize
+from scheduler_proc.warm_up import MAX_S, PROMPT, ROWS, warm_up
+from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor
+
+SIZES = {
+    StepSize(0, 1, 0): 0.006,
+    StepSize(1, 0, 0): 0.005,
+    StepSize(0, ROWS * PROMPT, 0): 0.032,
+    StepSize(ROWS, 0, 0): 0.012,
+}
+
+
+class Slow(FakeExecutor):
+    """Each step takes what SIZES says times the next of `factors`; the clock is its own."""
+
+    def __init__(self, factors: Iterator[float], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(64, 64)
+        self._factors, self._now = factors, 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self._now)
+
+    def run(self, batch: ForwardBatch) -> StepResult:
+        is_decode = batch.num_tokens == len(batch.sample_tokens) and batch.positions[0] > 0
+        rows = len(batch.qo_indptr) - 1
+        size = StepSize(rows, 0, 0) if is_decode else StepSize(0, batch.num_tokens, 0)
+        self._now += SIZES[size] * next(self._factors)
+        return super().run(batch)
+
+
+def config(**limits: Any) -> SchedulerConfig:
+    return replace(SchedulerConfig(64, 64, VOCAB), **limits)
+
+
+def test_one_step_of_each_size_is_told_the_faster_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors = iter([9.0, 9.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0])
+    executor = Slow(factors, monkeypatch)
+    assert dict(warm_up(executor, config())) == pytest.approx(SIZES)
+    assert executor.steps == 8
+
+
+def test_a_slow_model_is_warmed_up_once_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(iter([40.0] * 8), monkeypatch)
+    assert {size for size, _ in warm_up(slow, config())} == set(SIZES)
+    assert slow.steps == 4
+    slowest = Slow(iter([MAX_S / 0.005] * 8), monkeypatch)
+    warm_up(slowest, config())
+    assert slowest.steps == 1
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_running_requests": 1},
+        {"max_total_tokens": 8},
+        {"chunked_prefill_size": 3},
+        {"context_len": PROMPT + 2},
+    ],
+)
+def test_small_limits_are_kept(limits: dict[str, int]) -> None:
+    executor = FakeExecutor(64, 64)
+    assert warm_up(executor, config(**limits))
+    assert executor.steps >= 8
+
+
+def test_the_core_knows_what_steps_cost_before_the_first_request() -> None:
+    core = Scheduler(config())
+    Reports(
+        core, StepClock(), lambda message: None, has_router=False, warm_steps=list(SIZES.items())
+    )
+    costs = core.costs
+    assert costs is not None
+    assert costs.decode_s(ROWS) == pytest.approx(0.012, rel=0.01)
+    assert costs.token_s == pytest.approx(0.001, rel=0.2)
