@@ -54,9 +54,6 @@ def load_executor(args: ServerArgs, threads: int | None) -> Loaded:
         sees=args.limit_media > 0,
     )
     executor = make_executor(args.executor, resolve_model(args.model), options)
-    if args.step_timeout == 0:
-        return Loaded(executor, [])
-    # Cold files and pages must not count.
     return Loaded(executor, warm_up(executor, core_config(args, executor)))
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 MEMORY_S = 20.0  # of busy time, after which a step counts 1/e of what it did
 MAX_SURPRISE = 8.0  # a step counts as at most this many times what it was expected to take
-FIRST_STEP = 0.05  # of a step is what the first one counts, and each of the warm-up
+FIRST_STEP = 0.05  # of a step is what one counts before which nothing is known: it may be cold
 DRAFTING_STEPS = 64  # after which one that drafts counts 1/e of what it did
 PRIOR_STEPS = 8.0  # that draft, as many count what is expected before there are any
 PRIOR_SUMS = 1.0, 3.75, 21.25  # of 1, drafted, drafted², by step: they draft 1, 2, 4 and 8 tokens
@@ -53,6 +53,12 @@ class StepCost:
         sums = zip(self._sums, new, strict=True)
         self._sums = [keep * old + weight * value for old, value in sums]
         self._fit_slope()
+
+    def scale(self, factor: float) -> None:
+        """All steps so far took so many times as long."""
+        count, tokens, seconds, squares, products = self._sums
+        self._sums = [count, tokens, factor * seconds, squares, factor * products]
+        self._slope *= factor
 
     @property
     def mean_s(self) -> float:

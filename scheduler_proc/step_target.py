@@ -25,7 +25,7 @@ from scheduler_proc.step_cost import (
 AUTO_STEPS = 3.6
 # Where most guesses are right, requests end so soon that few decode at once, and steps bounded by
 # these few would read the weights so often that a quarter of the throughput was lost.
-READS = 16
+READS = 20
 MIN_SHARE = 128  # a prefill gets at least 1/128 of the whole budget, however slow steps are
 MIN_SLICE_S = 0.002  # of encoding, however slow steps are
 MAX_SLICE_S = 0.05  # where nobody decodes: a new request waits for that
@@ -97,8 +97,9 @@ class CostMeter:
     """Learns the costs from steps, which it forgets with busy time only. Before there was a step of
     decodes alone, a row counts as a token; so does a guess before one drafted beside decodes.
 
-    The steps of a warm-up, if there are any, are what is expected until requests have shown more:
-    they were few and small, on a machine that was busy with starting."""
+    The steps of a warm-up, if there are any, are what is expected until requests have shown more.
+    They were few and small, on a machine that was busy with starting, and all the slower for it:
+    before there was a step of decodes alone since, what others take tells how much."""
 
     def __init__(self, warm_steps: TimedSteps = ()) -> None:
         self._all = StepCost()
@@ -106,8 +107,12 @@ class CostMeter:
         self._drafts = DraftCost()  # of steps of decodes that draft
         self._tokens = self._seconds = 0.0  # of all but decodes
         self._known: StepCosts | None = None
-        for size, seconds in warm_steps:
+        self._is_sure = True  # of what decodes take
+        self._unsure = 0  # steps that have told of it since the warm-up
+        # Decodes first: they tell what part of the others is no token's.
+        for size, seconds in sorted(warm_steps, key=lambda step: step[0].others):
             self.add(size, seconds, FIRST_STEP)
+        self._is_sure = not warm_steps
 
     def add(self, size: StepSize, seconds: float, weight: float = 1.0) -> None:
         """Add a step of one token at least. The pause of a machine that stood still says nothing
@@ -120,22 +125,39 @@ class CostMeter:
         others = size.others
         expected_s = decodes_s + drafts_s + token_s * others
         if expected_s > 0.0 and (token_s > 0.0 or others == 0):
-            surprise = MAX_SURPRISE if others else MAX_DECODES_SURPRISE
+            is_wild = others > 0 or not self._is_sure
+            surprise = MAX_SURPRISE if is_wild else MAX_DECODES_SURPRISE
             seconds = min(seconds, surprise * expected_s)
+            if not self._is_sure and 0 < size.decodes < size.tokens:
+                decodes_s *= self._correct_decodes(seconds / expected_s)
         keep = math.exp(-seconds / MEMORY_S)
         self._all.add(size.tokens, seconds, keep, weight)
         if others == 0:
             if size.drafted == 0:
                 self._decodes.add(size.decodes, seconds, keep, weight)
+                self._is_sure = True
             elif decodes_s > 0.0:
                 self._drafts.add(size.drafted, seconds - decodes_s, decodes_s, keep)
             return
-        # However long its decodes should have taken, its tokens took some of the time.
-        rest_s = max(seconds - decodes_s - drafts_s, seconds / 2 * others / size.tokens)
+        # However long its decodes should have taken, its tokens took some of the time. Half of what
+        # is expected of them, but a wrong expectation must not hold itself up.
+        least_s = seconds / 2 * others / size.tokens
         if self._tokens == 0.0:
             weight = FIRST_STEP
+        else:
+            least_s = min(least_s, token_s / 2 * others)
+        rest_s = max(seconds - decodes_s - drafts_s, least_s)
         self._tokens = keep * self._tokens + weight * others
         self._seconds = keep * self._seconds + weight * rest_s
+
+    def _correct_decodes(self, surprise: float) -> float:
+        """A step with other things than decodes took so many times what was expected. So did its
+        decodes, as far as is known: the mean of what such steps say is expected from now on.
+        Returns how many times as long that is."""
+        self._unsure += 1
+        factor = 1.0 + (surprise - 1.0) / (self._unsure + FIRST_STEP)
+        self._decodes.scale(factor)
+        return factor
 
     def news(self) -> StepCosts | None:
         """The costs, if they are known and differ from those reported last."""

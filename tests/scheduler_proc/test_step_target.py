@@ -17,6 +17,7 @@ from scheduler_proc.step_target import (
     MAX_SLICE_S,
     MIN_SHARE,
     MIN_SLICE_S,
+    READS,
     Beside,
     CostMeter,
     StepCosts,
@@ -30,6 +31,16 @@ from tests.scheduler_proc.fake_executor import FakeExecutor
 
 COSTS = StepCosts(base_s=0.004, row_s=0.001, token_s=0.002, draft_s=0.002)
 STREAMS, PROMPTS, PROMPT = 8, 12, 300
+
+
+def seconds_of(size: StepSize) -> float:
+    """What a step takes by COSTS, if that is not all it takes."""
+    others_s = COSTS.token_s * size.others + COSTS.drafts_s(size.drafted)
+    return (
+        COSTS.base_s * (size.decodes == 0)
+        + COSTS.decode_s(size.decodes) * (size.decodes > 0)
+        + others_s
+    )
 
 
 def test_the_tokens_that_fit_into_the_target() -> None:
@@ -97,12 +108,12 @@ def test_what_encodes_whole_parts_takes_no_time_from_prompts() -> None:
 
 
 def test_guesses_make_room_for_prompts() -> None:
-    """Until a step takes as long as sixteen times what reading the weights does."""
+    """Until a step takes as long as READS times what reading the weights does."""
     costs = COSTS._replace(drafting_s=0.001)
     without_s = costs.decode_s(2) + costs.drafts_s(2)
     assert without_s == pytest.approx(0.011)
     assert tokens_beside(costs, Beside(2, 2), 512, 0.0) == int((AUTO_STEPS - 1) * 0.011 / 0.002)
-    assert tokens_beside(costs, Beside(2, 20), 512, 0.0) == int((16 * 0.004 - 0.047) / 0.002)
+    assert tokens_beside(costs, Beside(2, 20), 512, 0.0) == int((READS * 0.004 - 0.047) / 0.002)
     # What the rows leave without guesses remains, and of one's own target half of it.
     assert tokens_beside(costs, Beside(2, 200), 512, 0.0) == int(2.6 * 0.006 / 0.002)
     assert tokens_beside(costs, Beside(2, 20), 512, 0.060) == int(0.054 / 2 / 0.002)
@@ -123,7 +134,7 @@ def test_guesses_that_are_expected_count_before_prompts_are_planned() -> None:
 
 def test_what_a_warm_up_has_shown_holds_until_there_is_more() -> None:
     """However wrong: other processes may have started beside it."""
-    warm = [(StepSize(1, 0), 0.005), (StepSize(0, 32), 0.320), (StepSize(8, 0), 0.012)]
+    warm = [(StepSize(1, 0), 0.005), (StepSize(0, 32), 0.324), (StepSize(8, 0), 0.012)]
     meter = CostMeter(warm)
     costs = meter.news()
     assert costs == pytest.approx(StepCosts(0.004, 0.001, 0.010, 0.010), rel=0.01)
@@ -136,6 +147,42 @@ def test_what_a_warm_up_has_shown_holds_until_there_is_more() -> None:
     costs = meter.news()
     assert costs is not None
     assert costs.decode_s(4) == pytest.approx(0.016, rel=0.05)
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("size", [StepSize(8, 60), StepSize(8, 0, 8), StepSize(8, 60, 8)], ids=str)
+def test_a_warm_up_is_corrected_where_no_step_has_decodes_alone(
+    factor: float, size: StepSize
+) -> None:
+    warm = [StepSize(1), StepSize(0, 32), StepSize(8)]
+    meter, rng = CostMeter([(each, factor * seconds_of(each)) for each in warm]), random.Random(0)
+    for _ in range(300):
+        meter.add(size, rng.uniform(0.9, 1.1) * seconds_of(size))
+    learned = meter.news()
+    assert learned is not None
+    assert learned.decode_s(8) == pytest.approx(
+        COSTS.decode_s(8), rel=0.55 if size.drafted else 0.3
+    )
+    if size.others > 0:
+        assert tokens_beside(learned, Beside(8), 512, 0.0) == pytest.approx(15, abs=6)
+
+
+@pytest.mark.parametrize("share", [1.1, 1.3, 2.0])
+def test_prompts_that_take_a_small_part_of_a_step_do_not_come_to_look_dear(share: float) -> None:
+    costs = StepCosts(base_s=0.020, row_s=0.0001, token_s=0.0001, draft_s=0.0001)
+    meter, target_s = CostMeter(), share * costs.decode_s(4)
+    for decodes in range(1, 9):
+        meter.add(StepSize(decodes), costs.decode_s(decodes))
+    meter.add(StepSize(0, 300), costs.base_s + 300 * costs.token_s)
+    learned = None
+    for _ in range(1000):
+        meter.add(StepSize(4), costs.decode_s(4))
+        learned = meter.news() or learned
+        assert learned is not None
+        others = tokens_beside(learned, Beside(4), 512, target_s)
+        meter.add(StepSize(4, others), costs.decode_s(4) + others * costs.token_s)
+    right = tokens_beside(costs, Beside(4), 512, target_s)
+    assert others == pytest.approx(right, rel=0.1, abs=1)
 
 
 def test_costs_are_learned_from_steps_of_both_kinds() -> None:
