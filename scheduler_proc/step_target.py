@@ -32,6 +32,7 @@ MAX_SLICE_S = 0.05  # where nobody decodes: a new request waits for that
 # A step without prompts counts as at most this many times what it was expected to take. What drafts
 # cost is a difference of two such figures, and one step that stood still would decide it for long.
 MAX_DECODES_SURPRISE = 1.5
+UNSURE_STEPS = 8  # with guesses, for which that does not hold after a warm-up
 NEWS = 0.05  # by how much a figure has to change to be handed on
 
 
@@ -99,7 +100,9 @@ class CostMeter:
 
     The steps of a warm-up, if there are any, are what is expected until requests have shown more.
     They were few and small, on a machine that was busy with starting, and all the slower for it:
-    before there was a step of decodes alone since, what others take tells how much."""
+    before there was a step of decodes alone since, what others take tells how much. Where all have
+    prompts and as many decodes, that does not tell decodes from prompts well: then a share of what
+    was wrong remains."""
 
     def __init__(self, warm_steps: TimedSteps = ()) -> None:
         self._all = StepCost()
@@ -125,8 +128,8 @@ class CostMeter:
         others = size.others
         expected_s = decodes_s + drafts_s + token_s * others
         if expected_s > 0.0 and (token_s > 0.0 or others == 0):
-            is_wild = others > 0 or not self._is_sure
-            surprise = MAX_SURPRISE if is_wild else MAX_DECODES_SURPRISE
+            is_new = not self._is_sure and self._unsure < UNSURE_STEPS
+            surprise = MAX_SURPRISE if others > 0 or is_new else MAX_DECODES_SURPRISE
             seconds = min(seconds, surprise * expected_s)
             if not self._is_sure and 0 < size.decodes < size.tokens:
                 decodes_s *= self._correct_decodes(seconds / expected_s)
