@@ -183,11 +183,13 @@ async def test_a_machine_without_a_process_left(
 async def test_a_child_that_stands_still_is_given_up(
     forker: Forker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizer_proc.readers, "WALL_S", -1.0)
-    monkeypatch.setattr(tokenizer_proc.readers, "CPU_S", 0.25)
     reader = reader_of(forker, "")
     await reader.read(text())
-    os.kill(reader.pid, signal.SIGSTOP)
+    monkeypatch.setattr(tokenizer_proc.readers, "WALL_S", -1.0)
+    monkeypatch.setattr(tokenizer_proc.readers, "CPU_S", 0.25)
+    child = reader.pid
+    assert child > 0  # 0 would be this process and all that runs the tests
+    os.kill(child, signal.SIGSTOP)
     error = error_of(await reader.read(text()))
     assert error.retryable and reader.pid == 0
 
