@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.kernel_calls import Operations
+from bench.kernel_steps import fill_pool
 from bench.roofline import Call, Measured, Runner, Work, copies_of
-from scheduler_proc.kernels.library import Batch, Format, Layer, Model
+from scheduler_proc.executor.native_pool import KVPool, pool_dtype
+from scheduler_proc.kernels.library import Batch, Layer, Model
 from scheduler_proc.models.config import DecoderConfig
 from tests.scheduler_proc.ragged import indptr, int32
 
@@ -32,7 +34,7 @@ class Shape(NamedTuple):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one slot's keys and values in one layer, in float16."""
+        """Bytes of one slot's keys and values in one layer, of 16 bits."""
         return 2 * 2 * self.kv_heads * self.head_dim
 
 
@@ -99,21 +101,21 @@ CASES = (
 
 
 class Pool:
-    """Float16 keys and values of a few layers, filled."""
+    """Keys and values of a few layers as the level holds them by default, filled."""
 
-    def __init__(self, shape: Shape, layers: int, slots: int) -> None:
+    def __init__(self, shape: Shape, layers: int, slots: int, isa: str) -> None:
         rng = np.random.default_rng(0)
         self.shape = shape
-        self.values = np.empty((layers, 2, slots, shape.kv_heads, shape.head_dim), np.float16)
-        self.values[:] = rng.standard_normal(shape.head_dim)
+        dtype = pool_dtype("auto", exact=False, quantized=True, isa=isa)
+        self.memory = KVPool((layers, 2, slots, shape.kv_heads, shape.head_dim), dtype)
+        fill_pool(self.memory)
         self.layers: Array[Layer] = (Layer * layers)()
-        for layer, part in zip(self.layers, self.values, strict=True):
-            layer.k_pool, layer.v_pool = part[0].ctypes.data, part[1].ctypes.data
+        self.memory.attach(self.layers)
         self.model = Model(
             num_layers=layers,
             **shape._asdict(),
             num_slots=slots,
-            kv_format=Format.F16,
+            kv_format=self.memory.format,
             attn_scale=shape.head_dim**-0.5,
         )
         self._orders = (np.arange(slots), rng.permutation(slots))
@@ -135,7 +137,7 @@ def attention_rows(
     if not cases:
         return
     shape = Shape(config.heads, config.kv_heads, config.head_dim)
-    pool = Pool(shape, POOL_LAYERS, POOL_SLOTS)
+    pool = Pool(shape, POOL_LAYERS, POOL_SLOTS, operations.isa)
     for case in cases:
         timing = runner.time(_calls(operations, pool, case))
         yield Measured(case.name, timing, case.work(shape))
@@ -143,7 +145,7 @@ def attention_rows(
 
 def smallest_attention(operations: Operations) -> Call:
     """One token that sees itself, with one head."""
-    return _calls(operations, Pool(Shape(1, 1, 64), 1, 1), Case(1, 1))[0]
+    return _calls(operations, Pool(Shape(1, 1, 64), 1, 1, operations.isa), Case(1, 1))[0]
 
 
 def _calls(operations: Operations, pool: Pool, case: Case) -> list[Call]:

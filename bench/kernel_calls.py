@@ -19,7 +19,7 @@ class Operations:
     """A thread pool with the kernels of one level. `activations` is as for the native executor."""
 
     def __init__(self, library: Library, threads: int, isa: str, activations: str = "auto") -> None:
-        self.library = library
+        self.library, self.isa = library, isa
         bits = ACTIVATION_BITS[activations]
         self._pool = library.created(library.c.srt_pool_create(threads, isa.encode(), bits))
 

@@ -9,6 +9,7 @@ import numpy as np
 from bench.roofline import Peaks, Runner, Timing, number, percent, warm_up
 from scheduler_proc.batch import ForwardBatch
 from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.executor.native_pool import KVPool
 from scheduler_proc.models.config import DecoderConfig
 from tests.scheduler_proc.ragged import Row, make_batch
 
@@ -81,7 +82,7 @@ def step_rows(
     executor: NativeExecutor, config: DecoderConfig, runner: Runner
 ) -> Iterator[MeasuredStep]:
     """The steps that were asked for."""
-    fill_pool(executor)
+    fill_pool(executor._pool)
     for step in STEPS:
         if runner.wants(step.name):
             calls = [partial(executor.run, step.batch(executor.vocab_size))]
@@ -93,10 +94,13 @@ def step_rows(
             yield MeasuredStep(step, timing, mean, step_work(executor, config, step))
 
 
-def fill_pool(executor: NativeExecutor) -> None:
+def fill_pool(pool: KVPool) -> None:
     """Pages that were never written are all the same page of zeros, which is read too fast."""
-    values = executor._pool.values
-    values[:] = np.random.default_rng(0).standard_normal(values.shape[-1])
+    numbers = np.random.default_rng(0).standard_normal(pool.elements.shape[-1])
+    if pool.scales is not None:
+        numbers = np.rint(1000 * numbers)
+        pool.scales[:] = 1e-3
+    pool.elements[:] = numbers
 
 
 def step_work(executor: NativeExecutor, config: DecoderConfig, step: Step) -> StepWork:

@@ -42,7 +42,7 @@ class TokenRow(NamedTuple):
 def token_rows(executor: NativeExecutor, threads: int, repeat: int) -> Iterator[TokenRow]:
     """Rows of two tokens and more, of medians over `repeat` turns."""
     clock = time.thread_time if threads == 1 else time.perf_counter
-    fill_pool(executor)
+    fill_pool(executor._pool)
     counts = [*range(1, MOST_TOKENS + 1), PREFILL]
     steps = {
         count: Step("", 1, count + (CONTEXT if count <= MOST_TOKENS else 0), extend=count)

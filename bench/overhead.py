@@ -64,7 +64,7 @@ def engine_step_s(rows: int) -> float:
     files = resolve_model(DEFAULT_MODEL)
     step = Step("decode", rows, PROMPT_WORDS + (SHORT + LONG) // 2)
     with closing(NativeExecutor(files, max_total_tokens=SLOTS)) as executor:
-        fill_pool(executor)
+        fill_pool(executor._pool)
         batch = step.batch(executor.vocab_size)
         seconds = []
         for _ in range(ENGINE_STEPS):

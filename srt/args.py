@@ -46,7 +46,7 @@ _NATIVE = {
     "device": ("cpu",),
     "model_impl": ("auto", "srt"),
     "dtype": ("auto",),
-    "kv_cache_dtype": ("auto", "float16", "float32"),
+    "kv_cache_dtype": ("auto", "float16", "float32", "int16"),
     "attention_backend": ("auto",),
 }
 

@@ -127,6 +127,9 @@ def _bytes_of(args: ServerArgs, sizes: ModelSizes) -> tuple[int, int]:
         width = 2 if args.dtype in ("bfloat16", "float16") else 4
         of_pool = 1 if args.kv_cache_dtype == "fp8_e4m3" else width
         return sizes.float32_bytes * width // 4, sizes.kv_values * of_pool
-    has_wide_pool = args.exact or args.kv_cache_dtype == "float32"
     weights = sizes.float32_bytes if args.exact else sizes.weight_bytes
-    return weights, sizes.kv_values * (4 if has_wide_pool else 2)
+    if args.exact or args.kv_cache_dtype == "float32":
+        return weights, 4 * sizes.kv_values
+    # What "auto" means depends on the processor: the larger of its two.
+    scales = 0 if args.kv_cache_dtype == "float16" else 4 * sizes.kv_heads
+    return weights, 2 * sizes.kv_values + scales

@@ -8,29 +8,31 @@ runs on torch, between two steps and with as many threads: the engine's sleep.
 import math
 from collections.abc import Sequence
 from ctypes import byref, c_double, c_float
-from threading import Thread
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 import numpy as np
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, Samples, StepResult
 from scheduler_proc.executor.base import MediaFacts
 from scheduler_proc.executor.media_store import MediaStore, tokens_of
+from scheduler_proc.executor.native_pool import KVPool, pool_dtype
 from scheduler_proc.kernels.library import (
     NUM_PHASES,
     Batch,
-    Format,
     Library,
     Model,
-    huge_memory,
     load,
     pointer,
-    populate,
 )
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.excerpt import FirstLayers
-from scheduler_proc.models.packed import Packing, native_attn_scale, pack_model, pool_shape
+from scheduler_proc.models.packed import (
+    Packing,
+    has_quantized_queries,
+    native_attn_scale,
+    pack_model,
+    pool_shape,
+)
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
 from srt.machine import usable_cpus
@@ -40,9 +42,6 @@ from srt.wire.media import MediaItem
 if TYPE_CHECKING:
     from scheduler_proc.models.vision.base import VisionModel
 
-KV_DTYPES = {"float16": (Format.F16, np.float16), "float32": (Format.F32, np.float32)}
-# The first of the pool, for which memory is taken at once.
-_READY_SLOTS = 32768
 ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}
 
 
@@ -79,15 +78,17 @@ class NativeExecutor:
         if num_layers is not None:
             checkpoint = FirstLayers(checkpoint, num_layers)
         config = checkpoint.config
-        self.dtype: object = _kv_dtype(kv_dtype, exact)
         self.vocab_size = config.vocab_size
         self.context_len = config.context_len
         self.max_total_tokens = max_total_tokens
         self.share_prefixes = share_prefixes
-        self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
         has_tiles = self._library.has_tiles(isa)
         activation_bits = _activation_bits(activations, exact, has_tiles)
         choice = Packing(quantization, exact, tiles=has_tiles)
+        quantized = has_quantized_queries(checkpoint, choice)
+        dtype = pool_dtype(kv_dtype, exact, quantized, isa or self._library.isa())
+        self.dtype: object = dtype
+        self._pool = KVPool(pool_shape(config, max_total_tokens), dtype)
         self._weights = pack_model(checkpoint, self._library, choice)
         self._pool.attach(self._weights.layers)
         model = Model(
@@ -99,7 +100,7 @@ class NativeExecutor:
             intermediate=config.intermediate,
             vocab=config.vocab_size,
             num_slots=max_total_tokens,
-            kv_format=KV_DTYPES[str(self.dtype)][0],
+            kv_format=self._pool.format,
             activation_bits=activation_bits,
             rms_eps=config.rms_eps,
             attn_scale=native_attn_scale(config),
@@ -303,14 +304,6 @@ def _media_store(vision: "VisionModel", hidden: int, threads: int) -> MediaStore
     return MediaStore(hidden, vision.num_parts, vision.encode, join, torch_slices())
 
 
-def _kv_dtype(name: str, exact: bool) -> str:
-    if name == "auto":
-        return "float32" if exact else "float16"
-    if name not in KV_DTYPES:
-        raise ConfigError(f"KV dtype {name!r} is not one of auto, {', '.join(KV_DTYPES)}")
-    return name
-
-
 def _activation_bits(name: str, exact: bool, has_tiles: bool) -> int:
     if name not in ACTIVATION_BITS:
         raise ConfigError(f"--activations {name} is not one of {', '.join(ACTIVATION_BITS)}")
@@ -322,27 +315,3 @@ def _activation_bits(name: str, exact: bool, has_tiles: bool) -> int:
             "quantises them"
         )
     return ACTIVATION_BITS[name]
-
-
-class _KVMemory:
-    """The pool: [layers, K and V, slots, kv_heads, head_dim].
-
-    Huge pages, where the system grants them on request: slots of a request may lie anywhere. The
-    pages of the slots that are taken first are asked for while the model is loaded, so that the
-    first prompts do not wait for them; the others when they are written.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        self.format, element = KV_DTYPES[dtype]
-        self.num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(element).itemsize
-        self.values = huge_memory(self.num_bytes).view(element).reshape(shape)
-        row_bytes = self.values[0, 0].nbytes  # K or V of a layer
-        first = min(shape[2], _READY_SLOTS) * (row_bytes // shape[2])
-        parts = [range(i * row_bytes, i * row_bytes + first) for i in range(shape[0] * shape[1])]
-        work = Thread(target=populate, args=(ref(self.values), parts), name="kv-pages", daemon=True)
-        work.start()
-
-    def attach(self, layers: Any) -> None:
-        """Give each layer the address of its part."""
-        for layer, part in zip(layers, self.values, strict=True):
-            layer.k_pool, layer.v_pool = part[0].ctypes.data, part[1].ctypes.data

@@ -25,7 +25,7 @@ from scheduler_proc.kernels.build import LIBRARY
 from srt.machine import memory_left
 from srt.wire.errors import SrtError
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 NUM_PHASES = 12
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64

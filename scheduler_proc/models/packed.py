@@ -105,6 +105,15 @@ def pack_model(checkpoint: Checkpoint, library: Library, choice: Packing) -> Pac
     return _Packer(checkpoint, library, choice).model()
 
 
+def has_quantized_queries(checkpoint: Checkpoint, choice: Packing) -> bool:
+    """Whether the first layer makes its queries of quantised weights."""
+    spec = layer_spec(checkpoint.config, 0).q
+    stored = checkpoint.raw(f"{spec.name}.weight")
+    source = Source(for_kernels(stored).ggml_type)
+    chosen = choice.format(spec.name, source, spec.inputs, stored.ggml_type)
+    return chosen not in (Format.F32, Format.F16, Format.BF16)
+
+
 def check_native(config: DecoderConfig) -> None:
     """Raise ConfigError naming what the kernels lack for this model."""
     rope = config.rope

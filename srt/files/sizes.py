@@ -15,11 +15,13 @@ from srt.wire.errors import ConfigError
 
 class ModelSizes(NamedTuple):
     """`weight_bytes` as the native executor holds them, `float32_bytes` as float32; `kv_values` are
-    the keys and values of one token in all layers; `context_len` is in tokens."""
+    the keys and values of one token in all layers, `kv_heads` the heads that these are of;
+    `context_len` is in tokens."""
 
     weight_bytes: int
     float32_bytes: int
     kv_values: int
+    kv_heads: int
     context_len: int
 
 
@@ -70,6 +72,7 @@ def _of_gguf(files: ModelFiles) -> ModelSizes:
         sum(map(kept_bytes, model.tensors.values())),
         sum(4 * math.prod(tensor.shape) for tensor in model.tensors.values()),
         kv_values,
+        2 * of_all_layers,
         gguf_context_len(model),
     )
 
@@ -89,11 +92,13 @@ def _of_directory(files: ModelFiles) -> ModelSizes:
     )
     keys = msgspec.convert(config, _HFKeys)
     head_dim = keys.head_dim or keys.hidden // keys.heads
+    kv_heads = 2 * keys.layers * (keys.kv_heads or keys.heads)
     num_bytes = sum(path.stat().st_size for path in files.path.glob("model*.safetensors"))
     is_wide = str(config.get("dtype") or config.get("torch_dtype")) == "float32"
     return ModelSizes(
         num_bytes,
         num_bytes if is_wide else 2 * num_bytes,
-        2 * keys.layers * (keys.kv_heads or keys.heads) * head_dim,
+        kv_heads * head_dim,
+        kv_heads,
         hf_context_len(config, keys.context_len),
     )

@@ -45,10 +45,12 @@ class Bounds(NamedTuple):
     mean: float
 
 
+# By width of activations and type of the pool.
 BOUNDS = {
-    "auto": Bounds(0.96, 1.01, 2.5, 0.3),
-    "8": Bounds(0.96, 1.01, 2.5, 0.3),
-    "16": Bounds(0.98, 1.001, 0.2, 0.03),
+    ("auto", "auto"): Bounds(0.96, 1.01, 2.5, 0.3),
+    ("8", "auto"): Bounds(0.96, 1.01, 2.5, 0.3),
+    ("16", "float16"): Bounds(0.98, 1.001, 0.2, 0.03),
+    ("16", "int16"): Bounds(0.98, 1.001, 0.2, 0.03),
 }
 # Written for this test, so that no model has learned it by heart.
 HELD_TEXT = """\
@@ -75,15 +77,16 @@ class Measured(NamedTuple):
     bounds: Bounds
 
 
-@pytest.fixture(scope="module", params=BOUNDS)
+@pytest.fixture(scope="module", params=BOUNDS, ids="-".join)
 def measured(request: pytest.FixtureRequest) -> Iterator[Measured]:
-    if request.param != "auto" and load_or_skip().has_tiles():
+    activations, kv_dtype = request.param
+    if activations != "auto" and load_or_skip().has_tiles():
         pytest.skip("a level with tiles has activations in bfloat16 only")
     files = resolve_model(DEFAULT_MODEL)
     with closing(
-        NativeExecutor(files, max_total_tokens=POOL, activations=request.param)
+        NativeExecutor(files, max_total_tokens=POOL, activations=activations, kv_dtype=kv_dtype)
     ) as executor:
-        print(f"\n{load_or_skip().isa()}, activations {request.param}:")
+        print(f"\n{load_or_skip().isa()}, activations {activations}, KV {executor.dtype}:")
         yield Measured(executor, BOUNDS[request.param])
 
 

@@ -290,14 +290,20 @@ struct Ops {
     std::vector<uint8_t> pools[2];
     for (std::vector<uint8_t> &pool : pools) {
       pool.resize(pool_bytes(kv_format, head_dim));
-      const int32_t source = kv_format == SRT_F16 ? SRT_SRC_F16 : SRT_SRC_F32;
+      const int32_t source = kv_format == SRT_F32 ? SRT_SRC_F32 : SRT_SRC_F16;
       const std::vector<uint8_t> some = source_rows(source, 1, 4096);
       for (size_t at = 0; at < pool.size(); at += some.size())
         std::copy_n(some.begin(), std::min(some.size(), pool.size() - at), pool.begin() + at);
     }
     srt_model model{};
     model.heads = kHeads, model.kv_heads = kKvHeads, model.head_dim = head_dim;
-    model.kv_format = kv_format, model.attn_scale = .1f;
+    model.kv_format = kv_format, model.attn_scale = .1f, model.num_slots = kSlots;
+    if (kv_format == SRT_I16)
+      for (std::vector<uint8_t> &pool : pools) {
+        const size_t heads = size_t(kSlots) * kKvHeads, codes = 2 * heads * head_dim;
+        const std::vector<float> scales = random_floats(heads, 1e-5f, 1e-4f);
+        std::memcpy(pool.data() + codes, scales.data(), 4 * heads);
+      }
     srt_layer layer{};
     layer.q.format = weights;
     layer.k_pool = pools[0].data(), layer.v_pool = pools[1].data(), layer.window = window;
@@ -365,7 +371,7 @@ void run_ops(const char *isa) {
   }
   const Batch mixed = traffic.next();
   for (int head_dim : {16, 32, 64, 80, 96, 128, 256})
-    for (int32_t kv_format : {SRT_F16, SRT_F32})
+    for (int32_t kv_format : {SRT_F16, SRT_F32, SRT_I16})
       for (int32_t weights : {SRT_Q4, SRT_Q4_TILES})
         ops.attention(mixed, head_dim, kv_format, weights, one_of({0, 100}));
   for (int head_dim : {16, 32, 80}) ops.rows(37, kHeads, head_dim);
@@ -424,9 +430,11 @@ void run_level(const char *isa, int number, int steps) {
   const std::vector<Case> cases = cases_of(isa);
   for (size_t i = 0; i < cases.size(); i++) {
     const auto &[formats, bits] = cases[i];
-    const bool is_half = (i + number) % 2 == 0;
-    doing = std::string(isa) + ", model " + std::to_string(i) + (is_half ? ", f16" : ", f32");
-    run_model(formats, is_half ? SRT_F16 : SRT_F32, bits, isa, steps);
+    static const std::pair<int32_t, const char *> pools[] = {
+        {SRT_F16, ", f16"}, {SRT_F32, ", f32"}, {SRT_I16, ", i16"}};
+    const auto &[kv_format, name] = pools[(i + number) % 3];
+    doing = std::string(isa) + ", model " + std::to_string(i) + name;
+    run_model(formats, kv_format, bits, isa, steps);
   }
   doing = std::string(isa) + ", operations";
   run_ops(isa);

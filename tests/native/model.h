@@ -126,7 +126,10 @@ struct Model {
 };
 
 inline size_t pool_bytes(int32_t kv_format, int head_dim) {
-  return size_t(kSlots) * kKvHeads * head_dim * (kv_format == SRT_F16 ? 2 : 4);
+  const size_t head = kv_format == SRT_F32   ? 4 * head_dim
+                      : kv_format == SRT_F16 ? 2 * head_dim
+                                             : 2 * head_dim + 4;
+  return size_t(kSlots) * kKvHeads * head;
 }
 
 // An engine with KV pools of its own.

@@ -22,7 +22,7 @@ from srt.wire.errors import ConfigError
 
 MIB, GIB = 2**20, 2**30
 # As SmolLM2-135M has them.
-SIZES = ModelSizes(94 * MIB, 513 * MIB, 11520, 8192)
+SIZES = ModelSizes(94 * MIB, 513 * MIB, 11520, 180, 8192)
 ARGS = ServerArgs()
 
 
@@ -30,6 +30,7 @@ def test_sizes_of_the_default_model() -> None:
     files = resolve_model("smollm2")
     found, config = model_sizes(files), open_checkpoint(files).config
     assert found.kv_values == 2 * config.layers * config.kv_heads * config.head_dim
+    assert found.kv_heads == 2 * config.layers * config.kv_heads
     assert found.context_len == config.context_len
     assert 0 < files.path.stat().st_size - found.weight_bytes < 4 * MIB
     assert found.float32_bytes == 4 * 134_515_008
@@ -68,7 +69,7 @@ def test_sizes_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "model-00001-of-00002.safetensors").write_bytes(bytes(1000))
     (tmp_path / "model-00002-of-00002.safetensors").write_bytes(bytes(500))
     files = resolve_model(str(tmp_path))
-    assert model_sizes(files) == ModelSizes(1500, 3000, 2 * 3 * 2 * 16, 128)
+    assert model_sizes(files) == ModelSizes(1500, 3000, 2 * 3 * 2 * 16, 2 * 3 * 2, 128)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="num_hidden_layers"):
         model_sizes(files)
@@ -97,7 +98,12 @@ def test_small_contexts_and_batches() -> None:
 
 def test_wide_weights_and_caches() -> None:
     plain, exact = (plan_for(args, SIZES, 8 * GIB) for args in (ARGS, ServerArgs(exact=True)))
-    assert exact.weight_bytes == 513 * MIB and exact.token_bytes == 2 * plain.token_bytes
+    assert exact.weight_bytes == 513 * MIB and exact.token_bytes == 4 * 11520
+    kinds = {"auto": 2 * 11520 + 4 * 180, "float16": 2 * 11520, "float32": 4 * 11520}
+    kinds["int16"] = kinds["auto"]
+    for name, size in kinds.items():
+        assert plan_for(ServerArgs(kv_cache_dtype=name), SIZES, 8 * GIB).token_bytes == size
+    assert plain.token_bytes == kinds["auto"]
 
 
 def test_replicas_share() -> None:

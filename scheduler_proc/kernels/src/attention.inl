@@ -8,7 +8,9 @@
 // adds a score's 16 partial sums in the order of `sum_lanes`.
 //
 // Chunked softmax and its merging: Milakov and Gimelshein 2018, Dao et al. 2022 (FlashAttention).
+#include "attention_fold.inl"
 #include "attention_row.inl"
+#include "attention_words.inl"
 
 namespace srt::SRT_ISA_NS {
 
@@ -204,25 +206,13 @@ struct BlockKernel {
                                [&](int row) { return query_of(row).lower - base; },
                                [&](int row) { return query_of(row).limit - base; });
       }
-      for (int r = first; r < rows; r++) keep(call, query_of(r), chunk, kv * group + r % group, r, s);
+      for (int r = first; r < rows; r++)
+        keep_record(call, query_of(r), chunk, kv * group + r % group,
+                    s.records + r * record_floats(kDim), s.states + r * record_floats(kDim));
     }
     for (int r = 0; r < rows; r++)
-      if (query_of(r).partials < 0)
-        finish_record(s.states + r * record_floats(kDim), kDim,
-                      call.out + query_of(r).token * call.ldo +
-                          size_t(kv * group + r % group) * kDim);
-  }
-
-  // Fold in a row's record of a chunk, unless the window hides all of the chunk.
-  SRT_INLINE void keep(const AttentionCall &call, const Query &query, int chunk, int head, int row,
-                       const Scratch &s) {
-    if (query.lower >= (chunk + 1) * kChunk) return;
-    const float *record = s.records + row * record_floats(kDim);
-    if (query.partials >= 0)
-      fold_record(partial_record(call, query, chunk, head), record, kDim, true);
-    else
-      fold_record(s.states + row * record_floats(kDim), record, kDim,
-                  chunk == first_chunk_of(query));
+      finish_query(call, query_of(r), kv * group + r % group,
+                   s.states + r * record_floats(kDim));
   }
 
   static void attend(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
@@ -249,24 +239,25 @@ static void attend_with(const AttentionCall &call, const AttentionUnit &unit, fl
     BlockKernel<T, V>::attend(call, unit, scratch);
 }
 
-template <class T>
+template <int V>
 static void attend_over(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
-  switch (call.head_dim) {
-    case 16: return attend_with<T, 1>(call, unit, scratch);
-    case 32: return attend_with<T, 2>(call, unit, scratch);
-    case 64: return attend_with<T, 4>(call, unit, scratch);
-    case 80: return attend_with<T, 5>(call, unit, scratch);
-    case 96: return attend_with<T, 6>(call, unit, scratch);
-    case 128: return attend_with<T, 8>(call, unit, scratch);
-    case 256: return attend_with<T, 16>(call, unit, scratch);
-  }
+  if (call.kv_format == SRT_F16)
+    attend_with<f16, V>(call, unit, scratch);
+  else
+    attend_with<float, V>(call, unit, scratch);
 }
 
 static void attend(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
-  if (call.kv_format == SRT_F16)
-    attend_over<f16>(call, unit, scratch);
-  else
-    attend_over<float>(call, unit, scratch);
+  if (call.kv_format == SRT_I16) return attend_words(call, unit, scratch);
+  switch (call.head_dim) {
+    case 16: return attend_over<1>(call, unit, scratch);
+    case 32: return attend_over<2>(call, unit, scratch);
+    case 64: return attend_over<4>(call, unit, scratch);
+    case 80: return attend_over<5>(call, unit, scratch);
+    case 96: return attend_over<6>(call, unit, scratch);
+    case 128: return attend_over<8>(call, unit, scratch);
+    case 256: return attend_over<16>(call, unit, scratch);
+  }
 }
 
 // Fold a query's partial records, in the order of their chunks, into its output.

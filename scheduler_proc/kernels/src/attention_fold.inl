@@ -64,4 +64,21 @@ SRT_INLINE float *partial_record(const AttentionCall &call, const Query &query, 
   return call.partials + record * record_floats(call.head_dim);
 }
 
+// Fold in the record of (query, head) for a chunk, unless the window hides all of the chunk.
+SRT_INLINE void keep_record(const AttentionCall &call, const Query &query, int chunk, int head,
+                            const float *record, float *state) {
+  if (query.lower >= (chunk + 1) * kChunk) return;
+  if (query.partials >= 0)
+    fold_record(partial_record(call, query, chunk, head), record, call.head_dim, true);
+  else
+    fold_record(state, record, call.head_dim, chunk == first_chunk_of(query));
+}
+
+SRT_INLINE void finish_query(const AttentionCall &call, const Query &query, int head,
+                             const float *state) {
+  if (query.partials >= 0) return;
+  finish_record(state, call.head_dim,
+                call.out + query.token * call.ldo + size_t(head) * call.head_dim);
+}
+
 }  // namespace srt::SRT_ISA_NS

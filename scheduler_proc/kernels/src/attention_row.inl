@@ -2,7 +2,7 @@
 // reduction, see attention.inl.
 #include <cstring>
 
-#include "attention_fold.inl"
+#include "kernels.h"
 
 namespace srt::SRT_ISA_NS {
 

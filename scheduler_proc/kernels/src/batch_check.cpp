@@ -62,8 +62,11 @@ int check_heads(const srt_model &m) {
   if (!supports_head_dim(m.head_dim)) return set_error("head size %d", m.head_dim);
   if (m.kv_heads < 1 || m.heads % m.kv_heads != 0 || m.heads / m.kv_heads > kUnitRows)
     return set_error("%d heads cannot share %d kv heads", m.heads, m.kv_heads);
-  if (m.kv_format != SRT_F16 && m.kv_format != SRT_F32)
-    return set_error("kv_format is neither F16 nor F32");
+  if (m.kv_format != SRT_F16 && m.kv_format != SRT_F32 && m.kv_format != SRT_I16)
+    return set_error("kv_format is neither F16 nor F32 nor I16");
+  // Kernels read whole vectors of codes, which may end in the scales.
+  if (m.kv_format == SRT_I16 && m.num_slots * m.kv_heads < 8)
+    return set_error("a pool of I16 has %d slots of %d heads, too few", m.num_slots, m.kv_heads);
   return 0;
 }
 

@@ -191,17 +191,27 @@ void Engine::rotate_and_store(const srt_layer &layer, int token) {
       kernels_.rms_norm(k + h * dim, layer.k_norm, dim, model_.rms_eps, k + h * dim);
   kernels_.rope(q, cos_sin, model_.heads + model_.kv_heads, dim);
   kernels_.scale(q, q_size(), model_.attn_scale * kLog2E);
+  store_kv(k, layer.k_pool, batch_->out_slots[token]);
+  store_kv(v, layer.v_pool, batch_->out_slots[token]);
+}
+
+void Engine::store_kv(const float *x, void *pool, int32_t slot) {
+  const size_t at = size_t(slot) * kv_size();
+  if (model_.kv_format == SRT_I16) {
+    auto *scales = const_cast<float *>(word_scales(pool, model_.num_slots, kv_size()));
+    return kernels_.store_kv_words(x, model_.kv_heads, model_.head_dim,
+                                   static_cast<int16_t *>(pool) + at,
+                                   scales + size_t(slot) * model_.kv_heads);
+  }
   const size_t bytes = model_.kv_format == SRT_F16 ? sizeof(f16) : sizeof(float);
-  const size_t at = size_t(batch_->out_slots[token]) * kv_size() * bytes;
-  kernels_.store_kv(k, kv_size(), model_.kv_format, static_cast<char *>(layer.k_pool) + at);
-  kernels_.store_kv(v, kv_size(), model_.kv_format, static_cast<char *>(layer.v_pool) + at);
+  kernels_.store_kv(x, kv_size(), model_.kv_format, static_cast<char *>(pool) + at * bytes);
 }
 
 void Engine::attend(Member &member, const srt_layer &layer) {
   const AttentionPlan &plan = plan_of(layer);
   const AttentionCall call{model_.heads,     model_.kv_heads,
                            model_.head_dim,  model_.kv_format,
-                           is_tiled(layer.q.format),
+                           model_.num_slots, is_tiled(layer.q.format),
                            layer.k_pool,     layer.v_pool,
                            qkv_.get(),       size_t(qkv_size()),
                            attended_.get(),  size_t(q_size()),

@@ -60,6 +60,7 @@ class Engine {
 
   void embed_token(int token);
   void rotate_and_store(const srt_layer &layer, int token);
+  void store_kv(const float *x, void *pool, int32_t slot);
   const AttentionPlan &plan_of(const srt_layer &layer) const;
   int max_phases(const srt_batch &batch) const;
 

@@ -92,6 +92,13 @@ constexpr size_t linear_scratch_bytes(int k) {
 // work is cut: decode or extend, shared or alone, with a cached prefix or without.
 constexpr int kChunk = 128;
 
+constexpr int kLargestWord = 8191;  // of SRT_I16's codes
+constexpr int kLargestHead = 256;
+// A pool of SRT_I16 is [slots, kv_heads, head_dim] codes, then [slots, kv_heads] scales.
+inline const float *word_scales(const void *pool, int slots, size_t slot_words) {
+  return reinterpret_cast<const float *>(static_cast<const int16_t *>(pool) + slots * slot_words);
+}
+
 // A token that attends, as the plan lists it. It sees keys [lower, limit).
 struct Query {
   int32_t token;
@@ -109,9 +116,9 @@ struct AttentionUnit {
 };
 
 struct AttentionCall {
-  int32_t heads, kv_heads, head_dim, kv_format;
+  int32_t heads, kv_heads, head_dim, kv_format, slots;
   bool in_bfloat16;             // halves may be multiplied in it, as the layer's weights are
-  const void *k_pool, *v_pool;  // [slots, kv_heads, head_dim]
+  const void *k_pool, *v_pool;  // [slots, kv_heads, head_dim]; SRT_I16: then the scales
   const float *q;               // [tokens, ldq], multiplied by the attention scale and log2(e)
   size_t ldq;
   float *out;  // [tokens, ldo]
@@ -172,6 +179,7 @@ struct Kernels {
   void (*scale)(float *x, int k, float by);
   void (*silu_mul)(float *gate, const float *up, int k);  // gate = silu(gate) * up
   void (*store_kv)(const float *x, int n, int kv_format, void *out);
+  void (*store_kv_words)(const float *x, int heads, int head_dim, int16_t *out, float *scales);
 
   void (*attend)(const AttentionCall &, const AttentionUnit &, float *scratch);
   void (*fold)(const AttentionCall &, const Query &);

@@ -13,8 +13,8 @@ namespace srt::SRT_ISA_NS {
 extern const Kernels table;
 const Kernels table = {
     SRT_ISA_NAME,      linear,     prefers_words,  nullptr,  nullptr,  rms_norm, quantize<int8_t>,
-    quantize<int16_t>, rope,       scale,          silu_mul, store_kv, attend,   fold,
-    read_bytes,        sample_row, log_normalizer, rank_top,
+    quantize<int16_t>, rope,       scale,          silu_mul, store_kv, store_kv_words,
+    attend,            fold,       read_bytes,     sample_row, log_normalizer, rank_top,
 };
 
 }  // namespace srt::SRT_ISA_NS

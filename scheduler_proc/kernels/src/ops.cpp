@@ -153,7 +153,8 @@ int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer
               *batch);
     std::vector<float> partials(size_t(plan.num_records) * srt::record_floats(model->head_dim));
     const srt::AttentionCall call{model->heads,        model->kv_heads, model->head_dim,
-                                  model->kv_format,    srt::is_tiled(layer->q.format),
+                                  model->kv_format,    model->num_slots,
+                                  srt::is_tiled(layer->q.format),
                                   layer->k_pool,       layer->v_pool,
                                   scaled.data(),       size_t(width),   out,
                                   size_t(width),       plan.queries.data(), partials.data()};

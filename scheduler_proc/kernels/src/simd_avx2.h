@@ -243,6 +243,65 @@ SRT_INLINE I add_products(I acc, W w, Pair x) {
   asm("" : "+x"(sum.lo), "+x"(sum.hi));
   return sum;
 }
+// ---- products of words, for attention_words.inl ---------------------------------------------------
+
+constexpr int kPairRows = 6, kPairRegisters = 6;  // rows of a tile, and its sums
+constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
+
+SRT_INLINE I load_pairs(const int16_t *p) {
+  const __m256i *in = reinterpret_cast<const __m256i *>(p);
+  return {_mm256_loadu_si256(in), _mm256_loadu_si256(in + 1)};
+}
+SRT_INLINE void store_pairs(int16_t *p, I x) {
+  __m256i *out = reinterpret_cast<__m256i *>(p);
+  _mm256_storeu_si256(out, x.lo);
+  _mm256_storeu_si256(out + 1, x.hi);
+}
+// Two words, in every lane.
+SRT_INLINE I set_pair(const int16_t *x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, 4);
+  return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
+}
+// The compiler's own order of such sums needs more registers than there are.
+SRT_INLINE __m256i add_pairs_half(__m256i acc, __m256i w, __m256i x) {
+  __m256i products;
+  asm("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+x"(acc), "=&x"(products) : "x"(w), "x"(x));
+  return acc;
+}
+// acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1].
+SRT_INLINE I add_pairs(I acc, I w, I x) {
+  return {add_pairs_half(acc.lo, w.lo, x.lo), add_pairs_half(acc.hi, w.hi, x.hi)};
+}
+// Sums on the way to that of all lanes.
+using LaneSums = __m256i;
+SRT_INLINE LaneSums lane_sums(I x) { return _mm256_add_epi32(x.lo, x.hi); }
+SRT_INLINE __m256i sum_eight(const LaneSums *a) {
+  const __m256i x = _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
+  const __m256i y = _mm256_hadd_epi32(_mm256_hadd_epi32(a[4], a[5]), _mm256_hadd_epi32(a[6], a[7]));
+  return _mm256_add_epi32(_mm256_permute2x128_si256(x, y, 0x20),
+                          _mm256_permute2x128_si256(x, y, 0x31));
+}
+// out[i] = the sum of a[i].
+SRT_INLINE I sum_lanes(const LaneSums (&a)[16]) { return {sum_eight(a), sum_eight(a + 8)}; }
+// The larger of each two, compared as unsigned integers: of what is not negative, NaN above all.
+SRT_INLINE F larger_bits(F a, F b) {
+  const auto larger = [](__m256 x, __m256 y) {
+    return _mm256_castsi256_ps(
+        _mm256_max_epu32(_mm256_castps_si256(x), _mm256_castps_si256(y)));
+  };
+  return {larger(a.lo, b.lo), larger(a.hi, b.hi)};
+}
+// a[i] beside b[i] for sixteen words each, in an order that `in_order` makes theirs.
+SRT_INLINE I interleave(const int16_t *a, const int16_t *b) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(a));
+  const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(b));
+  return {_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y)};
+}
+SRT_INLINE F in_order(F x) {
+  return {_mm256_permute2f128_ps(x.lo, x.hi, 0x20), _mm256_permute2f128_ps(x.lo, x.hi, 0x31)};
+}
+
 // p, but what was read through it before is loaded again: the compiler would otherwise keep it for
 // the next round of a loop, in registers that it does not have.
 SRT_INLINE const uint8_t *reloaded(const uint8_t *p) {
@@ -256,6 +315,10 @@ SRT_INLINE I rounded_lanes(F x) {
 // The lanes as words: packs works within 128 bits, the permutation puts them back in order.
 SRT_INLINE __m256i to_words(I x) {
   return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
+}
+// Rounds to nearest-even words and stores sixteen.
+SRT_INLINE void store_words(int16_t *p, F x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), to_words(rounded_lanes(x)));
 }
 // Rounds to nearest-even int8 (|x| <= 127) and stores 16 bytes; returns the rounded lanes.
 SRT_INLINE I store_int8(int8_t *p, F x) {

@@ -159,6 +159,49 @@ SRT_INLINE I store_int16(int16_t *group, int half, F x) {
   return rounded;
 }
 
+// ---- products of words, for attention_words.inl ---------------------------------------------------
+
+constexpr int kPairRows = 6, kPairRegisters = 24;  // rows of a tile, and its sums
+constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
+
+SRT_INLINE I load_pairs(const int16_t *p) { return _mm512_loadu_si512(p); }
+SRT_INLINE void store_pairs(int16_t *p, I x) { _mm512_storeu_si512(p, x); }
+// Two words, in every lane.
+SRT_INLINE I set_pair(const int16_t *x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, 4);
+  return _mm512_set1_epi32(pair);
+}
+// acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1].
+SRT_INLINE I add_pairs(I acc, I w, I x) { return _mm512_dpwssd_epi32(acc, w, x); }
+// Sums on the way to that of all lanes.
+using LaneSums = I;
+SRT_INLINE LaneSums lane_sums(I x) { return x; }
+// out[i] = the sum of a[i].
+SRT_INLINE I sum_lanes(const LaneSums (&a)[16]) {
+  int32_t sums[16];
+  for (int i = 0; i < 16; i++) sums[i] = sum(a[i]);
+  return _mm512_loadu_si512(sums);
+}
+// The larger of each two, compared as unsigned integers: of what is not negative, NaN above all.
+SRT_INLINE F larger_bits(F a, F b) {
+  return _mm512_castsi512_ps(
+      _mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+// a[i] beside b[i] for sixteen words each, in an order that `in_order` makes theirs.
+SRT_INLINE I interleave(const int16_t *a, const int16_t *b) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(a));
+  const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(b));
+  return _mm512_or_si512(_mm512_cvtepu16_epi32(x),
+                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(y), 16));
+}
+SRT_INLINE F in_order(F x) { return x; }
+// Rounds to nearest-even words and stores sixteen.
+SRT_INLINE void store_words(int16_t *p, F x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p),
+                      _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+}
+
 // ---- layout -------------------------------------------------------------------------------------
 
 // out[i] = the sum of a[i]'s lanes, added as the tree l^2, l^1, l^4, l^8 over lane numbers l.

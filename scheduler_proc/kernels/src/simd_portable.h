@@ -226,6 +226,64 @@ SRT_INLINE int32_t sum(I x) {
   return out;
 }
 
+// ---- products of words, for attention_words.inl ---------------------------------------------------
+
+constexpr int kPairRows = 2, kPairRegisters = 2;  // rows of a tile, and its sums
+constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
+
+// Two words in each lane, the first in its low half.
+SRT_INLINE I load_pairs(const int16_t *p) {
+  I out;
+  __builtin_memcpy(out.v, p, sizeof out.v);
+  return out;
+}
+SRT_INLINE void store_pairs(int16_t *p, I x) { __builtin_memcpy(p, x.v, sizeof x.v); }
+// Two words, in every lane.
+SRT_INLINE I set_pair(const int16_t *x) {
+  I out;
+  for (int32_t &lane : out.v) __builtin_memcpy(&lane, x, 4);
+  return out;
+}
+// acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1]; wraps around, as the other levels' sums do.
+SRT_INLINE I add_pairs(I acc, I w, I x) {
+  for (int i = 0; i < 16; i++) {
+    const int32_t low = static_cast<int16_t>(w.v[i]) * static_cast<int16_t>(x.v[i]);
+    const int32_t high = (w.v[i] >> 16) * (x.v[i] >> 16);
+    acc.v[i] = static_cast<int32_t>(static_cast<uint32_t>(acc.v[i]) + static_cast<uint32_t>(low) +
+                                    static_cast<uint32_t>(high));
+  }
+  return acc;
+}
+// Sums on the way to that of all lanes.
+using LaneSums = I;
+SRT_INLINE LaneSums lane_sums(I x) { return x; }
+// out[i] = the sum of a[i].
+SRT_INLINE I sum_lanes(const LaneSums (&a)[16]) {
+  I out;
+  for (int i = 0; i < 16; i++) {
+    uint32_t sum = 0;
+    for (int32_t lane : a[i].v) sum += static_cast<uint32_t>(lane);
+    out.v[i] = static_cast<int32_t>(sum);
+  }
+  return out;
+}
+// The larger of each two, compared as unsigned integers: of what is not negative, NaN above all.
+SRT_INLINE F larger_bits(F a, F b) {
+  return each_lane([&](int i) { return bits_of(a.v[i]) > bits_of(b.v[i]) ? a.v[i] : b.v[i]; });
+}
+// a[i] beside b[i] for sixteen words each, in an order that `in_order` makes theirs.
+SRT_INLINE I interleave(const int16_t *a, const int16_t *b) {
+  int16_t out[32];
+  for (int i = 0; i < 16; i++) out[2 * i] = a[i], out[2 * i + 1] = b[i];
+  return load_pairs(out);
+}
+SRT_INLINE F in_order(F x) { return x; }
+// Rounds to nearest-even words and stores sixteen.
+SRT_INLINE void store_words(int16_t *p, F x) {
+  const I rounded = nearest(x);
+  for (int i = 0; i < 16; i++) p[i] = static_cast<int16_t>(rounded.v[i]);
+}
+
 // ---- layout -------------------------------------------------------------------------------------
 
 // out[i] = the sum of a[i]'s lanes, added as the tree l^2, l^1, l^4, l^8 over lane numbers l.

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 7
+#define SRT_ABI_VERSION 8
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +32,7 @@ typedef enum {
   SRT_Q4K_TILES = 8,
   SRT_Q8_TILES = 9,
   SRT_Q6_TILES = 10,
+  SRT_I16 = 11, /* of KV pools only: whole numbers up to 8191, a scale for each head of a token */
 } srt_format;
 
 /* Source encodings for srt_pack: ggml's type ids, and BF16. */
@@ -54,7 +55,8 @@ typedef struct {
   const float *bias; /* [n] or NULL; with it n must be a multiple of 16 */
 } srt_matrix;
 
-/* One decoder layer. Pools are [num_slots, kv_heads, head_dim] of the model's kv_format. */
+/* One decoder layer. Pools are [num_slots, kv_heads, head_dim] of the model's kv_format; those of
+ * SRT_I16 have [num_slots, kv_heads] floats after these. */
 typedef struct {
   const float *attn_norm, *mlp_norm; /* [hidden] */
   const float *q_norm, *k_norm;      /* [head_dim], or NULL: per-head RMSNorm before rope */
@@ -66,7 +68,7 @@ typedef struct {
 typedef struct {
   int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, vocab;
   int32_t num_slots;
-  int32_t kv_format; /* SRT_F16 or SRT_F32 */
+  int32_t kv_format; /* SRT_F16, SRT_F32 or SRT_I16 */
   /* For activations multiplied with quantised weights outside tiles: 8, 16, or 0 for what the level
    * computes best with, which may differ between formats. */
   int32_t activation_bits;

@@ -124,6 +124,7 @@ def test_every_level(small: tuple[ModelFiles, np.ndarray], isa: str, threads: in
     [
         ({}, 0.01),
         ({"kv_dtype": "float32"}, 0.001),
+        ({"kv_dtype": "int16"}, 0.01),
         ({"quantization": "q8"}, 0.2),
         ({"quantization": "q4"}, 2.0),
     ],
@@ -241,6 +242,7 @@ QUANTIZED: list[dict[str, Any]] = [
     {"quantization": "q8", "activations": "8"},
     {"quantization": "q8", "activations": "16"},
     {"quantization": "q4", "activations": "16"},
+    {"quantization": "q8", "kv_dtype": "int16"},
 ]
 
 
@@ -427,11 +429,11 @@ def step_on(rows: list[list[int]]) -> ForwardBatch:
 def test_what_no_row_lists_is_never_read(small: tuple[ModelFiles, np.ndarray]) -> None:
     files, expected = small
     executor = load(files, exact=True)
-    executor._pool.values[:] = np.nan
+    executor._pool.elements[:] = np.nan
     np.testing.assert_allclose(logprobs_of(executor, random_ids(150)), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{}, {"quantization": "q8"}])
+@pytest.mark.parametrize("options", [{}, {"quantization": "q8"}, {"kv_dtype": "int16"}])
 def test_a_row_with_a_broken_cache_spoils_no_other(
     small: tuple[ModelFiles, np.ndarray], options: dict[str, str]
 ) -> None:
@@ -441,7 +443,8 @@ def test_a_row_with_a_broken_cache_spoils_no_other(
     )
     step = step_on([[*range(10), 20], [*range(10, 20), 21]])
     clean: StepResult = executor.run(step)
-    executor._pool.values[1, 1, 13] = np.nan
+    pool = executor._pool
+    (pool.elements if pool.scales is None else pool.scales)[1, 1, 13] = np.nan
     broken = executor.run(step)
     assert broken.next_ids[0] == clean.next_ids[0]
     assert broken.logprobs[0] == clean.logprobs[0]

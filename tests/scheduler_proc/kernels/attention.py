@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scheduler_proc.executor.native_pool import KV_DTYPES
 from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Format
 from tests.scheduler_proc.kernels.ops import Ops
 from tests.scheduler_proc.ragged import indptr, int32
 
-_KV_FORMATS = {"float16": Format.F16, "float32": Format.F32}
+_KV_FORMATS = {name: of.format for name, of in KV_DTYPES.items()}
+LARGEST_WORD = 8191
 
 
 _LOG2E = np.float32(1.44269504)
@@ -26,6 +28,29 @@ def rounded_to_bfloat16(x: np.ndarray) -> np.ndarray:
     bits = x.view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return rounded.astype(np.uint32).view(np.float32)
+
+
+def rounded_to_words(x: np.ndarray) -> np.ndarray:
+    """x [..., head_dim] rounded to whole multiples of its largest magnitude / LARGEST_WORD."""
+    codes, scales = words_of(x)
+    rounded: np.ndarray = codes * scales[..., None]
+    return rounded
+
+
+def words_of(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The multiples, and what of, NaN for heads that have one."""
+    most = np.abs(x).max(axis=-1)
+    factors = np.divide(LARGEST_WORD, most, out=np.zeros_like(most), where=most > 0)
+    codes = np.rint(np.nan_to_num(x * factors[..., None])).astype(np.int16)
+    return codes, (most / LARGEST_WORD).astype(np.float32)
+
+
+def memory_of(pool: np.ndarray, kv_dtype: str) -> np.ndarray:
+    """The numbers [pool, kv_heads, head_dim] as the kernels read them."""
+    if kv_dtype != "int16":
+        return pool
+    codes, scales = words_of(pool)
+    return np.concatenate([codes.view(np.uint8).ravel(), scales.view(np.uint8).ravel()])
 
 
 class Shape(NamedTuple):
@@ -45,11 +70,16 @@ class Piece(NamedTuple):
     end: int
 
 
+def held_as(kv_dtype: str, x: np.ndarray) -> np.ndarray:
+    """x rounded to what a pool of this type holds."""
+    return rounded_to_words(x.astype(np.float32)) if kv_dtype == "int16" else x.astype(kv_dtype)
+
+
 class Sequences(NamedTuple):
     """`slots` and queries of some sequences; sequences with a common prefix share its slots."""
 
     shape: Shape
-    keys: np.ndarray  # [pool, kv_heads, head_dim]
+    keys: np.ndarray  # [pool, kv_heads, head_dim] as floats that the pool holds exactly
     values: np.ndarray
     slots: list[np.ndarray]  # for each sequence [L]
     queries: list[np.ndarray]  # for each sequence [L, heads, head_dim] float32
@@ -83,7 +113,8 @@ class Sequences(NamedTuple):
             share_prefixes=share,
         )
         q = np.concatenate([self.queries[i][start:end] for i, start, end in pieces])
-        out = ops.attention(self._model(), self._layer(), batch, q)
+        pools = [memory_of(pool, self.shape.kv_dtype) for pool in (self.keys, self.values)]
+        out = ops.attention(self._model(), self._layer(pools), batch, q)
         return np.split(out, qo[1:-1])
 
     def _model(self) -> library.Model:
@@ -97,8 +128,8 @@ class Sequences(NamedTuple):
             attn_scale=head_dim**-0.5,
         )
 
-    def _layer(self) -> library.Layer:
-        k_pool, v_pool = library.address(self.keys), library.address(self.values)
+    def _layer(self, pools: Sequence[np.ndarray]) -> library.Layer:
+        k_pool, v_pool = map(library.address, pools)
         q = library.Matrix(format=Format.Q4_TILES if self.shape.tiles else Format.Q4)
         return library.Layer(k_pool=k_pool, v_pool=v_pool, window=self.shape.window, q=q)
 
@@ -143,7 +174,7 @@ def random_sequences(
         own, free = np.split(free, [length - common])
         slots.append(np.concatenate([slots[other][:common], own]) if common else own)
     keys, values = (
-        rng.standard_normal((pool, shape.kv_heads, shape.head_dim)).astype(shape.kv_dtype)
+        held_as(shape.kv_dtype, rng.standard_normal((pool, shape.kv_heads, shape.head_dim)))
         for _ in range(2)
     )
     queries = [

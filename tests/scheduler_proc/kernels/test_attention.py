@@ -27,6 +27,13 @@ SHAPES = [
     Shape(4, 2, 64, window=1000),
     Shape(4, 2, 64, tiles=False),
     Shape(5, 1, 80, window=20, tiles=False),
+    Shape(9, 3, 64, "int16"),
+    Shape(1, 1, 16, "int16"),
+    Shape(5, 1, 80, "int16", window=20),
+    Shape(8, 1, 32, "int16", window=128),
+    Shape(14, 2, 96, "int16"),
+    Shape(7, 1, 128, "int16", window=150),
+    Shape(2, 2, 256, "int16"),
 ]
 
 
@@ -73,11 +80,15 @@ def check_values(
     sequences: Sequences, ops: Ops, piece: Piece, out: np.ndarray, tolerance: float = 1e-5
 ) -> None:
     """The outputs are the reference's. Where halves are multiplied in bfloat16, inputs are rounded,
-    and rounding the weights adds half a unit in the last place of the values."""
+    and rounding the weights adds half a unit in the last place of the values. Over a pool of
+    integers queries and weights are rounded, queries of large heads to fewer digits."""
     shape = sequences.shape
     in_bfloat16 = ops.has_tiles and shape.tiles and shape.kv_dtype == "float16"
+    largest = float(np.nanmax(np.abs(sequences.values)))
     if in_bfloat16:
-        tolerance += 2**-9 * float(np.nanmax(np.abs(sequences.values)))
+        tolerance += 2**-9 * largest
+    if shape.kv_dtype == "int16":
+        tolerance += max(64, shape.head_dim) * 2**-18 * largest
     exact = sequences.reference(piece, in_bfloat16)
     np.testing.assert_allclose(out, exact, atol=tolerance, rtol=0)
 
@@ -122,7 +133,7 @@ def test_ragged_steps(ops: Ops, alone: Ops, shape: Shape) -> None:
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("group", range(1, 9))
 def test_every_head_and_group_size(ops: Ops, alone: Ops, head_dim: int, group: int) -> None:
-    for kv_dtype in ("float16", "float32"):
+    for kv_dtype in ("float16", "float32", "int16"):
         on_tree = tree(Shape(group, 1, head_dim, kv_dtype), 6)
         check_everything(on_tree, ops, alone)
         windowed = Shape(2 * group, 2, head_dim, kv_dtype, window=33)
@@ -134,12 +145,18 @@ def test_groups_as_large_as_a_unit(ops: Ops, alone: Ops, group: int) -> None:
     check_everything(random_sequences(Shape(group, 1, 32), (1, 5, 140)), ops, alone)
 
 
-@pytest.mark.parametrize("shape", [Shape(), Shape(3, 1, 80, "float32", 100)], ids=name)
+@pytest.mark.parametrize(
+    "shape", [Shape(), Shape(3, 1, 80, "float32", 100), Shape(kv_dtype="int16")], ids=name
+)
 def test_slots_in_a_row(ops: Ops, alone: Ops, shape: Shape) -> None:
     check_everything(random_sequences(shape, (5, 150, 131), contiguous=True), ops, alone)
 
 
-@pytest.mark.parametrize("shape", [Shape(4, 2, 32), Shape(6, 1, 16, "float32", 30)], ids=name)
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(4, 2, 32), Shape(6, 1, 16, "float32", 30), Shape(3, 1, 80, "int16", 100)],
+    ids=name,
+)
 @pytest.mark.parametrize("chunk", [1, 2, 7, 96, 128])
 def test_an_extend_in_chunks(ops: Ops, alone: Ops, shape: Shape, chunk: int) -> None:
     sequences = random_sequences(shape, (270,))
@@ -188,7 +205,10 @@ def decoded_alone(sequences: Sequences, ops: Ops) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     "shape",
-    [Shape(), Shape(6, 2, 16, "float32"), Shape(3, 3, 80), Shape(8, 1, 32), Shape(window=140)],
+    [
+        *(Shape(), Shape(6, 2, 16, "float32"), Shape(3, 3, 80), Shape(8, 1, 32)),
+        *(Shape(window=140), Shape(6, 2, 64, "int16")),
+    ],
     ids=name,
 )
 @pytest.mark.parametrize("count", [4, 45])
@@ -227,7 +247,12 @@ def test_decodes_and_extends_on_one_prefix(ops: Ops, alone: Ops) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape(), Shape(9, 3, 16, "float32"), Shape(24, 1, 32), Shape(window=140)], ids=name
+    "shape",
+    [
+        *(Shape(), Shape(9, 3, 16, "float32"), Shape(24, 1, 32), Shape(window=140)),
+        *(Shape(3, 3, 64, "int16"), Shape(8, 2, 32, "int16", 140)),
+    ],
+    ids=name,
 )
 @pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow), 9, 16, 17])
 def test_rows_of_some_tokens_on_a_tree_of_prefixes(
@@ -249,7 +274,10 @@ def test_rows_of_some_tokens_on_a_tree_of_prefixes(
     check(sequences.permuted(4), ops, pieces, wanted)
 
 
-@pytest.mark.parametrize("shape", [Shape(8, 1, 32, window=140), Shape(14, 2, 16, window=128)])
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(8, 1, 32, window=140), Shape(14, 2, 16, window=128), Shape(8, 1, 32, "int16", 140)],
+)
 def test_the_last_token_of_a_short_row_is_past_a_chunk(ops: Ops, alone: Ops, shape: Shape) -> None:
     """It is in a unit of its own, and its window begins in a later chunk than the first token's."""
     sequences = random_sequences(shape, (420,))
@@ -285,8 +313,9 @@ def test_scores_of_any_size(ops: Ops, alone: Ops, size: float, tolerance: float)
     check_everything(sequences._replace(queries=queries), ops, alone, tolerance)
 
 
-def test_what_no_row_lists_is_never_read(ops: Ops, alone: Ops) -> None:
-    sequences = random_sequences(Shape(4, 2, 32), LENGTHS)
+@pytest.mark.parametrize("kv_dtype", ["float16", "int16"])
+def test_what_no_row_lists_is_never_read(ops: Ops, alone: Ops, kv_dtype: str) -> None:
+    sequences = random_sequences(Shape(4, 2, 32, kv_dtype), LENGTHS)
     for pool in (sequences.keys, sequences.values):
         unlisted = np.ones(len(pool), np.bool_)
         unlisted[np.concatenate(sequences.slots)] = False
@@ -295,8 +324,9 @@ def test_what_no_row_lists_is_never_read(ops: Ops, alone: Ops) -> None:
     check_everything(sequences, ops, alone)
 
 
-def test_a_row_with_a_broken_cache_spoils_no_other(ops: Ops, alone: Ops) -> None:
-    sequences = tree(Shape(4, 2, 32), 20, seed=1)
+@pytest.mark.parametrize("kv_dtype", ["float16", "int16"])
+def test_a_row_with_a_broken_cache_spoils_no_other(ops: Ops, alone: Ops, kv_dtype: str) -> None:
+    sequences = tree(Shape(4, 2, 32, kv_dtype), 20, seed=1)
     decodes = [sequences.last(i) for i in range(20)]
     wanted = decoded_alone(sequences, alone)
     broken = sequences._replace(values=sequences.values.copy())
@@ -314,6 +344,7 @@ def test_a_row_with_a_broken_cache_spoils_no_other(ops: Ops, alone: Ops) -> None
     [
         *(Shape(4, 2, 64), Shape(6, 1, 80), Shape(2, 2, 16, "float32")),
         *(Shape(4, 2, 64, window=1), Shape(8, 1, 32, "float32", 20), Shape(5, 1, 64, window=130)),
+        *(Shape(4, 2, 64, "int16"), Shape(8, 1, 32, "int16", 20)),
     ],
     ids=name,
 )
@@ -329,14 +360,15 @@ def test_a_value_that_is_not_finite_harms_no_token_that_does_not_see_it(
     np.testing.assert_array_equal(other, wanted[1])
     heads = slice(shape.heads - shape.heads // shape.kv_heads, None)  # heads that read it
     seeing = slice(hit, hit + shape.window if shape.window else None)
-    assert np.isnan(out[seeing, heads, 3]).all()
-    out[seeing, heads, 3] = wanted[0][seeing, heads, 3]
+    elements = slice(None) if shape.kv_dtype == "int16" else slice(3, 4)  # those of its scale
+    assert np.isnan(out[seeing, heads, elements]).all()
+    out[seeing, heads, elements] = wanted[0][seeing, heads, elements]
     np.testing.assert_array_equal(out, wanted[0])
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("window", [0, 1, 20])
-@pytest.mark.parametrize("kv_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("kv_dtype", ["float16", "float32", "int16"])
 def test_a_query_that_is_not_finite_gets_nothing_that_is(
     ops: Ops, alone: Ops, kv_dtype: str, window: int, broken: float
 ) -> None:

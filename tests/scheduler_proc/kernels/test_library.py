@@ -16,6 +16,7 @@ from weakref import ref
 import numpy as np
 import pytest
 
+from scheduler_proc.executor.native_pool import PoolFormat
 from scheduler_proc.kernels import build, library
 from scheduler_proc.kernels.library import Format, Library, NativeUnavailable, Source
 from srt import machine
@@ -60,15 +61,15 @@ class TestHeader:
             for field, *_ in structure._fields_:
                 expected[f"offsetof({name}, {field})"] = getattr(structure, field).offset
                 expected[f"sizeof((({name} *)0)->{field})"] = getattr(structure, field).size
-        expected |= {f"SRT_{f.name}": f.value for f in Format}
+        expected |= {f"SRT_{f.name}": f.value for f in (*Format, *PoolFormat)}
         expected |= {f"SRT_SRC_{s.name}": s.value for s in Source}
         assert c_values(list(expected), tmp_path) == list(expected.values())
 
     def test_every_member_of_the_header_is_bound(self) -> None:
         text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
         enums = re.findall(r"\b(SRT_\w+) = \d+,", text)
-        bound = [f"SRT_{f.name}" for f in Format] + [f"SRT_SRC_{s.name}" for s in Source]
-        assert enums == bound
+        formats = dict.fromkeys(f"SRT_{f.name}" for f in (*Format, *PoolFormat))
+        assert enums == [*formats, *(f"SRT_SRC_{s.name}" for s in Source)]
         for name, structure in STRUCTURES.items():
             body = re.search(r"typedef struct {([^}]*)} " + name + ";", text)
             assert body

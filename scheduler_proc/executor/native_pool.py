@@ -1,0 +1,97 @@
+"""The native executor's KV pool: its formats, its memory, and what a token takes of it."""
+
+from enum import IntEnum
+from threading import Thread
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from scheduler_proc.kernels.library import huge_memory, populate
+from srt.wire.errors import ConfigError
+
+# Levels whose attention over 16-bit integers is faster than over halves, as measured.
+_INTEGER_LEVELS = ("avx2",)
+# The first of the pool, for which memory is taken at once.
+_READY_SLOTS = 32768
+
+
+class PoolFormat(IntEnum):
+    """What KV pools hold (of srt_format)."""
+
+    F32 = 0
+    F16 = 1
+    I16 = 11
+
+
+class KVFormat(NamedTuple):
+    """Elements of a pool, and the bytes of the scale that each head of a token has."""
+
+    format: PoolFormat
+    dtype: type[np.generic]
+    scale_bytes: int = 0
+
+
+KV_DTYPES = {
+    "float16": KVFormat(PoolFormat.F16, np.float16),
+    "float32": KVFormat(PoolFormat.F32, np.float32),
+    "int16": KVFormat(PoolFormat.I16, np.int16, 4),
+}
+
+
+def pool_dtype(name: str, exact: bool, quantized: bool, isa: str) -> str:
+    """What --kv-cache-dtype `name` means for a model of quantised weights or others, at a level.
+
+    Raises ConfigError for what is none.
+    """
+    if name == "auto":
+        if exact:
+            return "float32"
+        return "int16" if quantized and isa in _INTEGER_LEVELS else "float16"
+    if name not in KV_DTYPES:
+        raise ConfigError(f"KV dtype {name!r} is not one of auto, {', '.join(KV_DTYPES)}")
+    if exact and name == "int16":
+        raise ConfigError("--kv-cache-dtype int16: with --exact the pool is of floats")
+    return name
+
+
+class KVPool:
+    """[layers, K and V], each of [slots, kv_heads, head_dim] elements and then, if the format has
+    them, [slots, kv_heads] scales.
+
+    Huge pages, where the system grants them on request: slots of a request may lie anywhere. The
+    pages of the slots that are taken first are asked for while the model is loaded, so that the
+    first prompts do not wait for them; the others when they are written.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        layers, parts, slots, kv_heads, head_dim = shape
+        self.format, element, scale_bytes = KV_DTYPES[dtype]
+        row = kv_heads * head_dim * np.dtype(element).itemsize  # of a token, K or V
+        elements, scales = slots * row, slots * kv_heads * scale_bytes
+        self.num_bytes = layers * parts * (elements + scales)
+        self._memory = huge_memory(self.num_bytes)
+        part = self._memory.reshape(layers, parts, elements + scales)
+        self.elements = part[..., :elements].view(element).reshape(shape)
+        self.scales: np.ndarray | None = None
+        if scale_bytes:
+            self.scales = part[..., elements:].view(np.float32).reshape(shape[:-1])
+        first = min(slots, _READY_SLOTS)
+        ready = [
+            range(start, start + size)
+            for i in range(layers * parts)
+            for start, size in (
+                (i * (elements + scales), first * row),
+                (i * (elements + scales) + elements, first * kv_heads * scale_bytes),
+            )
+            if size
+        ]
+        work = Thread(
+            target=populate, args=(ref(self._memory), ready), name="kv-pages", daemon=True
+        )
+        work.start()
+
+    def attach(self, layers: Any) -> None:
+        """Give each layer the address of its part."""
+        for layer, part in zip(layers, self.elements, strict=True):
+            layer.k_pool, layer.v_pool = part[0].ctypes.data, part[1].ctypes.data
