@@ -22,12 +22,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from bench.kernel_attention import attention_rows
 from bench.kernel_calls import Operations
 from bench.kernel_ops import Sampled, linear_rows, sampling_rows
 from bench.kernel_peaks import Setting, measure_machine
+from bench.kernel_pools import KINDS, POOL_COLUMNS, pool_rows
 from bench.kernel_steps import (
     SLOTS,
     STEP_COLUMNS,
@@ -80,6 +81,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     part.add_argument(
         "--tokens", action="store_true", help="only rows of a few tokens, against a prefill's"
     )
+    part.add_argument(
+        "--pools", action="store_true", help="only whole steps, over two kinds of KV pools in turns"
+    )
     args = parser.parse_args(argv)
     if args.threads < 1 or args.repeat < 1:
         parser.error("--threads and --repeat must be at least 1")
@@ -99,6 +103,9 @@ def main(argv: list[str] | None = None) -> int:
         peaks = measure_machine(setting, table.add)
         if args.tokens:
             print_tokens(setting, args.activations, args.repeat)
+            return 0
+        if args.pools:
+            print_pools(setting, args.activations, runner)
             return 0
         if not args.steps:
             print_ops(setting, args.activations, peaks, runner)
@@ -152,13 +159,26 @@ def print_tokens(setting: Setting, activations: str, repeat: int) -> None:
             table.add(*row.cells())
 
 
-def _executor(setting: Setting, activations: str) -> NativeExecutor:
+def print_pools(setting: Setting, activations: str, runner: Runner) -> None:
+    """What a pool of integers gains."""
+    table = TablePrinter("\nWhole steps, by the KV pool:", POOL_COLUMNS)
+    with ExitStack() as stack:
+        executors = {
+            kind: stack.enter_context(closing(_executor(setting, activations, kind)))
+            for kind in KINDS
+        }
+        for row in pool_rows(executors, runner):
+            table.add(*row.cells())
+
+
+def _executor(setting: Setting, activations: str, kv_dtype: str = "auto") -> NativeExecutor:
     return NativeExecutor(
         resolve_model(DEFAULT_MODEL),
         max_total_tokens=SLOTS,
         num_threads=setting.threads,
         isa=setting.isa,
         activations=activations,
+        kv_dtype=kv_dtype,
     )
 
 

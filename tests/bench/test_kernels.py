@@ -350,6 +350,25 @@ def test_the_command_line(
     assert phases.startswith("| mean ms of") and len(phases.splitlines()) == 3
 
 
+def test_kinds_of_pools_in_turns(
+    native: Library,
+    at_once: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kernels, "measure_machine", lambda setting, show: PEAKS)
+    for module in (kernels, kernel_steps):
+        monkeypatch.setattr(module, "SLOTS", 64)
+    wanted = ["--pools", "--threads", "1", "--only", "B=1 ctx=16", "--repeat", "2"]
+    assert kernels.main(wanted) == 0
+    *_, caption, table = capsys.readouterr().out.split("\n\n")
+    assert caption.strip() == "Whole steps, by the KV pool:"
+    head, _, row = table.strip().splitlines()
+    assert "float16, ms" in head and "int16, ms" in head
+    ratios = [float(cell) for cell in row.strip("|").split("|")[3:]]
+    assert row.startswith("| decode B=1 ctx=16 ") and min(ratios) > 0
+
+
 def test_a_level_that_is_not_there(
     native: Library, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
