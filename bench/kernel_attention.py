@@ -106,7 +106,7 @@ class Pool:
     def __init__(self, shape: Shape, layers: int, slots: int, isa: str) -> None:
         rng = np.random.default_rng(0)
         self.shape = shape
-        dtype = pool_dtype("auto", exact=False, quantized=True, isa=isa)
+        dtype = pool_dtype("auto", exact=False, integers=True, isa=isa)
         self.memory = KVPool((layers, 2, slots, shape.kv_heads, shape.head_dim), dtype)
         fill_pool(self.memory)
         self.layers: Array[Layer] = (Layer * layers)()

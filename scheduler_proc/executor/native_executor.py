@@ -28,10 +28,10 @@ from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.excerpt import FirstLayers
 from scheduler_proc.models.packed import (
     Packing,
-    has_quantized_queries,
     native_attn_scale,
     pack_model,
     pool_shape,
+    suits_integers,
 )
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
@@ -85,8 +85,8 @@ class NativeExecutor:
         has_tiles = self._library.has_tiles(isa)
         activation_bits = _activation_bits(activations, exact, has_tiles)
         choice = Packing(quantization, exact, tiles=has_tiles)
-        quantized = has_quantized_queries(checkpoint, choice)
-        dtype = pool_dtype(kv_dtype, exact, quantized, isa or self._library.isa())
+        integers = suits_integers(checkpoint, choice)
+        dtype = pool_dtype(kv_dtype, exact, integers, isa or self._library.isa())
         self.dtype: object = dtype
         self._pool = KVPool(pool_shape(config, max_total_tokens), dtype)
         self._weights = pack_model(checkpoint, self._library, choice)

@@ -14,6 +14,7 @@ from srt.wire.errors import ConfigError
 _INTEGER_LEVELS = ("avx2",)
 # The first of the pool, for which memory is taken at once.
 _READY_SLOTS = 32768
+_LINE = 64  # bytes
 
 
 class PoolFormat(IntEnum):
@@ -39,15 +40,15 @@ KV_DTYPES = {
 }
 
 
-def pool_dtype(name: str, exact: bool, quantized: bool, isa: str) -> str:
-    """What --kv-cache-dtype `name` means for a model of quantised weights or others, at a level.
+def pool_dtype(name: str, exact: bool, integers: bool, isa: str) -> str:
+    """What --kv-cache-dtype `name` means at a level, for a model that `integers` suit or not.
 
     Raises ConfigError for what is none.
     """
     if name == "auto":
         if exact:
             return "float32"
-        return "int16" if quantized and isa in _INTEGER_LEVELS else "float16"
+        return "int16" if integers and isa in _INTEGER_LEVELS else "float16"
     if name not in KV_DTYPES:
         raise ConfigError(f"KV dtype {name!r} is not one of auto, {', '.join(KV_DTYPES)}")
     if exact and name == "int16":
@@ -57,7 +58,7 @@ def pool_dtype(name: str, exact: bool, quantized: bool, isa: str) -> str:
 
 class KVPool:
     """[layers, K and V], each of [slots, kv_heads, head_dim] elements and then, if the format has
-    them, [slots, kv_heads] scales.
+    them, [slots, kv_heads] scales; in whole lines of the cache.
 
     Huge pages, where the system grants them on request: slots of a request may lie anywhere. The
     pages of the slots that are taken first are asked for while the model is loaded, so that the
@@ -69,20 +70,23 @@ class KVPool:
         self.format, element, scale_bytes = KV_DTYPES[dtype]
         row = kv_heads * head_dim * np.dtype(element).itemsize  # of a token, K or V
         elements, scales = slots * row, slots * kv_heads * scale_bytes
-        self.num_bytes = layers * parts * (elements + scales)
+        stride = -(-(elements + scales) // _LINE) * _LINE
+        self.num_bytes = layers * parts * stride
         self._memory = huge_memory(self.num_bytes)
-        part = self._memory.reshape(layers, parts, elements + scales)
+        part = self._memory.reshape(layers, parts, stride)
         self.elements = part[..., :elements].view(element).reshape(shape)
         self.scales: np.ndarray | None = None
         if scale_bytes:
-            self.scales = part[..., elements:].view(np.float32).reshape(shape[:-1])
+            self.scales = (
+                part[..., elements : elements + scales].view(np.float32).reshape(shape[:-1])
+            )
         first = min(slots, _READY_SLOTS)
         ready = [
             range(start, start + size)
             for i in range(layers * parts)
             for start, size in (
-                (i * (elements + scales), first * row),
-                (i * (elements + scales) + elements, first * kv_heads * scale_bytes),
+                (i * stride, first * row),
+                (i * stride + elements, first * kv_heads * scale_bytes),
             )
             if size
         ]

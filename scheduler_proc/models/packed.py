@@ -25,7 +25,7 @@ from scheduler_proc.kernels.library import (
 )
 from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
 from scheduler_proc.models.config import DecoderConfig
-from scheduler_proc.models.recode import for_kernels
+from scheduler_proc.models.recode import Q5_0, for_kernels
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
 from srt.files.gguf import BLOCK_TYPES
@@ -46,6 +46,7 @@ _OWN_FORMATS = {
 }
 _QUANTIZED = {"q8": Format.Q8, "q4": Format.Q4}
 _PLAIN = (Source.F32, Source.F16, Source.BF16)
+_QUANTIZED_TYPES = {Q5_0, *_OWN_FORMATS} - {*_PLAIN}  # of ggml, as the kernels hold them
 
 
 class Packing(NamedTuple):
@@ -105,13 +106,16 @@ def pack_model(checkpoint: Checkpoint, library: Library, choice: Packing) -> Pac
     return _Packer(checkpoint, library, choice).model()
 
 
-def has_quantized_queries(checkpoint: Checkpoint, choice: Packing) -> bool:
-    """Whether the first layer makes its queries of quantised weights."""
-    spec = layer_spec(checkpoint.config, 0).q
-    stored = checkpoint.raw(f"{spec.name}.weight")
-    source = Source(for_kernels(stored).ggml_type)
-    chosen = choice.format(spec.name, source, spec.inputs, stored.ggml_type)
-    return chosen not in (Format.F32, Format.F16, Format.BF16)
+def suits_integers(checkpoint: Checkpoint, choice: Packing) -> bool:
+    """Whether a KV pool of 16-bit integers suits the model, by its first layer: queries are made of
+    quantised weights, and keys have no bias, which makes some of their elements so large (Qwen2)
+    that few digits are left for the others. Raises ConfigError as `pack_model` does."""
+    check_native(checkpoint.config)
+    check_tensors(checkpoint)
+    spec = layer_spec(checkpoint.config, 0)
+    stored = checkpoint.raw(f"{spec.q.name}.weight").ggml_type
+    is_quantized = choice.quantization != "none" or stored in _QUANTIZED_TYPES
+    return is_quantized and not spec.k.bias
 
 
 def check_native(config: DecoderConfig) -> None:

@@ -10,8 +10,8 @@ from scheduler_proc.kernels.library import Source
 from scheduler_proc.models.checkpoint import F32, RawTensor, dequantise
 from srt.files.gguf import BLOCK_TYPES
 
-_Q5_0 = 6
-_Q5_0_BYTES = BLOCK_TYPES[_Q5_0].num_bytes
+Q5_0 = 6
+_Q5_0_BYTES = BLOCK_TYPES[Q5_0].num_bytes
 # Values that are dequantised at a time: numpy needs several times their memory meanwhile.
 _CHUNK_VALUES = 1 << 21
 
@@ -20,7 +20,7 @@ def for_kernels(raw: RawTensor) -> RawTensor:
     """The same values; `raw` itself if the kernels can read it."""
     if raw.ggml_type in list(Source):
         return raw
-    if raw.ggml_type == _Q5_0:
+    if raw.ggml_type == Q5_0:
         return RawTensor(Source.Q8_0, raw.shape, _q5_0_as_q8_0(raw.data))
     return RawTensor(F32, raw.shape, _as_float32(raw))
 

@@ -110,8 +110,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option(
             "kv-cache-dtype",
-            "KV cache; native: float16, int16 (auto: the faster one) or float32; torch: as --dtype "
-            "(auto) or fp8_e4m3",
+            "KV cache; native: float16, int16 or float32 (auto: by level and model); torch: as "
+            "--dtype (auto) or fp8_e4m3",
             choices=("auto", "float16", "int16", "float32", "fp8_e4m3"),
         ),
         Option(

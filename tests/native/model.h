@@ -129,7 +129,7 @@ inline size_t pool_bytes(int32_t kv_format, int head_dim) {
   const size_t head = kv_format == SRT_F32   ? 4 * head_dim
                       : kv_format == SRT_F16 ? 2 * head_dim
                                              : 2 * head_dim + 4;
-  return size_t(kSlots) * kKvHeads * head;
+  return (size_t(kSlots) * kKvHeads * head + 63) / 64 * 64;
 }
 
 // An engine with KV pools of its own.

@@ -36,7 +36,7 @@ struct WordHead {
     for (int t = 0; t < n; t += 16)
       for (int pair = 0; pair < pairs; pair += 16) {
         F rows[16];
-        for (int i = 0; i < 16; i++) {  // of the last pairs perhaps too many: see check_heads
+        for (int i = 0; i < 16; i++) {  // of the last pairs perhaps too many: see srt_layer
           const int16_t *key = at(slots[t + i < n ? t + i : t]) + 2 * pair;
           rows[i] = load(reinterpret_cast<const float *>(key));
         }

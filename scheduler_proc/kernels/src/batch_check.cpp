@@ -64,9 +64,6 @@ int check_heads(const srt_model &m) {
     return set_error("%d heads cannot share %d kv heads", m.heads, m.kv_heads);
   if (m.kv_format != SRT_F16 && m.kv_format != SRT_F32 && m.kv_format != SRT_I16)
     return set_error("kv_format is neither F16 nor F32 nor I16");
-  // Kernels read whole vectors of codes, which may end in the scales.
-  if (m.kv_format == SRT_I16 && m.num_slots * m.kv_heads < 8)
-    return set_error("a pool of I16 has %d slots of %d heads, too few", m.num_slots, m.kv_heads);
   return 0;
 }
 

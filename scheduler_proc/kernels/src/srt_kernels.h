@@ -56,7 +56,7 @@ typedef struct {
 } srt_matrix;
 
 /* One decoder layer. Pools are [num_slots, kv_heads, head_dim] of the model's kv_format; those of
- * SRT_I16 have [num_slots, kv_heads] floats after these. */
+ * SRT_I16 have [num_slots, kv_heads] floats after these, and end with a multiple of 64 bytes. */
 typedef struct {
   const float *attn_norm, *mlp_norm; /* [hidden] */
   const float *q_norm, *k_norm;      /* [head_dim], or NULL: per-head RMSNorm before rope */

@@ -31,17 +31,18 @@ SRT_INLINE void store_codes(const float *x, int n, float by, int16_t *codes) {
   for (int i = 0; i < n; i += 16) store_words(codes + i, mul(load(x + i), set1(by)));
 }
 
-// Codes of a query; returns their scale, which is not finite if the query is not.
+// Codes of a query; returns their scale, NaN if the query or its sum of magnitudes is not finite.
 static float query_words(const float *x, int n, int16_t *codes) {
   F total = zero();
   for (int i = 0; i < n; i += 16) total = add(total, abs(load(x + i)));
   const float most = largest_of(x, n), by = summed_factor(most, sum(total));
   store_codes(x, n, by, codes);
-  return by > 0 ? 1 / by : most;
+  if (by > 0) return 1 / by;
+  return most > kSmallest<int16_t> ? __builtin_nanf("") : most;  // too large for floats, or NaN
 }
 
-// One token's keys or values into the pool, and their scales. As in a pool of halves, values that
-// these cannot hold become their largest number.
+// One token's keys or values into the pool, and their scales. Values that halves cannot hold become
+// the largest half, so that an infinity does not spoil every token that sees it.
 static void store_kv_words(const float *x, int heads, int head_dim, int16_t *out, float *scales) {
   float head[kLargestHead];
   for (int h = 0; h < heads; h++, x += head_dim, out += head_dim) {

@@ -50,7 +50,9 @@ def memory_of(pool: np.ndarray, kv_dtype: str) -> np.ndarray:
     if kv_dtype != "int16":
         return pool
     codes, scales = words_of(pool)
-    return np.concatenate([codes.view(np.uint8).ravel(), scales.view(np.uint8).ravel()])
+    parts = [codes.view(np.uint8).ravel(), scales.view(np.uint8).ravel()]
+    parts.append(np.zeros(-sum(map(len, parts)) % 64, np.uint8))
+    return np.concatenate(parts)
 
 
 class Shape(NamedTuple):

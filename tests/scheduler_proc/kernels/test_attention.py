@@ -366,6 +366,16 @@ def test_a_value_that_is_not_finite_harms_no_token_that_does_not_see_it(
     np.testing.assert_array_equal(out, wanted[0])
 
 
+def test_a_query_too_large_for_its_sum_gets_no_number(ops: Ops) -> None:
+    """Not the plain mean of the values, as codes of zero would give."""
+    sequences = random_sequences(Shape(3, 1, 64, "int16"), (40,))
+    sequences.queries[0][20, 1] = 1e38
+    out = sequences.run(ops, [sequences.whole(0)])[0]
+    assert np.isnan(out[20, 1]).all()
+    out[20, 1] = 0
+    assert np.isfinite(out).all()
+
+
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("window", [0, 1, 20])
 @pytest.mark.parametrize("kv_dtype", ["float16", "float32", "int16"])

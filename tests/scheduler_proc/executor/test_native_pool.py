@@ -1,0 +1,71 @@
+"""The native executor's KV pool: its formats, where its parts lie, which one a model gets."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.executor.native_pool import KV_DTYPES, KVPool, pool_dtype
+from scheduler_proc.kernels.library import Layer
+from srt.wire.errors import ConfigError
+from tests.scheduler_proc.kernels.ops import levels
+from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("slots", [1, 7, 1000, 40000])
+def test_parts_are_aligned_and_apart(dtype: str, slots: int) -> None:
+    pool = KVPool((3, 2, slots, 3, 16), dtype)
+    layers = (Layer * 3)()
+    pool.attach(layers)
+    starts = [start for layer in layers for start in (layer.k_pool, layer.v_pool)]
+    assert all(start % 64 == 0 for start in starts)
+    used = pool.elements[0, 0].nbytes + (0 if pool.scales is None else pool.scales[0, 0].nbytes)
+    assert all(b - a >= used for a, b in pairwise(starts))
+    assert used <= pool.num_bytes // 6 < used + 64
+    if pool.scales is not None:  # kernels find them by the number of slots
+        assert pool.scales.ctypes.data == starts[0] + pool.elements[0, 0].nbytes
+        assert pool.scales[2, 1].ctypes.data == starts[5] + pool.elements[0, 0].nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "integers", "isa", "wanted"),
+    [
+        ("auto", False, True, "avx2", "int16"),
+        ("auto", False, False, "avx2", "float16"),
+        ("auto", False, True, "avx512", "float16"),
+        ("auto", False, True, "amx", "float16"),
+        ("auto", True, True, "avx2", "float32"),
+        ("int16", False, False, "portable", "int16"),
+        ("float32", False, True, "avx2", "float32"),
+    ],
+)
+def test_what_a_name_means(name: str, exact: bool, integers: bool, isa: str, wanted: str) -> None:
+    assert pool_dtype(name, exact, integers, isa) == wanted
+
+
+def test_integers_are_not_exact() -> None:
+    with pytest.raises(ConfigError, match="--kv-cache-dtype int16: with --exact"):
+        pool_dtype("int16", True, True, "avx2")
+
+
+@pytest.mark.skipif("avx2" not in levels(), reason="a level of x86-64")
+@pytest.mark.parametrize(
+    ("options", "bias", "wanted"),
+    [
+        ({"quantization": "q8"}, False, "int16"),
+        ({"quantization": "q8"}, True, "float16"),
+        ({}, False, "float16"),
+    ],
+)
+def test_which_models_get_integers(
+    tmp_path: Path, options: dict[str, Any], bias: bool, wanted: str
+) -> None:
+    """Keys with a bias have elements that leave few digits for the others."""
+    files = save_directory(random_llama(hidden_size=96, head_dim=16, attention_bias=bias), tmp_path)
+    executor = NativeExecutor(files, max_total_tokens=2, num_threads=1, isa="avx2", **options)
+    assert executor.dtype == wanted
+    assert np.shape(executor._pool.elements)[2] == 2
