@@ -11,6 +11,7 @@ from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.native_pool import KV_DTYPES, KVPool, pool_dtype
 from scheduler_proc.kernels.library import Layer
 from srt.wire.errors import ConfigError
+from tests.scheduler_proc.executor.test_native_executor import SIZES
 from tests.scheduler_proc.kernels.ops import levels
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 
@@ -65,7 +66,7 @@ def test_which_models_get_integers(
     tmp_path: Path, options: dict[str, Any], bias: bool, wanted: str
 ) -> None:
     """Keys with a bias have elements that leave few digits for the others."""
-    files = save_directory(random_llama(hidden_size=96, head_dim=16, attention_bias=bias), tmp_path)
+    files = save_directory(random_llama(**SIZES, attention_bias=bias), tmp_path)
     executor = NativeExecutor(files, max_total_tokens=2, num_threads=1, isa="avx2", **options)
     assert executor.dtype == wanted
     assert np.shape(executor._pool.elements)[2] == 2
