@@ -41,7 +41,7 @@ def test_shares_of_a_prefill_s_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.thread_time", lambda: now[0])
 
     class Executor:
-        vocab_size = 100
+        vocab_size, _pool = 100, None
 
         def run(self, batch: ForwardBatch) -> None:
             now[0] += taken[batch.num_tokens]
