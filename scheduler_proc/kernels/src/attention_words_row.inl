@@ -231,10 +231,10 @@ SRT_FLATTEN void values_in_place(const WordView &view, const int32_t *slots, int
       Ahead once = ahead;  // in the first round only
       const int16_t *codes = view.code(local) + t;
       int column = 0;
-      for (; column + C <= view.dim / 16; column += C)
-        value_sums<R, C>(view, local, codes, values, slots + t, count, column, soon, once), once.n = 0;
-      for (; column < view.dim / 16; column++)
-        value_sums<R, 1>(view, local, codes, values, slots + t, count, column, soon, once), once.n = 0;
+      for (; column + C <= view.dim / 16; column += C, once.n = 0)
+        value_sums<R, C>(view, local, codes, values, slots + t, count, column, soon, once);
+      for (; column < view.dim / 16; column++, once.n = 0)
+        value_sums<R, 1>(view, local, codes, values, slots + t, count, column, soon, once);
     });
   }
 }
