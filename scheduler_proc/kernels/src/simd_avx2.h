@@ -249,13 +249,11 @@ constexpr int kPairRows = 6, kPairRegisters = 6;  // rows of a tile, and its sum
 constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
 
 SRT_INLINE I load_pairs(const int16_t *p) {
-  const __m256i *in = reinterpret_cast<const __m256i *>(p);
-  return {_mm256_loadu_si256(in), _mm256_loadu_si256(in + 1)};
+  const B x = load_bytes(reinterpret_cast<const uint8_t *>(p));
+  return {x.lo, x.hi};
 }
 SRT_INLINE void store_pairs(int16_t *p, I x) {
-  __m256i *out = reinterpret_cast<__m256i *>(p);
-  _mm256_storeu_si256(out, x.lo);
-  _mm256_storeu_si256(out + 1, x.hi);
+  store_bytes(reinterpret_cast<uint8_t *>(p), {x.lo, x.hi});
 }
 // Two words, in every lane.
 SRT_INLINE I set_pair(const int16_t *x) {
@@ -263,7 +261,8 @@ SRT_INLINE I set_pair(const int16_t *x) {
   __builtin_memcpy(&pair, x, 4);
   return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
 }
-// The compiler's own order of such sums needs more registers than there are.
+// The compiler's own order of such sums needs more registers than there are. (In add_products, which
+// has fewer sums, its order is 2 to 5 % faster than this one.)
 SRT_INLINE __m256i add_pairs_half(__m256i acc, __m256i w, __m256i x) {
   __m256i products;
   asm("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+x"(acc), "=&x"(products) : "x"(w), "x"(x));
