@@ -96,15 +96,18 @@ ROWS = {
     "wall_s": "wall s (less)",
     "ttft_p50_ms": "TTFT p50 ms (less)",
     "ttft_p99_ms": "TTFT p99 ms (less)",
+    "tpot_p50_ms": "TPOT p50 ms (less)",
+    "tpot_p99_ms": "TPOT p99 ms (less)",
     "itl_p50_ms": "ITL p50 ms (less)",
     "itl_p99_ms": "ITL p99 ms (less)",
+    "itl_max_ms": "ITL max ms (less)",
     "cached_tokens": "cached tokens",
     "prompt_tokens": "prompt tokens",
     "out_tokens": "out tokens",
     "errors": "errors",
     "client_cpu_s": "client cpu s",
 }
-HAVE_RATIO = tuple(ROWS)[:6]
+HAVE_RATIO = tuple(ROWS)[:9]
 
 
 def comparison(turns: Sequence[Turn]) -> str:

@@ -40,6 +40,13 @@ class Record(Struct):
     error: str | None = None
     prompt: str = ""
 
+    @property
+    def token_s(self) -> float | None:
+        """Of each token after the first (TPOT); None of a text that came in one piece."""
+        if self.completion_tokens < 2 or len(self.chunk_times) < 2:
+            return None
+        return (self.chunk_times[-1] - self.chunk_times[0]) / (self.completion_tokens - 1)
+
 
 class Run(Struct):
     """A finished workload; `cpu_s` is this process's own CPU time during it. `unfinished` requests

@@ -16,8 +16,9 @@ from srt.benchmark.load import Record, Run
 class Figures(Struct, kw_only=True):
     """What a run measured. Latencies are in ms; None where the server gave no number.
 
-    ITL is the time between chunks of text. The hit rate is the server's own count of cached
-    tokens over prompt tokens.
+    TPOT is the time of each token of a request after its first, ITL the time between chunks of
+    text, which may be several tokens. The hit rate is the server's own count of cached tokens over
+    prompt tokens.
     """
 
     requests: int
@@ -35,8 +36,11 @@ class Figures(Struct, kw_only=True):
     hit_rate: float | None
     ttft_p50_ms: float | None
     ttft_p99_ms: float | None
+    tpot_p50_ms: float | None
+    tpot_p99_ms: float | None
     itl_p50_ms: float | None
     itl_p99_ms: float | None
+    itl_max_ms: float | None
 
 
 COLUMNS = {
@@ -48,8 +52,11 @@ COLUMNS = {
     "hit_rate": "hit rate",
     "ttft_p50_ms": "TTFT p50 ms",
     "ttft_p99_ms": "p99",
+    "tpot_p50_ms": "TPOT p50 ms",
+    "tpot_p99_ms": "p99",
     "itl_p50_ms": "ITL p50 ms",
     "itl_p99_ms": "p99",
+    "itl_max_ms": "max",
     "prompt_tokens_min": "prompt min",
     "prompt_tokens_mean": "mean",
     "prompt_tokens_max": "max",
@@ -64,6 +71,7 @@ def figures_of(run: Run) -> Figures:
     out_tokens = sum(r.completion_tokens for r in good)
     told = [r.cached_tokens for r in good if r.cached_tokens is not None]
     ttft = [(r.chunk_times[0] - r.started) * 1000 for r in good if r.chunk_times]
+    tpot = [1000 * r.token_s for r in good if r.token_s is not None]
     itl = [(later - earlier) * 1000 for r in good for earlier, later in pairwise(r.chunk_times)]
     return Figures(
         requests=len(run.records),
@@ -81,8 +89,11 @@ def figures_of(run: Run) -> Figures:
         hit_rate=_hit_rate(good),
         ttft_p50_ms=percentile(ttft, 50),
         ttft_p99_ms=percentile(ttft, 99),
+        tpot_p50_ms=percentile(tpot, 50),
+        tpot_p99_ms=percentile(tpot, 99),
         itl_p50_ms=percentile(itl, 50),
         itl_p99_ms=percentile(itl, 99),
+        itl_max_ms=percentile(itl, 100),
     )
 
 

@@ -50,7 +50,6 @@ def summary_of(run: Run) -> Summary:
     told = [r for r in good if r.cached_tokens is not None]
     seen = sum(r.prompt_tokens for r in told)
     timed = [r for r in good if r.chunk_times]
-    several = [r for r in timed if r.completion_tokens > 1 and len(r.chunk_times) > 1]
     gaps = array("d")
     for record in good:
         gaps.extend(later - earlier for earlier, later in pairwise(record.chunk_times))
@@ -65,9 +64,7 @@ def summary_of(run: Run) -> Summary:
         output_tokens=output,
         cached_share=sum(r.cached_tokens or 0 for r in told) / seen if seen else None,
         ttft_ms=spread([r.chunk_times[0] - r.started for r in timed]),
-        tpot_ms=spread(
-            [(r.chunk_times[-1] - r.chunk_times[0]) / (r.completion_tokens - 1) for r in several]
-        ),
+        tpot_ms=spread([r.token_s for r in good if r.token_s is not None]),
         itl_ms=spread(gaps),
         latency_ms=spread([r.ended - r.started for r in good]),
         client_cpu_share=run.cpu_s / seconds,

@@ -111,7 +111,9 @@ def test_figures() -> None:
     assert figures.hit_rate == 0.5
     assert figures.ttft_p50_ms == pytest.approx(100)
     assert figures.ttft_p99_ms == pytest.approx(500)
-    assert figures.itl_p99_ms == pytest.approx(200)
+    assert figures.tpot_p50_ms == figures.tpot_p99_ms == pytest.approx(150)
+    assert figures.itl_p50_ms == pytest.approx(100)
+    assert figures.itl_p99_ms == figures.itl_max_ms == pytest.approx(200)
     assert (figures.prompt_tokens_min, figures.prompt_tokens_max) == (10, 30)
     header, row = table({"x": figures}).splitlines()
     assert len(header) == len(row) and "50.0%" in row
