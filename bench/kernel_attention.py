@@ -161,5 +161,6 @@ def _calls(operations: Operations, pool: Pool, case: Case) -> list[Call]:
     for layer, slots in pool.variants(case):
         arrays = case.arrays(slots)
         batch = Batch.of(arrays, **counts)
-        calls.append(operations.attention(pool.model, layer, batch, q, out, arrays))
+        keep = arrays, pool.memory
+        calls.append(operations.attention(pool.model, layer, batch, q, out, keep))
     return calls

@@ -36,7 +36,14 @@ from bench.kernel_steps import (
     step_cells,
     step_rows,
 )
-from bench.kernel_tokens import CONTEXT, TOKEN_COLUMNS, token_rows
+from bench.kernel_tokens import (
+    CONTEXT,
+    PHASE_COLUMNS,
+    TOKEN_COLUMNS,
+    phase_cells,
+    token_rows,
+    token_runs,
+)
 from bench.roofline import (
     OP_COLUMNS,
     WORKING_SET,
@@ -151,12 +158,16 @@ def print_steps(setting: Setting, activations: str, peaks: Peaks, runner: Runner
 
 
 def print_tokens(setting: Setting, activations: str, repeat: int) -> None:
-    """What the second and further new tokens of a row cost."""
+    """What the second and further new tokens of a row cost, and where."""
     kind = "CPU time" if setting.threads == 1 else "wall time"
-    table = TablePrinter(f"\nNew tokens of a row at context {CONTEXT}, {kind}:", TOKEN_COLUMNS)
     with closing(_executor(setting, activations)) as executor:
-        for row in token_rows(executor, setting.threads, repeat):
-            table.add(*row.cells())
+        runs = token_runs(executor, setting.threads, repeat)
+    table = TablePrinter(f"\nNew tokens of a row at context {CONTEXT}, {kind}:", TOKEN_COLUMNS)
+    for row in token_rows(runs):
+        table.add(*row.cells())
+    table = TablePrinter("\nPhases of these steps, as one thread saw them:", PHASE_COLUMNS)
+    for cells in phase_cells(runs):
+        table.add(*cells)
 
 
 def print_pools(setting: Setting, activations: str, runner: Runner) -> None:

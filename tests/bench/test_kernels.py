@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
 import torch
 
-from bench import kernel_peaks, kernel_steps, kernels, roofline
-from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows
+from bench import kernel_attention, kernel_peaks, kernel_steps, kernels, roofline
+from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows, smallest_attention
 from bench.kernel_calls import Operations
 from bench.kernel_ops import ALLOWED, Linear, linear_rows, mask_arrays, sampling_rows
 from bench.kernel_peaks import Setting, caches
@@ -24,6 +26,7 @@ from bench.kernel_steps import (
     step_cells,
     step_work,
 )
+from bench.kernel_tokens import TokenRuns, phase_cells, token_rows
 from bench.roofline import (
     OP_COLUMNS,
     WORKING_SET,
@@ -39,6 +42,7 @@ from bench.roofline import (
     op_cells,
 )
 from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.executor.native_pool import KVPool
 from scheduler_proc.kernels.library import (
     Format,
     Layer,
@@ -289,6 +293,16 @@ def test_a_table_is_printed_row_by_row(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "| longer than that |       2 |\n"
 
 
+def test_what_further_tokens_of_a_row_cost() -> None:
+    seconds = {1: 0.010, 9: 0.018, 512: 0.512} | {n: 0.009 + n * 0.001 for n in range(2, 9)}
+    phases = {1: {"head": 0.002}, 9: {"head": 0.006}, 512: {"head": 0.0512}}
+    runs = TokenRuns(seconds, phases)
+    rows = [row.cells() for row in token_rows(runs)]
+    assert rows[0] == ["2", "11.0", "1.00", "1.00", "1.00"]
+    assert [row[0] for row in rows] == list("23456789") and {row[3] for row in rows} == {"1.00"}
+    assert list(phase_cells(runs)) == [["head", "2.00", "6.00", "0.50", "0.10"]]
+
+
 def test_the_work_of_a_step(native: Library) -> None:
     files = resolve_model(DEFAULT_MODEL)
     config = DecoderConfig(64, 2, 4, 2, 16, 96, 1000, 2048, 1e-5)
@@ -324,6 +338,21 @@ def test_the_machine_table(native: Library, at_once: None, monkeypatch: pytest.M
     assert min(kernel_peaks.measure_machine(setting, shown.__setitem__)) > 0
     for name in ("CPU, cores", "read 96 MB, 1 thread", "fp32 torch", "int8 srt_op_linear"):
         assert any(row.startswith(name) for row in shown), name
+
+
+def test_a_call_keeps_its_pool(native: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[ref[KVPool]] = []
+
+    class Noted(KVPool):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            pools.append(ref(self))
+
+    monkeypatch.setattr(kernel_attention, "KVPool", Noted)
+    with closing(Operations(native, 1, native.isa())) as operations:
+        call = smallest_attention(operations)
+        assert [pool() is not None for pool in pools] == [True]
+        call()
 
 
 def test_the_command_line(
