@@ -94,8 +94,11 @@ class WitnessFinder:
         self._vocabulary, self._bytes = vocabulary, vocabulary.token_bytes
         self._longest = max(1, min(LONGEST_BYTES, vocabulary.trie.max_depth))
         self._ids = {data: i for i, data in reversed([*enumerate(vocabulary.token_bytes)]) if data}
-        short = {data: i for data, i in self._ids.items() if len(data) <= LONGEST_MARK}
-        kinds = [_matching(short, pattern) for pattern, _ in _KINDS]
+        marks = re.compile(b"|".join(pattern for pattern, _ in _KINDS)).fullmatch
+        found = {
+            data: i for data, i in self._ids.items() if len(data) <= LONGEST_MARK and marks(data)
+        }
+        kinds = [_matching(found, pattern) for pattern, _ in _KINDS]
         self._closing = frozenset([*kinds[0], *kinds[_QUOTE_KIND]])
         kinds.append(_matching(self._ids, _WORDS)[::-1])
         self._candidates = np.array([i for kind in kinds for i in kind], np.int64)

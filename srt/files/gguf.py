@@ -141,15 +141,16 @@ class GGUFFile:
 
     def _strings(self, count: int) -> list[str]:
         """A vocabulary's strings are the bulk of the metadata."""
-        data, pos, strings = self._map, self._pos, []
+        data, pos, size, strings = self._map, self._pos, len(self._map), []
+        length_at = struct.Struct("<Q").unpack_from
         for _ in range(count):
             start = pos + 8
-            pos = start + int.from_bytes(data[pos:start], "little")
-            if pos > len(data):
+            pos = start + length_at(data, pos)[0]
+            if pos > size:
                 raise ValueError("string beyond the end")
-            strings.append(data[start:pos].decode())
+            strings.append(data[start:pos])
         self._pos = pos
-        return strings
+        return [string.decode() for string in strings]
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
