@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench import kernel_attention, kernel_peaks, kernel_steps, kernels, roofline
+from bench import kernel_attention, kernel_peaks, kernel_steps, kernel_tokens, kernels, roofline
 from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows, smallest_attention
 from bench.kernel_calls import Operations
 from bench.kernel_ops import ALLOWED, Linear, linear_rows, mask_arrays, sampling_rows
@@ -396,6 +396,25 @@ def test_kinds_of_pools_in_turns(
     assert "float16, ms" in head and "int16, ms" in head
     ratios = [float(cell) for cell in row.strip("|").split("|")[3:]]
     assert row.startswith("| decode B=1 ctx=16 ") and min(ratios) > 0
+
+
+def test_tokens_of_a_row_and_their_phases(
+    native: Library,
+    at_once: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kernels, "measure_machine", lambda setting, show: PEAKS)
+    for module in (kernels, kernel_steps):
+        monkeypatch.setattr(module, "SLOTS", 64)
+    monkeypatch.setattr(kernel_tokens, "CONTEXT", 8)
+    monkeypatch.setattr(kernel_tokens, "PREFILL", 16)
+    assert kernels.main(["--tokens", "--threads", "1", "--repeat", "1"]) == 0
+    *_, tokens, _, phases = capsys.readouterr().out.split("\n\n")
+    assert [line.split()[1] for line in tokens.strip().splitlines()[2:]] == list("23456789")
+    found = {line.split()[1]: line.split("|")[2:-1] for line in phases.strip().splitlines()[2:]}
+    assert {"qkv", "attention", "head"} <= found.keys()
+    assert all(float(cell) > 0 for cell in found["head"])
 
 
 def test_a_level_that_is_not_there(
