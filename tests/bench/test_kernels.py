@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench import kernel_attention, kernel_peaks, kernel_steps, kernel_tokens, kernels, roofline
+from bench import kernel_attention, kernel_peaks, kernel_steps, kernels, roofline
 from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows, smallest_attention
 from bench.kernel_calls import Operations
 from bench.kernel_ops import ALLOWED, Linear, linear_rows, mask_arrays, sampling_rows
@@ -26,7 +26,6 @@ from bench.kernel_steps import (
     step_cells,
     step_work,
 )
-from bench.kernel_tokens import TokenRuns, phase_cells, token_rows
 from bench.roofline import (
     OP_COLUMNS,
     WORKING_SET,
@@ -293,16 +292,6 @@ def test_a_table_is_printed_row_by_row(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "| longer than that |       2 |\n"
 
 
-def test_what_further_tokens_of_a_row_cost() -> None:
-    seconds = {1: 0.010, 9: 0.018, 512: 0.512} | {n: 0.009 + n * 0.001 for n in range(2, 9)}
-    phases = {1: {"head": 0.002}, 9: {"head": 0.006}, 512: {"head": 0.0512}}
-    runs = TokenRuns(seconds, phases)
-    rows = [row.cells() for row in token_rows(runs)]
-    assert rows[0] == ["2", "11.0", "1.00", "1.00", "1.00"]
-    assert [row[0] for row in rows] == list("23456789") and {row[3] for row in rows} == {"1.00"}
-    assert list(phase_cells(runs)) == [["head", "2.00", "6.00", "0.50", "0.10"]]
-
-
 def test_the_work_of_a_step(native: Library) -> None:
     files = resolve_model(DEFAULT_MODEL)
     config = DecoderConfig(64, 2, 4, 2, 16, 96, 1000, 2048, 1e-5)
@@ -396,25 +385,6 @@ def test_kinds_of_pools_in_turns(
     assert "float16, ms" in head and "int16, ms" in head
     ratios = [float(cell) for cell in row.strip("|").split("|")[3:]]
     assert row.startswith("| decode B=1 ctx=16 ") and min(ratios) > 0
-
-
-def test_tokens_of_a_row_and_their_phases(
-    native: Library,
-    at_once: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(kernels, "measure_machine", lambda setting, show: PEAKS)
-    for module in (kernels, kernel_steps):
-        monkeypatch.setattr(module, "SLOTS", 64)
-    monkeypatch.setattr(kernel_tokens, "CONTEXT", 8)
-    monkeypatch.setattr(kernel_tokens, "PREFILL", 16)
-    assert kernels.main(["--tokens", "--threads", "1", "--repeat", "1"]) == 0
-    *_, tokens, _, phases = capsys.readouterr().out.split("\n\n")
-    assert [line.split()[1] for line in tokens.strip().splitlines()[2:]] == list("23456789")
-    found = {line.split()[1]: line.split("|")[2:-1] for line in phases.strip().splitlines()[2:]}
-    assert {"qkv", "attention", "head"} <= found.keys()
-    assert all(float(cell) > 0 for cell in found["head"])
 
 
 def test_a_level_that_is_not_there(
