@@ -1,10 +1,8 @@
-"""Fixtures for all tests. A server takes seconds to start, so the healthy one is shared.
+"""Fixtures for all tests. A server takes seconds to start, so those that many tests use are shared:
+`server`, `engine`, `sacrificial`, `keyed`. All that use one run in one process (`running/groups.py`).
 
 torch computes with one thread, here and in the processes that tests start: several threads, when
 other work such as the tests' servers interrupts them, take up to 30 times the CPU time.
-
-A random case never fails because it is slow: a busy machine takes ten times as long. Hypothesis
-draws 50 of them, others in each run.
 
 Where there is no GPU, Triton interprets its kernels on the CPU. It decides so when it is imported.
 
@@ -15,24 +13,17 @@ to load them.
 import gc
 import importlib.util
 import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling
 
 from srt.offline.engine import Engine
 from tests.e2e.server import Server, running_server
+from tests.running import profiles, report
+from tests.running.groups import Groups, wants_torch
 from tests.waiting import SOON_S
-
-_WANTS_TORCH = re.compile(
-    r"^(import|from) (torch|transformers|PIL|av|tests\.(checkpoints_vision|e2e\.reference))",
-    re.MULTILINE,
-)
 
 gc.disable()  # until all tests are collected: nothing that they import is garbage
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
@@ -41,34 +32,33 @@ if not Path("/dev/nvidiactl").exists():
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # it has no certificates
 
-settings.register_profile(
-    "ours", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("ours")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    profiles.add_option(parser)
+    report.add_option(parser)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process runs all tests of a file, which share its servers, and one all tests that need
-    transformers' model, which takes 20 s to load."""
-
-    class ByFile(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            uses_reference = "tests.e2e.reference" in (config.rootpath / file).read_text()
-            return "reference" if uses_reference else file
-
-    return ByFile(config, log)
+def pytest_configure(config: pytest.Config) -> None:
+    profiles.choose(config)
+    config.pluginmanager.register(Groups(config))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(report.Report(config))
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Where there is no torch (`make test-native`), files of tests that compare with it."""
+    """Modules that the profile selects no test of need not be imported. Where there is no torch
+    (`make test-native`), nor can those that compare with it."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    is_left_out = importlib.util.find_spec("torch") is None and _WANTS_TORCH.search(
-        collection_path.read_text()
-    )
-    return True if is_left_out else None
+    if profiles.leaves_out(collection_path):
+        return True
+    has_torch = importlib.util.find_spec("torch") is not None
+    return True if not has_torch and wants_torch(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    profiles.mark_drawing_tests(items)
 
 
 @pytest.hookimpl(trylast=True)

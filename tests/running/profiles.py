@@ -1,0 +1,101 @@
+"""How much a run of the tests takes in: the profile, chosen by `pytest --profile`.
+
+| profile | tests | random cases |
+| --- | --- | --- |
+| `short` | each capability once: all that is not marked `full`, `slow` or `ui` | as the tests say |
+| `full` | all but `slow` and `ui` | `FULL` times as many |
+| `rest` | what `full` has and `short` does not | the further ones of `full` |
+| `slow` | those marked `slow` | up to `SLOW` times as many |
+| `ui` | those marked `ui` | none has any |
+
+A test that draws cases says how many the short profile has: `@parametrize("seed", seeds(12))`, or
+`@settings(max_examples=examples(60))`. One with neither draws `EXAMPLES`. Tests of hypothesis draw
+other cases in each run, so they belong to all profiles but `ui`.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+FULL, SLOW = 10, 50
+EXAMPLES = 20
+
+
+class Profile(NamedTuple):
+    """Which tests run, as an expression of `pytest -m`; a test's cases are those from `first` to
+    `end` times the number that it names. `mark` is what those cases are marked with."""
+
+    tests: str
+    first: int
+    end: int
+    mark: str = ""
+
+
+PROFILES = {
+    "short": Profile("not full and not slow and not ui", 0, 1),
+    "full": Profile("not slow and not ui", 0, FULL),
+    "rest": Profile("full and not slow and not ui", 1, FULL, "full"),
+    "slow": Profile("slow", FULL, SLOW, "slow"),
+    "ui": Profile("ui", 0, 1),
+}
+_chosen = "short"
+
+
+def add_option(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--profile",
+        choices=[*PROFILES],
+        default="short",
+        help="how much to run: `short` (default), `full`, `rest` (full without short), `slow`, `ui`",
+    )
+
+
+def choose(config: pytest.Config) -> None:
+    """Take over the profile of the command line, before any test module is imported. An expression
+    given with `-m` selects in place of the profile's."""
+    global _chosen
+    _chosen = config.getoption("--profile")
+    config.option.markexpr = config.option.markexpr or chosen().tests
+    settings.register_profile(
+        _chosen,
+        max_examples=examples(EXAMPLES),
+        deadline=None,  # a busy machine takes ten times as long
+        suppress_health_check=[HealthCheck.too_slow],
+        # What one run has found must not change what the next one draws where nobody looks.
+        **({"database": None, "print_blob": True} if os.environ.get("CI") else {}),
+    )
+    settings.load_profile(_chosen)
+
+
+def chosen() -> Profile:
+    return PROFILES[_chosen]
+
+
+def leaves_out(module: Path) -> bool:
+    """Whether the profile selects no test of a module, as a line of it says."""
+    found = re.search(r"^pytestmark = pytest\.mark\.(full|slow)\b", module.read_text(), re.M)
+    return found is not None and (_chosen, found[1]) in (("short", "full"), ("short", "slow"))
+
+
+def seeds(count: int) -> list[Any]:
+    """The seeds of a parametrised test, of which the short profile has `count`."""
+    profile = chosen()
+    marks = [getattr(pytest.mark, profile.mark)] if profile.mark else []
+    return [pytest.param(seed, marks=marks) for seed in range(profile.first * count, profile.end * count)]
+
+
+def examples(count: int) -> int:
+    """How many cases hypothesis draws where the short profile has `count`."""
+    return count * chosen().end
+
+
+def mark_drawing_tests(items: list[pytest.Item]) -> None:
+    """Mark hypothesis' tests so that the profile selects them."""
+    if mark := chosen().mark:
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker(mark)
