@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 SERVING := $(VENV)/.serving
 PIP_OPTIONS := --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup kernels serve test test-failed test-native test-slow test-ui coverage check fmt bench clean
+.PHONY: setup kernels serve test test-full test-failed test-native test-slow test-ui coverage check fmt bench clean
 
 setup: $(STAMP)
 
@@ -44,16 +44,19 @@ kernels: $(SERVING)
 serve: kernels
 	$(BIN)/python -m srt.launch $(ARGS)
 
-# Three groups at once (tests/conftest.py), in the files' order, which ends with short ones: on two
-# cores a tenth less time than two, as tests that wait leave a core idle. By default groups of many
-# short tests would come before those of few long ones.
+# Each capability once. Three groups of tests at once (tests/running/groups.py): on two cores a
+# tenth less time than two, as tests that wait leave a core idle.
 test: setup kernels
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 $(ARGS)
 
-# What failed in the last run, once more and alone: a test that passes now has met a pause of the
-# machine that it did not bear, or a race. Either is to be mended.
+# All but the slow ones and the page's. With REST=1 only what `make test` does not run.
+test-full: setup kernels
+	$(BIN)/python -m pytest -n 3 --profile $(if $(REST),rest,full) $(ARGS)
+
+# What failed in the last run, once more and alone. A test that passes now is flaky: it has met a
+# pause of the machine that it did not bear, or a race. Either is to be mended at the cause.
 test-failed: setup kernels
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
+	$(BIN)/python -m pytest --profile full --last-failed --last-failed-no-failures none $(ARGS)
 
 # The end-to-end tests where there is no torch; what compares with it is left out.
 test-native: kernels
@@ -63,19 +66,22 @@ test-native: kernels
 	$(NATIVE)/bin/python -m pytest -n 2 $(or $(ARGS),tests/e2e)
 
 test-slow: setup kernels
-	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+	$(BIN)/python -m pytest --profile slow --timeout 3600 $(ARGS)
 
 # The page in a real browser. Where none can be had, it says so and is done.
 test-ui: setup kernels
 	sh tests/ui/run.sh $(BIN) $(ARGS)
 
-# The tests, more slowly, with a table of the lines that no test reaches in any process.
+# The tests, more slowly, with tables of the lines that no test reaches in any process, by file and
+# by folder. ARGS="--profile full" is for those of `make test-full`.
 coverage: setup kernels
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(ARGS)
+	-$(BIN)/coverage run -m pytest -n 3 $(ARGS)
 	find . -maxdepth 1 -name '.coverage.*' -empty -delete  # those of processes that tests have killed
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --show-missing
+	$(BIN)/coverage json --quiet -o .coverage.json
+	$(BIN)/python -m tests.running.coverage_table .coverage.json
 
 check: setup
 	$(BIN)/ruff check .

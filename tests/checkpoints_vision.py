@@ -6,11 +6,19 @@ Their tokenizer has a token for each byte, then the family's special tokens.
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+else:
+    torch = late("torch")
+    transformers = late("transformers")
+
 
 TEXT = {
     "hidden_size": 64,

@@ -1,5 +1,5 @@
-"""Fixtures for all tests. A server takes seconds to start, so those that many tests use are shared:
-`server`, `engine`, `sacrificial`, `keyed`. All that use one run in one process (`running/groups.py`).
+"""Fixtures for all tests. A server takes seconds to start, so the healthy one is shared; all tests
+that use it run in one process (`running/groups.py`). `e2e/conftest.py` has more servers.
 
 torch computes with one thread, here and in the processes that tests start: several threads, when
 other work such as the tests' servers interrupts them, take up to 30 times the CPU time.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from srt.llm import LLM
 from srt.offline.engine import Engine
 from tests.e2e.server import Server, running_server
 from tests.running import profiles, report
@@ -83,11 +84,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def llm() -> Iterator[LLM]:
     """The same without HTTP, and with a pool of 8,192 tokens."""
-    with Engine(max_total_tokens=8192, check_invariants=True) as engine:
-        yield engine
+    with LLM("smollm2", max_total_tokens=8192, check_invariants=True) as llm:
+        yield llm
+        engine = llm.engine
         deadline = time.monotonic() + SOON_S
         while engine.stats()["num_running_reqs"] and time.monotonic() < deadline:
             time.sleep(0.01)
         assert engine.stats()["num_used_tokens"] == 0
+
+
+@pytest.fixture(scope="session")
+def engine(llm: LLM) -> Engine:
+    """That of `llm`."""
+    return llm.engine

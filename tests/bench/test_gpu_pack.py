@@ -14,6 +14,8 @@ import pytest
 from bench.gpu_modules import CompileError, build, find_compiler
 from tests.waiting import SOON_S
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 # What the script asks of Python: pip downloads, an unpacked wheel, imports, compiled modules.

@@ -22,6 +22,8 @@ from bench.gpu_report.steps import FULL
 from bench.gpu_report.timing import Clock
 from tests.waiting import SOON_S
 
+pytestmark = pytest.mark.full
+
 TESTS = """
 import pytest
 

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
 import pytest
-import torch
 
 from bench import kernel_attention, kernel_peaks, kernel_steps, kernels, roofline
 from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows, smallest_attention
@@ -55,6 +54,13 @@ from scheduler_proc.kernels.library import (
 from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.packed import PackedModel
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
 
 PEAKS = Peaks(read=20e9, fp32=100e9, int8=400e9)
 SHAPE = Shape(heads=6, kv_heads=2, head_dim=64)
@@ -368,6 +374,7 @@ def test_the_command_line(
     assert phases.startswith("| mean ms of") and len(phases.splitlines()) == 3
 
 
+@pytest.mark.full
 def test_kinds_of_pools_in_turns(
     native: Library,
     at_once: None,

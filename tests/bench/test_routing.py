@@ -11,18 +11,20 @@ from bench.routing.shapes import SHAPES, Words, source_of
 POOL = 131_072
 
 
-# The bars are not met with fewer requests, and these have the most of them.
-LONG = ("tree", "multiturn")
+# The bars are not met with fewer requests. "tree" and "multiturn" have the most of them.
+MARKS = dict.fromkeys(("groups", "zipf"), pytest.mark.full)
+MARKS |= dict.fromkeys(("tree", "multiturn"), pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SHARING]
+    "name", [pytest.param(name, marks=MARKS.get(name, ())) for name in SHARING]
 )
 def test_the_default_policy_meets_its_bars(name: str) -> None:
     (row,) = (r for r in rows([name], [4], [0.0], POOL, 4.0, seed=0) if r.policy == POLICY)
     assert row.missed == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("delay_s", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("scale", [2.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_it_is_not_much_slower_than_the_best_other_with_eight(scale: float, delay_s: float) -> None:

@@ -9,8 +9,9 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from bench.vision_model import TILE, TILE_TOKENS, tile_times, write_vision_model
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_transformers_reads_it(tmp_path: Path) -> None:
     """Its own classes find all weights, every id is a token, and a tile is so many embeddings."""
     write_vision_model(tmp_path)

@@ -20,6 +20,7 @@ from srt.wire.ring_messages import (
 )
 from srt.wire.sampling import Scoring
 from tests.detokenizer_proc.test_core import VOCAB
+from tests.running.profiles import seeds
 
 A, EPOCH = b"a", 3
 LENGTH = Finish("length")
@@ -85,7 +86,7 @@ def joined(outputs: list[Output]) -> tuple[Any, ...]:
     return "".join(output.text for output in outputs), ids, totals, last.finish
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_stream_that_is_cut_adds_up(seed: int) -> None:
     """Random columns, with characters of several bytes and a stop string across the losses; the
     same outputs as without them."""

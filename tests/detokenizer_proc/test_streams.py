@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detokenizer_proc.core import Detokenizer
@@ -104,7 +104,6 @@ class Collected:
             assert self.rows["named"] == [[-10.0 * i - n for n in range(count)] for i in ids]
 
 
-@settings(max_examples=300)
 @given(
     options=STARTS,
     columns=st.lists(

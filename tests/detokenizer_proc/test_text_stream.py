@@ -13,6 +13,7 @@ from detokenizer_proc.text_stream import StopMatch, Stops, TextStream
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import Tokenizer, load_tokenizer
 from srt.files.vocab import Vocab, load_vocab
+from tests.running.profiles import examples
 
 SCRIPTS = [
     "abc XYZ 019 ,.!\n\t",
@@ -109,7 +110,7 @@ def longest_open_stop(text: str, stops: list[str]) -> int:
     return max(n for stop in stops for n in range(len(stop)) if text.endswith(stop[:n]))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(40))
 @given(
     ids=st.lists(st.integers(0, len(PIECES) - 1), max_size=25),
     stops=st.lists(st.text(alphabet="abé\ufffd", min_size=1, max_size=5), max_size=4),
@@ -131,7 +132,7 @@ def test_stop_strings(ids: list[int], stops: list[str], min_new_tokens: int, see
 PATTERNS = ["b", "a+b", "[^b]é", "aa|ab", "(?m)^a", "^b.", "b.*a", "a{2,3}", "\ufffd", "(?i)AÉ?b"]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(40))
 @given(
     ids=st.lists(st.integers(0, len(PIECES) - 1), max_size=25),
     stops=st.builds(

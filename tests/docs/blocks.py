@@ -6,6 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+TIMEOUT_S = 240  # of a block that runs
 # `test_docs` says what each tag means.
 TAGS = ("python", "sh", "output", "json", "toml", "text")
 _ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")

@@ -16,9 +16,9 @@ import openai
 
 import lang
 from srt.client.face import AsyncClient
+from tests.docs.blocks import TIMEOUT_S
 
 PRELOADED = (httpx, openai, lang, AsyncClient)
-TIMEOUT_S = 240
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ checked without running them: make targets must exist, and options must parse. `
 JSON; `text` blocks are pictures.
 """
 
+import importlib
 import json
 import os
 import re
@@ -15,39 +16,31 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.gpu_report.__main__ import parse_args as parse_gpu_report_args
-from bench.hit_rate.__main__ import parse_args as parse_hit_rate_args
-from bench.installs import parse_args as parse_installs_args
-from bench.lang_graph.__main__ import parse_args as parse_lang_graph_args
-from bench.programs.__main__ import parse_args as parse_programs_args
-from bench.routing.__main__ import parse_args as parse_routing_args
-from bench.serving import parse_args as parse_bench_args
-from bench.speculation import parse_args as parse_speculation_args
-from bench.vision import parse_args as parse_vision_args
 from srt.chat.main import make_parser as make_chat_parser
 from srt.commands.command import COMMANDS as COMMANDS_BY_NAME
 from srt.options.settings import LATER, make_parser, read_settings
-from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
-from tests.docs.preloaded import TIMEOUT_S
+from tests.docs.blocks import TAGS, TIMEOUT_S, Block, blocks_of, commands_of, missing_lines
 from tests.docs.tables import ROOT, documents
 from tests.e2e.server import Server
 from tests.scheduler_proc.driver import Driver
 from tests.srt.options.command_lines import parse_args
 
-OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
-    "bench.gpu_report": parse_gpu_report_args,
-    "bench.hit_rate": parse_hit_rate_args,
-    "bench.installs": parse_installs_args,
-    "bench.lang_graph": parse_lang_graph_args,
-    "bench.programs": parse_programs_args,
-    "bench.routing": parse_routing_args,
-    "bench.serving": parse_bench_args,
-    "bench.speculation": parse_speculation_args,
-    "bench.vision": parse_vision_args,
-    "srt.chat": make_chat_parser().parse_args,
+# Our commands that have options, and where these are parsed: imported when they are needed, as some
+# bring torch.
+OTHER_COMMANDS = {
+    "bench.gpu_report": "bench.gpu_report.__main__",
+    "bench.hit_rate": "bench.hit_rate.__main__",
+    "bench.installs": "bench.installs",
+    "bench.lang_graph": "bench.lang_graph.__main__",
+    "bench.programs": "bench.programs.__main__",
+    "bench.routing": "bench.routing.__main__",
+    "bench.serving": "bench.serving",
+    "bench.speculation": "bench.speculation",
+    "bench.vision": "bench.vision",
 }
 COMMANDS_OF_SRT: dict[str, Callable[[list[str]], object]] = {
     **{name: command.parser().parse_args for name, command in COMMANDS_BY_NAME.items()},
@@ -59,12 +52,22 @@ _SPECULATION = "bench/speculation.py"
 
 BLOCKS = [block for document in documents() for block in blocks_of(document)]
 PYTHON = [block for block in BLOCKS if block.tag == "python"]
+# Those whose blocks run in short too: what a newcomer pastes first.
+FIRST = ("README.md", "getting_started.md", "structured_output.md", "openai_api.md")
 CURL = [b for b in BLOCKS if b.tag == "sh" and commands_of(b.code)[0][0] == "curl"]
 COMMANDS = [block for block in BLOCKS if block.tag == "sh" and block not in CURL]
 
 
 def where(block: Block) -> str:
     return block.where
+
+
+def in_profiles(blocks: list[Block]) -> list[Any]:
+    """The blocks as parameters; all are run in full."""
+    return [
+        pytest.param(block, marks=() if block.document.name in FIRST else pytest.mark.full)
+        for block in blocks
+    ]
 
 
 def at_server(code: str, server: Server) -> str:
@@ -126,7 +129,7 @@ def preloaded() -> Iterator[Preloaded]:
         process.kill()
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=where)
+@pytest.mark.parametrize("block", in_profiles(PYTHON), ids=where)
 def test_python_blocks_run(
     block: Block, server: Server, preloaded: Preloaded, tmp_path: Path
 ) -> None:
@@ -151,7 +154,7 @@ def write_trace(path: Path) -> None:
     driver.close()
 
 
-@pytest.mark.parametrize("block", CURL, ids=where)
+@pytest.mark.parametrize("block", in_profiles(CURL), ids=where)
 def test_curl_blocks_run(block: Block, server: Server, tmp_path: Path) -> None:
     """An HTTP error fails the command."""
     if shutil.which("curl") is None:
@@ -185,8 +188,10 @@ def check_command(words: list[str]) -> None:
     module, options = arguments[1], arguments[2:]
     if module == "srt.launch":
         parse_args(options)
-    elif module in OTHER_PARSERS:
-        OTHER_PARSERS[module](options)
+    elif module in OTHER_COMMANDS:
+        importlib.import_module(OTHER_COMMANDS[module]).parse_args(options)
+    elif module == "srt.chat":
+        make_chat_parser().parse_args(options)
     else:
         path = ROOT / module.replace(".", "/")
         is_there = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
@@ -197,7 +202,7 @@ def check_make_options(targets: list[str], arguments: list[str]) -> None:
     """`make serve ARGS="..."` and `make bench ARGS="..."` hand options on."""
     parsers: dict[str, Callable[[list[str]], object]] = {
         "serve": parse_args,
-        "bench": parse_bench_args,
+        "bench": importlib.import_module("bench.serving").parse_args,
     }
     for word in arguments:
         name, is_assignment, value = word.partition("=")

@@ -22,8 +22,8 @@ from srt.wire.media import MediaItem
 from srt.wire.messages import unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 
-CRASHES, IS_KILLED, RUNS_FOR_EVER, WAITS_FOR_EVER, FAILS = range(40001, 40006)
-CONSTRAINT_CRASHES = 40006
+# Control tokens that the embedded model never writes, so that other tests can use the server.
+CRASHES, IS_KILLED, RUNS_FOR_EVER, WAITS_FOR_EVER, FAILS, CONSTRAINT_CRASHES = range(7, 13)
 
 
 def _run_for_ever() -> None:

@@ -6,23 +6,30 @@ takes some ten seconds and half a gigabyte.
 """
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import gguf
 import numpy as np
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+else:
+    torch = late("torch")
+    transformers = late("transformers")
 
 
 @cache
 def reference_model() -> Any:
     """A transformers LlamaForCausalLM in float32, evaluation mode, weights dequantised."""
     path = resolve_model(DEFAULT_MODEL).path
-    make_model: Any = AutoModelForCausalLM.from_config
+    make_model: Any = transformers.AutoModelForCausalLM.from_config
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
     read_gguf: Any = load_gguf_checkpoint
     # transformers reads the file for its configuration and again for the weights, makes the same
     # map of all names for each module of the model, and cuts a million pieces out of a memmap,
@@ -32,7 +39,7 @@ def reference_model() -> Any:
         mock.patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)),
         mock.patch.object(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map)),
     ):
-        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         model = make_model(config, dtype=torch.float32).eval()
         loaded = read_gguf(str(path), return_tensors=True, model_to_load=model)
     missing, unexpected = model.load_state_dict(loaded["tensors"], strict=False)
@@ -43,8 +50,8 @@ def reference_model() -> Any:
     return model
 
 
-@torch.inference_mode()
-def reference_logits(ids: list[int]) -> torch.Tensor:
+def reference_logits(ids: list[int]) -> "torch.Tensor":
     """Logits [len(ids), vocab_size] float32 of one sequence."""
-    logits: torch.Tensor = reference_model()(torch.tensor([ids])).logits[0]
+    with torch.inference_mode():
+        logits: torch.Tensor = reference_model()(torch.tensor([ids])).logits[0]
     return logits

@@ -16,6 +16,7 @@ from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
 
+@pytest.mark.full
 def test_chosen_lengths_at_a_rate(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

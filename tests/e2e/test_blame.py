@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -22,25 +21,18 @@ from tests.e2e.faulty_scheduler import (
     RUNS_FOR_EVER,
     WAITS_FOR_EVER,
 )
-from tests.e2e.server import Server, running_server
+from tests.e2e.sacrificial import STEP_TIMEOUT_S, Sacrificial
+from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
-STEP_TIMEOUT_S = 5.0
 LONG: dict[str, Any] = {
     "max_new_tokens": 150,
     "ignore_eos": True,
     "temperature": 0.0,
     "speculative": "off",
 }
+FULL = pytest.mark.full
 TEXTS = ["Once upon a time", "My name is", "The capital of France is", "In the beginning", "1 2 3"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--check-invariants", "--step-timeout", str(STEP_TIMEOUT_S))
-    launcher = "tests.e2e.faulty_launch"
-    with running_server(tmp_path_factory.mktemp("blame"), *options, launcher=launcher) as server:
-        yield server
 
 
 def incarnation(client: AsyncClient) -> int:
@@ -49,8 +41,9 @@ def incarnation(client: AsyncClient) -> int:
 
 
 @pytest.fixture(scope="module")
-def expected(server: Server) -> list[str]:
+def expected(sacrificial_server: Sacrificial) -> list[str]:
     """What the company gets where nothing happens."""
+    server = sacrificial_server.whole()
 
     async def alone() -> list[str]:
         async with AsyncClient(server.ring) as client:
@@ -97,48 +90,53 @@ async def crimes(
 @pytest.mark.parametrize(
     ("token", "lost"),
     [
-        (CRASHES, [2]),
-        (CONSTRAINT_CRASHES, [1, 2]),  # 1 if the scheduler has seen a loss before
-        (RUNS_FOR_EVER, [2]),
-        (WAITS_FOR_EVER, [2]),
-        (IS_KILLED, [3]),
+        pytest.param(CRASHES, [2], id="crashes"),
+        # 1 if the scheduler has seen a loss before
+        pytest.param(CONSTRAINT_CRASHES, [1, 2], id="its constraint crashes", marks=FULL),
+        pytest.param(RUNS_FOR_EVER, [2], id="runs for ever", marks=FULL),
+        pytest.param(WAITS_FOR_EVER, [2], id="waits for ever", marks=FULL),
+        pytest.param(IS_KILLED, [3], id="is killed", marks=FULL),
     ],
-    ids=["crashes", "its constraint crashes", "runs for ever", "waits for ever", "is killed"],
 )
 async def test_one_that_ends_its_scheduler_ends_alone(
-    server: Server, expected: list[str], token: int, lost: list[int]
+    sacrificial: Server, expected: list[str], token: int, lost: list[int]
 ) -> None:
-    logged = len(server.log())
-    (end,), schedulers = await crimes(server, expected, token, 1)
+    logged = len(sacrificial.log())
+    (end,), schedulers = await crimes(sacrificial, expected, token, 1)
     assert end is not None and (end.info.http_status, end.info.retryable) == (503, True)
     assert "nothing but this request" in end.info.message
     assert schedulers in lost
     if token == RUNS_FOR_EVER:  # a hang is told with its stack, its step and the server's numbers
-        log = server.log()[logged:]
+        log = sacrificial.log()[logged:]
         for text in ("in _run_for_ever", "a step hangs", "its last step: ", "'num_running_reqs': "):
             assert text in log, text
 
 
-async def test_two_at_once_are_both_found(server: Server, expected: list[str]) -> None:
+@FULL
+async def test_two_at_once_are_both_found(sacrificial: Server, expected: list[str]) -> None:
     """In three losses if one step had both, else in two for each."""
-    ends, schedulers = await crimes(server, expected, CRASHES, 2)
+    ends, schedulers = await crimes(sacrificial, expected, CRASHES, 2)
     assert [end is not None and end.info.http_status for end in ends] == [503, 503]
     assert schedulers in (3, 4)
-    log = server.log()
+    log = sacrificial.log()
     assert "is ended: a scheduler died when it ran only this" in log
     assert "Segmentation fault" in log and "in run" in log
 
 
-async def test_rows_that_fail_by_themselves(server: Server, expected: list[str]) -> None:
+@FULL
+async def test_rows_that_fail_by_themselves(sacrificial: Server, expected: list[str]) -> None:
     """One of them is an error of its own; two might be the process's: it starts anew."""
-    (end,), schedulers = await crimes(server, expected, FAILS, 1)
+    (end,), schedulers = await crimes(sacrificial, expected, FAILS, 1)
     assert end is not None and end.info.http_status == 500 and schedulers == 0
-    ends, schedulers = await crimes(server, expected, FAILS, 2)
+    ends, schedulers = await crimes(sacrificial, expected, FAILS, 2)
     assert [end is not None and end.info.http_status for end in ends] == [500, 500]
     assert schedulers <= 1
 
 
-async def test_stopping_the_whole_server_is_no_hang(server: Server, expected: list[str]) -> None:
+@FULL
+async def test_stopping_the_whole_server_is_no_hang(
+    sacrificial: Server, expected: list[str]
+) -> None:
     """As with Ctrl-Z, for longer than a step may take, in the middle of one."""
 
     async def answer(http: httpx.AsyncClient, text: str) -> str:
@@ -147,34 +145,37 @@ async def test_stopping_the_whole_server_is_no_hang(server: Server, expected: li
         assert response.status_code == 200, response.text
         return str(response.json()["text"])
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
-        before, first = server.incarnation(), server.stats()["forward_steps_total"]
+    async with httpx.AsyncClient(base_url=sacrificial.url, timeout=SOON_S) as http:
+        before, first = sacrificial.incarnation(), sacrificial.stats()["forward_steps_total"]
         company = asyncio.gather(*(answer(http, text) for text in TEXTS))
         async with asyncio.timeout(SOON_S):
-            while (await asyncio.to_thread(server.stats))["forward_steps_total"] < first + 10:
+            while (await asyncio.to_thread(sacrificial.stats))["forward_steps_total"] < first + 10:
                 await asyncio.sleep(0.002)
-        os.killpg(server.process.pid, signal.SIGSTOP)
+        os.killpg(sacrificial.process.pid, signal.SIGSTOP)
         await asyncio.sleep(1.2 * max(RING_LOST_S, STEP_TIMEOUT_S))
-        os.killpg(server.process.pid, signal.SIGCONT)
+        os.killpg(sacrificial.process.pid, signal.SIGCONT)
         assert await company == expected
-        assert server.incarnation() == before
+        assert sacrificial.incarnation() == before
 
 
-async def test_a_batch_of_one_that_is_killed_goes_on(server: Server) -> None:
+@FULL
+async def test_a_batch_of_one_that_is_killed_goes_on(sacrificial: Server) -> None:
     """Also when it is killed in its trial, once; it has several steps, which this process may sleep
     through on a busy machine: then again."""
     text = TEXTS[0] * 300
-    async with AsyncClient(server.ring) as client, asyncio.timeout(2 * SOON_S):
+    async with AsyncClient(sacrificial.ring) as client, asyncio.timeout(2 * SOON_S):
         expected = (await client.generate(text, sampling=LONG)).text
         for _ in range(5):
-            before = left_by(server.directory, server.incarnation()).record
+            before = left_by(sacrificial.directory, sacrificial.incarnation()).record
             call = asyncio.ensure_future(client.generate(text, sampling=LONG))
-            was_killed = [await killed(server, client, call, before, it) for it in (False, True)]
+            was_killed = [
+                await killed(sacrificial, client, call, before, it) for it in (False, True)
+            ]
             assert (await call).text == expected
             if all(was_killed):
                 break
         assert all(was_killed)
-    await asyncio.to_thread(server.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
 async def killed(

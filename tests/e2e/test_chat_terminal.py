@@ -139,6 +139,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_server_of_its_own_ends_with_the_chat(start: Start, is_killed: bool) -> None:
     terminal = start("smollm2", "--max-tokens", "3000")
@@ -164,6 +165,7 @@ def test_a_server_of_its_own_ends_with_the_chat(start: Start, is_killed: bool) -
         time.sleep(0.05)
 
 
+@pytest.mark.full
 def test_a_server_of_its_own_that_dies(start: Start) -> None:
     terminal = start("smollm2")
     terminal.wait_for("a server of this chat's own", 120)

@@ -26,8 +26,15 @@ CHAT = [{"role": "user", "content": "Tell a long story as JSON."}]
 PATTERNS = (r'"[^"]*": [0-9]{4}', r"a|b[0-9]{20}", r"(one|two|three)( (and|or) (one|two|three))+\.")
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("jumps", ["canonical", "off"])
+@pytest.mark.parametrize(
+    ("jumps", "temperature"),
+    [
+        ("canonical", 0.0),
+        ("off", 1.0),
+        pytest.param("canonical", 1.0, marks=pytest.mark.full),
+        pytest.param("off", 0.0, marks=pytest.mark.full),
+    ],
+)
 async def test_every_answer_is_whole(server: Server, temperature: float, jumps: str) -> None:
     async with AsyncClient(server.ring) as client:
 
@@ -52,7 +59,7 @@ async def test_every_answer_is_whole(server: Server, temperature: float, jumps: 
         )
 
 
-@pytest.mark.parametrize("over_http", [False, True])
+@pytest.mark.parametrize("over_http", [False, pytest.param(True, marks=pytest.mark.full)])
 async def test_it_is_told_and_can_be_turned_off(server: Server, over_http: bool) -> None:
     schema = json.dumps(LETTER)
     sampling = {"max_new_tokens": 24, "temperature": 0, "json_schema": schema, "close": True}
@@ -127,6 +134,7 @@ def shortened(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "max_tokens": min(40, fields["max_tokens"])}
 
 
+@pytest.mark.full
 def test_the_examples_hold_with_40_tokens(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     gen = sgl.gen
     monkeypatch.setattr(sgl, "gen", lambda *given, **fields: gen(*given, **shortened(fields)))

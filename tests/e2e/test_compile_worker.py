@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,6 @@ SLOW_S = 0.1  # of CPU time: more than a child's rehearsal, less than SLOW
 Calls = list["asyncio.Task[Any]"]
 started = asyncio.ensure_future
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    tmp = tmp_path_factory.mktemp("compile")
-    with running_server(tmp, "--grammar-compile-timeout", "4") as running:
-        yield running
 
 
 def constrained(regex: str) -> dict[str, object]:
@@ -85,14 +78,21 @@ async def stopped(
     raise AssertionError("unreachable")
 
 
-async def test_an_output_follows_its_regex(server: Server) -> None:
-    async with AsyncClient(server.ring) as client:
+def artefact_of(server: Server, regex: str) -> Path:
+    """The file of a compiled regex."""
+    key = artefact_key(Constraint("regex", regex), ring_at(server.ring).read_naming())
+    return server.directory / "grammars" / key
+
+
+async def test_an_output_follows_its_regex(sacrificial: Server) -> None:
+    artefact = artefact_of(sacrificial, DATE)
+    async with AsyncClient(sacrificial.ring) as client:
         outputs = await asyncio.gather(
             *(client.generate("Today is", sampling=constrained(DATE)) for _ in range(4))
         )
         assert all(re.fullmatch(DATE, output.text) for output in outputs)
-        (artefact,) = (server.directory / "grammars").iterdir()
-        kept = server.directory.parent / "grammars" / artefact.name
+        assert artefact.exists()
+        kept = sacrificial.directory.parent / "grammars" / artefact.name
         async with asyncio.timeout(SOON_S):
             while not kept.exists():  # the answers do not wait for the cache
                 await asyncio.sleep(0.001)
@@ -102,8 +102,8 @@ async def test_an_output_follows_its_regex(server: Server) -> None:
         assert artefact_again.text == outputs[0].text and kept.samefile(artefact)
 
 
-async def test_a_bad_regex_is_refused_with_its_position(server: Server) -> None:
-    async with AsyncClient(server.ring) as client:
+async def test_a_bad_regex_is_refused_with_its_position(sacrificial: Server) -> None:
+    async with AsyncClient(sacrificial.ring) as client:
         for _ in range(2):  # compiled, and remembered
             with pytest.raises(RequestError, match=r"regex: .*position 3") as caught:
                 await client.generate("Hello", sampling=constrained("abc)d"))
@@ -111,13 +111,11 @@ async def test_a_bad_regex_is_refused_with_its_position(server: Server) -> None:
             assert (info.http_status, info.param, info.retryable) == (400, "regex", False)
 
 
-async def test_a_damaged_grammar_is_made_again(server: Server) -> None:
+async def test_a_damaged_grammar_is_made_again(sacrificial: Server) -> None:
     """The front finds its file, and the scheduler cannot read it."""
-    constraint = Constraint("regex", DATE + "!")
-    key = artefact_key(constraint, ring_at(server.ring).read_naming())
-    damaged = server.directory / "grammars" / key
+    damaged = artefact_of(sacrificial, DATE + "!")
     damaged.write_bytes(b"damaged")
-    async with AsyncClient(server.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
         outputs = await asyncio.gather(
             *(client.generate("It is", sampling=constrained(DATE + "!")) for _ in range(3))
         )
@@ -125,15 +123,16 @@ async def test_a_damaged_grammar_is_made_again(server: Server) -> None:
     assert damaged.stat().st_size > 100
 
 
-async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
+@pytest.mark.full
+async def test_a_dead_compiler_costs_nobody_anything(sacrificial: Server) -> None:
     """It is stopped, so that requests park; then killed, and killed again. Neither a stream in
     flight nor requests whose grammar exists notice; for parked ones the next compiler is asked."""
-    async with AsyncClient(server.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
         known = await client.generate("It is", sampling=constrained(DATE))
         before = client._transport.ring
         assert before is not None and before.parts["compiler"] == "ready"
         stream = await client.submit(text="Once upon a time", sampling=LONG, stream=True)
-        compiler = compiler_of(server)
+        compiler = compiler_of(sacrificial)
         os.kill(compiler, signal.SIGSTOP)
         parked = [
             asyncio.ensure_future(client.generate("It is", sampling=constrained(f"{DATE}{i}")))
@@ -155,7 +154,7 @@ async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
             assert sample.finish == Finish("abort") and sample.text == ""
             assert sample.prompt_tokens > 0 == sample.completion_tokens
         os.kill(compiler, signal.SIGKILL)
-        second = await asyncio.to_thread(compiler_of, server, compiler)
+        second = await asyncio.to_thread(compiler_of, sacrificial, compiler)
         os.kill(second, signal.SIGKILL)
         outputs = await asyncio.wait_for(asyncio.gather(*parked), SOON_S)
         for i, output in enumerate(outputs):
@@ -163,28 +162,30 @@ async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
         assert (await stream.result()).completion_tokens == 500
         after = client._transport.ring
         assert after is not None and after.epoch == before.epoch and after.ready
-    assert await asyncio.to_thread(compiler_of, server, second) != compiler
+    assert await asyncio.to_thread(compiler_of, sacrificial, second) != compiler
 
 
-async def test_others_go_on_beside_a_compilation_that_hangs(server: Server) -> None:
+@pytest.mark.full
+async def test_others_go_on_beside_a_compilation_that_hangs(sacrificial: Server) -> None:
     """The child is stopped: it would never end by itself."""
-    async with AsyncClient(server.ring) as client:
-        compiler = compiler_of(server)
+    async with AsyncClient(sacrificial.ring) as client:
+        compiler = compiler_of(sacrificial)
         [hanging], child = await stopped(
-            server, lambda sampling: [started(client.generate("Hello", sampling=sampling))]
+            sacrificial, lambda sampling: [started(client.generate("Hello", sampling=sampling))]
         )
         output = await client.generate("Today is", sampling=constrained("[a-c]{5}"))
         assert re.fullmatch("[a-c]{5}", output.text)
         hanging.cancel()
         assert await asyncio.to_thread(gone, [child], SOON_S)
-        assert server.pids().get("compiler") == compiler
+        assert sacrificial.pids().get("compiler") == compiler
 
 
-async def test_what_nobody_waits_for_is_killed(server: Server) -> None:
+@pytest.mark.full
+async def test_what_nobody_waits_for_is_killed(sacrificial: Server) -> None:
     """As soon as the second of two requests that wait for it is cancelled."""
-    async with AsyncClient(server.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
         calls, child = await stopped(
-            server,
+            sacrificial,
             lambda sampling: [started(client.generate("Hi", sampling=sampling)) for _ in range(2)],
             "c",
         )
@@ -194,15 +195,15 @@ async def test_what_nobody_waits_for_is_killed(server: Server) -> None:
         assert not gone([child], 0.1)
         calls[1].cancel()
         assert await asyncio.to_thread(gone, [child], SOON_S)
-    await asyncio.to_thread(server.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
-@pytest.mark.parametrize("way", ["ring", "http"])
-async def test_an_abort_of_what_waits_for_its_grammar(server: Server, way: str) -> None:
-    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+@pytest.mark.parametrize("way", ["ring", pytest.param("http", marks=pytest.mark.full)])
+async def test_an_abort_of_what_waits_for_its_grammar(sacrificial: Server, way: str) -> None:
+    async with AsyncClient(sacrificial.ring if way == "ring" else sacrificial.url) as client:
         rid = f"parked-{way}"
         [call], child = await stopped(
-            server,
+            sacrificial,
             lambda sampling: [started(client.generate("Hi", sampling=sampling, rid=rid))],
             way,
         )
@@ -213,15 +214,16 @@ async def test_an_abort_of_what_waits_for_its_grammar(server: Server, way: str) 
         assert await asyncio.to_thread(gone, [child], SOON_S)
 
 
-async def test_new_constraints_do_not_wait_behind_slow_ones(server: Server) -> None:
+@pytest.mark.full
+async def test_new_constraints_do_not_wait_behind_slow_ones(sacrificial: Server) -> None:
     """Children that never end by themselves take all places, and more constraints wait."""
-    async with AsyncClient(server.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
         before = await client.stats()
         slow = [
             asyncio.ensure_future(client.generate("Hi", sampling=constrained(f"s{i}" + SLOW)))
             for i in range(6)
         ]
-        stopping = asyncio.ensure_future(stop_children(server))
+        stopping = asyncio.ensure_future(stop_children(sacrificial))
         outputs = await asyncio.wait_for(
             asyncio.gather(
                 *(client.generate("Hi", sampling=constrained(f"[a-c]{{{i}}}")) for i in (3, 4))
@@ -241,7 +243,7 @@ async def test_new_constraints_do_not_wait_behind_slow_ones(server: Server) -> N
                     break
                 await asyncio.sleep(0.1)
         assert stats["num_grammar_queue_reqs"] == 0
-    metrics = httpx.get(server.url + "/metrics", timeout=SOON_S).text
+    metrics = httpx.get(sacrificial.url + "/metrics", timeout=SOON_S).text
     assert "srt_num_grammar_compiled_total" in metrics
     assert "srt_num_grammar_cancelled_total" in metrics
 
@@ -256,19 +258,20 @@ async def stop_children(server: Server) -> None:
                     os.kill(child, signal.SIGSTOP)
 
 
-async def test_a_compiler_killed_in_mid_compile(server: Server) -> None:
+@pytest.mark.full
+async def test_a_compiler_killed_in_mid_compile(sacrificial: Server) -> None:
     """Its child dies too; the next compiler is asked again, and answers."""
-    async with AsyncClient(server.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
         [slow], child = await stopped(
-            server,
+            sacrificial,
             lambda regex: [started(client.generate("Hi", sampling=constrained(f"b{regex}")))],
         )
         killed_at = time.monotonic()
-        os.kill(compiler_of(server), signal.SIGKILL)
+        os.kill(compiler_of(sacrificial), signal.SIGKILL)
         assert gone([child], SOON_S)
         print(f"the child was gone after {1000 * (time.monotonic() - killed_at):.0f} ms")
         assert (await asyncio.wait_for(slow, SOON_S)).completion_tokens == 24
-    await asyncio.to_thread(server.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
 @pytest.mark.slow

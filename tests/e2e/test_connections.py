@@ -3,7 +3,6 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from bench.hostile_bodies import BODIES
 from srt.client.face import AsyncClient
+from tests.e2e.conftest import KEYS
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
@@ -21,7 +21,6 @@ SHORT = {"max_new_tokens": 2, "temperature": 0.0}
 LONG = {"max_new_tokens": 4000, "temperature": 0.0, "ignore_eos": True}
 CLIENTS = 256
 MAX_CONNECTIONS = 8
-KEYS = ("from-the-command-line", "from-the-file", "another-one")
 FRESH = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 
 
@@ -33,6 +32,7 @@ def fresh_client(server: Server, **options: Any) -> httpx.AsyncClient:
 # ---- 256 at once ---------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stream", [False, True])
 async def test_many_clients_with_a_connection_each(server: Server, stream: bool) -> None:
     """Each gets its own answer, the same as a client alone."""
@@ -56,6 +56,7 @@ def _last(text: str) -> Any:
     return json.loads(last.removeprefix("data: "))
 
 
+@pytest.mark.full
 def test_many_threads_as_the_sglang_front_end_makes_them(server: Server) -> None:
     """urllib closes its connection after every call."""
 
@@ -71,6 +72,7 @@ def test_many_threads_as_the_sglang_front_end_makes_them(server: Server) -> None
     server.wait_idle()
 
 
+@pytest.mark.full
 async def test_clients_that_leave_make_room(server: Server) -> None:
     """A connection that breaks aborts its requests; others do not notice."""
     async with fresh_client(server) as http:
@@ -121,6 +123,7 @@ HOSTILE = (
 STEADY = {"max_new_tokens": 30, "temperature": 0.0, "ignore_eos": True}
 
 
+@pytest.mark.full
 async def test_streams_of_others_finish_beside_hostile_bodies(server: Server) -> None:
     """Over HTTP and over the ring, they give the same texts as alone."""
     over = asyncio.Event()
@@ -147,27 +150,15 @@ async def test_streams_of_others_finish_beside_hostile_bodies(server: Server) ->
     await asyncio.to_thread(server.wait_idle)
 
 
-# ---- a server with keys, a bound and an origin ---------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory: Path = tmp_path_factory.mktemp("guarded")
-    keys = directory / "keys"
-    keys.write_text(f"{KEYS[1]}\n\n  {KEYS[2]}  \n")
-    options = ["--api-key", KEYS[0], "--api-key-file", str(keys)]
-    options += ["--max-connections", str(MAX_CONNECTIONS), "--stream-interval", "4"]
-    options += ["--cors-allow-origins", "https://app.example, https://b.example"]
-    with running_server(directory, *options) as server:
-        yield server
+# ---- keys, origins and bounds --------------------------------------------------------------------
 
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-async def test_each_key_opens_the_routes(guarded: Server) -> None:
-    async with fresh_client(guarded) as http:
+async def test_each_key_opens_the_routes(keyed: Server) -> None:
+    async with fresh_client(keyed) as http:
         for key in KEYS:
             body = {"text": PROMPT, "sampling_params": SHORT}
             answer = await http.post("/generate", json=body, headers=bearer(key))
@@ -178,16 +169,16 @@ async def test_each_key_opens_the_routes(guarded: Server) -> None:
             refused = await http.post("/generate", json={"text": PROMPT}, headers=headers)
             assert refused.status_code == 401
         assert (await http.get("/docs")).status_code == 200
-    assert not [key for key in KEYS if key in guarded.log()]
+    assert not [key for key in KEYS if key in keyed.log()]
 
 
-async def test_a_page_of_an_allowed_origin_asks_first(guarded: Server) -> None:
+async def test_a_page_of_an_allowed_origin_asks_first(keyed: Server) -> None:
     preflight = {
         "origin": "https://b.example",
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type",
     }
-    async with fresh_client(guarded) as http:
+    async with fresh_client(keyed) as http:
         asked = await http.options("/v1/chat/completions", headers=preflight)
         assert asked.status_code == 204
         assert asked.headers["access-control-allow-origin"] == "https://b.example"
@@ -199,18 +190,26 @@ async def test_a_page_of_an_allowed_origin_asks_first(guarded: Server) -> None:
         assert "access-control-allow-origin" not in other.headers
 
 
-async def test_the_servers_stream_interval(guarded: Server) -> None:
+async def test_the_servers_stream_interval(keyed: Server) -> None:
     body = {"text": PROMPT, "stream": True, "sampling_params": {**LONG, "max_new_tokens": 9}}
-    async with fresh_client(guarded, headers=bearer(KEYS[0])) as http:
+    async with fresh_client(keyed, headers=bearer(KEYS[0])) as http:
         text = (await http.post("/generate", json=body)).text
     events = [json.loads(f.removeprefix("data: ")) for f in text.split("\n\n")[:-2]]
     counts = [event["meta_info"]["completion_tokens"] for event in events]
     assert counts[-1] == 9 and len(counts) <= 4
 
 
-async def test_connections_above_the_bound(guarded: Server) -> None:
-    """They get a 503 that says so, except probes; others continue, and places become free again."""
-    async with fresh_client(guarded, headers=bearer(KEYS[0])) as http:
+@pytest.mark.full
+async def test_connections_above_the_bound(tmp_path: Path) -> None:
+    """They get a 503 that says so, except probes; others continue, and places become free again.
+    The server is its own: others need more connections."""
+    options = ("--max-connections", str(MAX_CONNECTIONS))
+    with running_server(tmp_path, *options) as server:
+        await check_bound(server)
+
+
+async def check_bound(server: Server) -> None:
+    async with fresh_client(server) as http:
         body = {"text": PROMPT, "sampling_params": LONG, "stream": True}
         inside = []
         for _ in range(MAX_CONNECTIONS):

@@ -134,6 +134,7 @@ def _errors_of(engine: Engine) -> list[str]:
     return errors
 
 
+@pytest.mark.full
 def test_closing(engine: Engine) -> None:
     """Closing twice is harmless; processes and directory are gone, and calls say why they fail."""
     other = Engine(max_total_tokens=1024)
@@ -151,6 +152,7 @@ def test_closing(engine: Engine) -> None:
     assert engine.generate(PROMPT, GREEDY).text.startswith(" Paris")
 
 
+@pytest.mark.full
 def test_what_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +167,7 @@ def test_what_the_environment_says(
     assert "starting -a" in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_what_cannot_start_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ({"model": "/nonexistent/model.gguf"}, "/nonexistent/model.gguf"),

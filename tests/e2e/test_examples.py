@@ -186,6 +186,7 @@ def test_examples_run_as_programs(server: Server) -> None:
     assert json.loads(done)["summary"]
 
 
+@pytest.mark.full
 def test_examples_bring_their_own_server() -> None:
     assert json.loads(run("multi_turn_chat"))["messages"]
 

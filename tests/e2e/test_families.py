@@ -1,20 +1,26 @@
 """Checkpoint directories of families other than the embedded model's, served over HTTP."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 import tokenizers
-import torch
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.e2e.server import running_server
+from tests.running.late import late
 from tests.scheduler_proc.models.families import random_family
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+else:
+    torch = late("torch")
+    transformers = late("transformers")
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog while seven wizards vex bold knights. "
@@ -33,9 +39,9 @@ def save_tokenizer(path: Path) -> Any:
     trainer = BpeTrainer(vocab_size=VOCAB_SIZE, special_tokens=["<s>"], show_progress=False)
     tokenizer.train_from_iterator([TEXT], trainer)
     assert tokenizer.get_vocab_size() == VOCAB_SIZE
-    make_tokenizer: Any = PreTrainedTokenizerFast
+    make_tokenizer: Any = transformers.PreTrainedTokenizerFast
     make_tokenizer(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(path)
-    return AutoTokenizer.from_pretrained(path)
+    return transformers.AutoTokenizer.from_pretrained(path)
 
 
 def continuation(model: Any, tokenizer: Any, prompt: str) -> str:
@@ -49,7 +55,10 @@ def continuation(model: Any, tokenizer: Any, prompt: str) -> str:
 
 @pytest.mark.parametrize(
     ("family", "options"),
-    [("qwen3, windows", ("--executor", "native", "--exact")), ("gemma3", ("--executor", "auto"))],
+    [
+        ("qwen3, windows", ("--executor", "native", "--exact")),
+        pytest.param("gemma3", ("--executor", "auto"), marks=pytest.mark.full),
+    ],
 )
 def test_greedy_text_is_that_of_transformers(
     tmp_path: Path, family: str, options: tuple[str, ...]

@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -22,14 +21,13 @@ from tests.waiting import SOON_S
 
 LONG = {"max_new_tokens": 1200, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
 TWO = {"max_new_tokens": 2, "temperature": 0}
-PARTS = ("gateway", "tokenizer", "scheduler", "detokenizer")
-
-
-@pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    pool = ("--max-total-tokens", "32768")  # for twenty at once
-    with running_server(tmp_path_factory.mktemp("faults"), *pool) as server:
-        yield server
+PARTS = (
+    "tokenizer",
+    *(
+        pytest.param(part, marks=pytest.mark.full)
+        for part in ("gateway", "scheduler", "detokenizer")
+    ),
+)
 
 
 class Stream:
@@ -68,22 +66,22 @@ class Stream:
 
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
-    fragile: Server, part: str
+    sacrificial: Server, part: str
 ) -> None:
     """kill -9 under 4 HTTP and 4 ZeroMQ streams. Every stream that needed the part ends with an
     error or a closed connection; the ring heals by itself; the next request is right. The
     gateway's death ends only the HTTP streams: the others finish. The scheduler's ends none (see
     test_resume)."""
-    expected = httpx.post(fragile.url + "/generate", json=short(), timeout=60).json()["text"]
-    async with AsyncClient(fragile.ring) as client:
+    expected = httpx.post(sacrificial.url + "/generate", json=short(), timeout=60).json()["text"]
+    async with AsyncClient(sacrificial.ring) as client:
         http = [Stream() for _ in range(4)]
         ring = [Stream() for _ in range(4)]
-        tasks = [asyncio.ensure_future(s.over_http(fragile.url)) for s in http]
+        tasks = [asyncio.ensure_future(s.over_http(sacrificial.url)) for s in http]
         tasks += [asyncio.ensure_future(s.over_ring(client)) for s in ring]
         async with asyncio.timeout(SOON_S):
             await asyncio.gather(*(stream.started.wait() for stream in http + ring))
-        incarnation = fragile.incarnation()
-        os.kill(fragile.pids()[part], signal.SIGKILL)
+        incarnation = sacrificial.incarnation()
+        os.kill(sacrificial.pids()[part], signal.SIGKILL)
         killed_at = time.monotonic()
         hit = {"gateway": http, "scheduler": []}.get(part, http + ring)
         async with asyncio.timeout(SOON_S):
@@ -95,18 +93,19 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
         # Not by the ring's silence, which all would notice after RING_LOST_S.
         assert not any("cannot be reached" in str(stream.error) for stream in hit)
         if part == "scheduler":  # nothing has ended that would show that all have heard of it
-            await asyncio.to_thread(wait_ready_again, fragile, incarnation + 1)
+            await asyncio.to_thread(wait_ready_again, sacrificial, incarnation + 1)
         assert all(stream.error is None for stream in http + ring if stream not in hit)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.to_thread(wait_ready_again, fragile)
+    await asyncio.to_thread(wait_ready_again, sacrificial)
     healed = time.monotonic() - killed_at
     print(f"{part}: whole again after {healed:.1f} s")
     assert (
-        httpx.post(fragile.url + "/generate", json=short(), timeout=60).json()["text"] == expected
+        httpx.post(sacrificial.url + "/generate", json=short(), timeout=60).json()["text"]
+        == expected
     )
-    await asyncio.to_thread(fragile.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
 def wait_ready_again(server: Server, incarnation: int = 0) -> None:
@@ -123,11 +122,12 @@ def short() -> dict[str, object]:
     }
 
 
-async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) -> None:
+@pytest.mark.full
+async def test_twenty_clients_that_vanish_leave_nothing_behind(sacrificial: Server) -> None:
     """10 HTTP and 10 ZeroMQ clients vanish mid-stream, without a message: their work ends."""
     streams = [Stream() for _ in range(20)]
-    tasks = [asyncio.ensure_future(s.over_http(fragile.url)) for s in streams[:10]]
-    clients = [await AsyncClient(fragile.ring).__aenter__() for _ in range(10)]
+    tasks = [asyncio.ensure_future(s.over_http(sacrificial.url)) for s in streams[:10]]
+    clients = [await AsyncClient(sacrificial.ring).__aenter__() for _ in range(10)]
     pairs = zip(streams[10:], clients, strict=True)
     tasks += [asyncio.ensure_future(s.over_ring(client)) for s, client in pairs]
     async with asyncio.timeout(120):
@@ -140,8 +140,8 @@ async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) 
     for task in tasks[:10]:
         task.cancel()
     vanished_at = time.monotonic()
-    steps = (await asyncio.to_thread(fragile.stats))["forward_steps_total"]
-    stats = await asyncio.to_thread(fragile.wait_idle)
+    steps = (await asyncio.to_thread(sacrificial.stats))["forward_steps_total"]
+    stats = await asyncio.to_thread(sacrificial.wait_idle)
     print(
         f"20 clients gone: idle after {time.monotonic() - vanished_at:.2f} s, "
         f"{stats['forward_steps_total'] - steps} steps later"
@@ -152,9 +152,9 @@ async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) 
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_client_that_slept_through_its_lease_starts_afresh(fragile: Server) -> None:
+async def test_a_client_that_slept_through_its_lease_starts_afresh(sacrificial: Server) -> None:
     """The server has ended its lease; its requests fail, and the next one works."""
-    async with AsyncClient(fragile.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
         generation = await client.submit(text="Hello", sampling=LONG, stream=True)
         with pytest.raises(RingError, match="gave it up"):
             async for _ in generation:
@@ -162,11 +162,11 @@ async def test_a_client_that_slept_through_its_lease_starts_afresh(fragile: Serv
         await client._transport.wait_ready(10)
         output = await client.generate("Hello", sampling=TWO)
         assert output.completion_tokens == 2
-    await asyncio.to_thread(fragile.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
-async def test_an_abort_ends_the_request_and_its_stream(fragile: Server) -> None:
-    async with AsyncClient(fragile.ring) as client:
+async def test_an_abort_ends_the_request_and_its_stream(sacrificial: Server) -> None:
+    async with AsyncClient(sacrificial.ring) as client:
         generation = await client.submit(text="Hello", sampling=LONG, stream=True, rid="mine")
         seen = 0
         async for output in generation:
@@ -175,9 +175,10 @@ async def test_an_abort_ends_the_request_and_its_stream(fragile: Server) -> None
                 await client.abort("mine")
         assert output.finish is not None and output.finish.type == "abort"
         assert 2 <= output.completion_tokens == len(output.output_ids) < 400
-    await asyncio.to_thread(fragile.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
+@pytest.mark.full
 def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         pids = list(server.pids().values())
@@ -195,8 +196,11 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "all_get_it"),
-    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, True)],
-    ids=["SIGTERM", "SIGTERM to all", "SIGINT"],
+    [
+        pytest.param(signal.SIGTERM, False, id="SIGTERM"),
+        pytest.param(signal.SIGTERM, True, id="SIGTERM to all", marks=pytest.mark.full),
+        pytest.param(signal.SIGINT, True, id="SIGINT", marks=pytest.mark.full),
+    ],
 )
 def test_a_signal_drains_and_leaves_nothing(
     tmp_path: Path, number: signal.Signals, all_get_it: bool
@@ -206,7 +210,7 @@ def test_a_signal_drains_and_leaves_nothing(
 
     async def scenario(server: Server) -> None:
         async with AsyncClient(server.ring) as client:
-            sampling = {"max_new_tokens": 600, "ignore_eos": True, "speculative": "off"}
+            sampling = {"max_new_tokens": 300, "ignore_eos": True, "speculative": "off"}
             generation = await client.submit(text="Hello", sampling=sampling)
             deadline = time.monotonic() + SOON_S
             if all_get_it:
@@ -221,7 +225,7 @@ def test_a_signal_drains_and_leaves_nothing(
                 except RequestError as error:
                     refused = error
             assert refused is not None and refused.info.http_status == 503
-            assert (await generation.result()).completion_tokens == 600
+            assert (await generation.result()).completion_tokens == 300
 
     with running_server(tmp_path, "--drain-timeout", "60") as server:
         pids = list(server.pids().values())

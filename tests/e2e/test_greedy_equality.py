@@ -62,7 +62,7 @@ EXECUTORS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL = len(TEXTS)
 # All seven ways take long on torch.
 FEW = {"torch": 2, "exact": 4, "native": 4, "16 bits": 4}
-COUNTS = list(FEW.items())
+COUNTS = [("native", 1), *(pytest.param(each, marks=pytest.mark.full) for each in FEW.items())]
 LONG = [pytest.param((name, ALL), marks=pytest.mark.slow) for name in EXECUTORS]
 
 
@@ -180,7 +180,7 @@ def test_after_retraction(serving: Serving, alone: list[list[int]]) -> None:
         executor=executor,
         max_running_requests=20,
         context_len=executor.context_len,
-        max_total_tokens=18 * len(prompts),
+        max_total_tokens=max(18 * len(prompts), max(map(len, prompts)) + MAX_NEW + 2),
         lag=1,
     )
     driver.core.new_token_ratio.MIN = driver.core.new_token_ratio.value = 0.0

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,7 +10,8 @@ import pytest
 
 from srt.client.face import AsyncClient
 from srt.wire.errors import RingError
-from tests.e2e.server import Server, gone, running_server
+from tests.e2e.sacrificial import STEP_TIMEOUT_S
+from tests.e2e.server import Server, gone
 from tests.waiting import SOON_S
 
 LONG: dict[str, Any] = {
@@ -20,22 +20,18 @@ LONG: dict[str, Any] = {
     "temperature": 0.0,
     "speculative": "off",
 }
-LIMIT_S = 5.0
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    tmp = tmp_path_factory.mktemp("hangs")
-    with running_server(tmp, "--step-timeout", str(LIMIT_S)) as server:
-        yield server
+pytestmark = pytest.mark.full
 
 
 @pytest.mark.parametrize("part", ["scheduler", "tokenizer", "detokenizer", "compiler", "gateway"])
-async def test_a_part_that_stands_still_is_replaced(server: Server, part: str) -> None:
+async def test_a_part_that_stands_still_is_replaced(sacrificial: Server, part: str) -> None:
     """What it held fails or goes on, as at its death."""
-    async with AsyncClient(server.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
+        before = await asyncio.to_thread(hangs, sacrificial, part)
         running = await client.submit(text="Once upon a time", sampling=LONG)
-        pid = server.pids()[part]
+        pid = sacrificial.pids()[part]
         os.kill(pid, signal.SIGSTOP)
         assert await asyncio.to_thread(gone, [pid], SOON_S)
         try:
@@ -43,8 +39,14 @@ async def test_a_part_that_stands_still_is_replaced(server: Server, part: str) -
             assert part != "detokenizer"
         except RingError:
             assert part in ("tokenizer", "detokenizer")
-    await asyncio.to_thread(server.wait_ready)
-    await asyncio.to_thread(server.wait_idle)
-    assert f"{part} has been silent for {LIMIT_S:g} s" in server.log()
-    metrics = httpx.get(server.url + "/metrics", timeout=SOON_S).text
-    assert f'srt_losses_total{{kind="hang",part="{part}"}} 1.0' in metrics
+    await asyncio.to_thread(sacrificial.wait_ready)
+    await asyncio.to_thread(sacrificial.wait_idle)
+    assert f"{part} has been silent for {STEP_TIMEOUT_S:g} s" in sacrificial.log()
+    assert hangs(sacrificial, part) == before + 1
+
+
+def hangs(server: Server, part: str) -> float:
+    """How often the part was lost by a hang; 0 before the first time."""
+    name = f'srt_losses_total{{kind="hang",part="{part}"}} '
+    lines = httpx.get(server.url + "/metrics", timeout=SOON_S).text.splitlines()
+    return float(next((line.removeprefix(name) for line in lines if line.startswith(name)), 0))

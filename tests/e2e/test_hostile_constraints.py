@@ -34,6 +34,9 @@ REFUSED = {
 }
 
 
+pytestmark = pytest.mark.full
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     tmp = tmp_path_factory.mktemp("hostile")

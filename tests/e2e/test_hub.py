@@ -30,9 +30,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("is_again", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_server_of_a_model_of_the_hub(
-    content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch
+    content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch, is_again: bool
 ) -> None:
+    """And one more that has no hub."""
     repo = Repo({"SmolLM2-Q4_1.gguf": content, "SmolLM2-Q8_0.gguf": b""}, needs=TOKEN)
     with running_hub(Hub({"org/smollm2": repo})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -44,6 +46,8 @@ def test_a_server_of_a_model_of_the_hub(
             assert "93.8 MiB" in server.log()
             assert TOKEN not in server.log() + info
             assert "HTTP Request" not in server.log()  # addresses may hold what gives access
+    if not is_again:
+        return
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with running_server(home, "--model", NAME) as server:
         again = httpx.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()

@@ -21,7 +21,9 @@ def text_of(output: GenerateOutput) -> str:
     return b"".join(pieces[i] for i in output.output_ids).decode()
 
 
-@pytest.mark.parametrize(("pattern", "share"), [(CHARACTER, 0.4), (CITY, 0.6)])
+@pytest.mark.parametrize(
+    ("pattern", "share"), [pytest.param(CHARACTER, 0.4, marks=pytest.mark.full), (CITY, 0.6)]
+)
 def test_forward_passes_are_saved(engine: Engine, pattern: str, share: float) -> None:
     """The second pattern forces only half of its tokens: the rest are names and digits."""
     passes = {}

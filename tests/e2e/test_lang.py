@@ -263,6 +263,7 @@ def ended_early(engine: Engine, before: dict[str, Any]) -> int:
     return int(now[name] - before[name]) if is_idle else 0
 
 
+@pytest.mark.full
 def test_a_server_that_goes_away_mid_program() -> None:
     other = Engine(max_total_tokens=4096)
     with endpoint_of(other) as backend:

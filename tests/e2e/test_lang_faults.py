@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,7 @@ from tests.waiting import SOON_S
 LONG: dict[str, Any] = {"max_tokens": 3000, "ignore_eos": True, "temperature": 1.0}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("lang"), "--max-total-tokens", "16384") as server:
-        yield server
+pytestmark = pytest.mark.full
 
 
 @sgl.function
@@ -51,26 +47,26 @@ def until_running(backend: sgl.RuntimeEndpoint, count: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["ring", "http"])
-def test_a_killed_detokenizer_ends_programs_with_the_cause(server: Server, way: str) -> None:
+def test_a_killed_detokenizer_ends_programs_with_the_cause(sacrificial: Server, way: str) -> None:
     """Every wait in a tree of forks returns with the cause, and later programs run."""
-    url = server.ring if way == "ring" else server.url
+    url = sacrificial.ring if way == "ring" else sacrificial.url
     with sgl.RuntimeEndpoint(url) as backend:
         before = within(lambda: short.run(backend=backend))
         assert before.error() is None
-        with sgl.RuntimeEndpoint(server.ring) as watcher:
+        with sgl.RuntimeEndpoint(sacrificial.ring) as watcher:
             states = [tree.run(backend=backend, stream=True) for _ in range(2)]
             until_running(watcher, 6)
-            os.kill(server.pids()["detokenizer"], signal.SIGKILL)
+            os.kill(sacrificial.pids()["detokenizer"], signal.SIGKILL)
         for state in states:
             error = within(state.error)
             assert isinstance(cause(error), RingError), error
             with pytest.raises(sgl.ProgramError):
                 within(partial(state.__getitem__, "after"))
-        server.wait_ready()
-        server.wait_idle()
+        sacrificial.wait_ready()
+        sacrificial.wait_idle()
         after = within(lambda: short.run(backend=backend))
         assert after.error() is None and after["answer"] == before["answer"]
-    server.wait_idle()
+    sacrificial.wait_idle()
 
 
 def cause(error: Any) -> Any:

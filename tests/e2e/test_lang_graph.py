@@ -15,6 +15,7 @@ from bench.lang_graph.examples import RUNS, constants_of, function_of
 from lang.functions.function import SglFunction
 from tests.e2e.server import Server
 from tests.lang.programs import NAMES, World, program
+from tests.running.profiles import seeds
 
 OPTIONS: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"temperature": 0.8, "seed": 7})
 # These decide by what the model writes, look at how it was written, or loop over what a join gives.
@@ -24,7 +25,9 @@ BREAKS = {
     "tree_of_thought.search",
     "tool_agent.agent",
 }
-# Drawn with a seed too, also in short: one that breaks, one with forks, one with choices.
+# In short greedily: those that break, one with retrieval, one with a constraint.
+GREEDY = BREAKS - {"react_agent.agent"} | {"rag.answer", "json_extraction.extract"}
+# Drawn with a seed, in short: one that breaks, one with forks, one with choices.
 SEEDED = {"react_agent.agent", "parallel_tips.tips", "essay_judge.judge"}
 # Its answers must be JSON, which the back end of the bench does not write.
 ALL = RUNS | {"tool_agent.agent": {"question": "How long is the bridge?", "max_calls": 1}}
@@ -60,10 +63,15 @@ def test_all_functions_of_examples_are_here() -> None:
     assert found == ALL.keys()
 
 
-EXAMPLES = [pytest.param(name, OPTIONS[0], id=f"{name}-greedy") for name in ALL]
+EXAMPLES = [
+    pytest.param(
+        name, OPTIONS[0], id=f"{name}-greedy", marks=() if name in GREEDY else pytest.mark.full
+    )
+    for name in ALL
+]
 EXAMPLES += [
     pytest.param(
-        name, OPTIONS[1], id=f"{name}-seed", marks=() if name in SEEDED else pytest.mark.slow
+        name, OPTIONS[1], id=f"{name}-seed", marks=() if name in SEEDED else pytest.mark.full
     )
     for name in ALL
 ]
@@ -87,7 +95,14 @@ def test_an_example_compiled_is_the_example(
         assert made(function.compile().run(**arguments, backend=backend, **options)) == expected
 
 
-@pytest.mark.parametrize("name", ["rag.answer", "few_shot_qa.answer", "skeleton_of_thought.expand"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "few_shot_qa.answer",
+        pytest.param("rag.answer", marks=pytest.mark.full),
+        pytest.param("skeleton_of_thought.expand", marks=pytest.mark.full),
+    ],
+)
 def test_batches_are_the_same(name: str, backend: Any) -> None:
     function, arguments = function_of(name), RUNS[name]
     (varied,) = [key for key in ("question", "point") if key in arguments]
@@ -101,7 +116,7 @@ def test_batches_are_the_same(name: str, backend: Any) -> None:
         assert [made(state) for state in states] == expected
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_random_programs(seed: int, backend: Any) -> None:
     steps = [*random_steps(random.Random(seed), 4), ("gen", "a", 1, None)]
     for options in OPTIONS:

@@ -24,6 +24,7 @@ from lang.sampling import Sampling
 from tests.e2e.server import Server
 from tests.lang.programs import World, program
 from tests.lang.programs import programs_without_agents as programs
+from tests.running.profiles import examples
 
 SHORT: dict[str, Any] = {"max_tokens": 4}
 # Runs that can be told from others: the same answers to the same questions.
@@ -88,7 +89,7 @@ def metas(state: sgl.ProgramState) -> Any:
     return {name: state.get_meta_info(name) for name in state.vars()}
 
 
-FEW = settings(max_examples=12, deadline=None)
+FEW = settings(max_examples=examples(4))
 
 
 # ---- replays and resumed runs --------------------------------------------------------------------
@@ -216,7 +217,9 @@ def _child(server: Server, directory: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(1, marks=pytest.mark.full), pytest.param(30, marks=pytest.mark.slow)]
+)
 def test_a_process_that_is_killed_anywhere_goes_on(
     server: Server, tmp_path: Path, rounds: int
 ) -> None:
@@ -367,6 +370,7 @@ def number(s: Any) -> None:
     s += ". Because" + sgl.gen("why", max_tokens=24, ignore_eos=True)
 
 
+@pytest.mark.full
 def test_a_vote_that_stops_is_the_full_vote(backend: Counting) -> None:
     def key(text: str) -> int:
         return int(text) // 3

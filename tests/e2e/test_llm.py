@@ -1,6 +1,5 @@
 """`srt.LLM`: offline batches with vLLM's names, on the real model."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,14 +11,6 @@ from srt.wire.messages import NO_DRAFTS
 
 PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
-
-
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with srt.LLM("smollm2", max_total_tokens=8192, check_invariants=True) as llm:
-        yield llm
-        stats = llm.engine.stats()
-        assert stats["num_running_reqs"] == stats["num_used_tokens"] == 0
 
 
 def test_outputs_are_in_order_and_complete(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
@@ -132,6 +123,7 @@ def test_a_refused_prompt_ends_the_batch(llm: LLM) -> None:
     assert llm.generate(PROMPTS[0], GREEDY, use_tqdm=False)[0].outputs[0].text
 
 
+@pytest.mark.full
 def test_a_batch_of_more_than_the_server_takes_at_once() -> None:
     with LLM(max_total_tokens=4096, max_queued_requests=8) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=2, n=2)

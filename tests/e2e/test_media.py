@@ -7,19 +7,23 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from transformers import AutoTokenizer
-from transformers.models.idefics3 import Idefics3Processor
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
 from tests.checkpoints_vision import FAMILIES, make_vision_checkpoint
 from tests.e2e.server import Server, running_server
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+else:
+    torch = late("torch")
+    transformers = late("transformers")
 
 RNG = np.random.default_rng(3)
 NEW_TOKENS = 12
@@ -58,8 +62,13 @@ class Reference:
         self.model = make_vision_checkpoint("idefics3", path)
         settings = dict(FAMILIES["idefics3"].preprocessor)
         del settings["image_processor_type"]
+        from transformers.models.idefics3 import Idefics3Processor
+        from transformers.models.idefics3.image_processing_pil_idefics3 import (
+            Idefics3ImageProcessorPil,
+        )
+
         make_images: Any = Idefics3ImageProcessorPil
-        self.tokenizer = AutoTokenizer.from_pretrained(path)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(path)
         make_processor: Any = Idefics3Processor
         self.processor = make_processor(make_images(**settings), self.tokenizer, image_seq_len=4)
 
@@ -161,6 +170,7 @@ def test_hostile_pictures_are_refused(server: Server, url: str, message: str) ->
     assert error["param"] == "messages[0].content[0].image_url.url" and message in error["message"]
 
 
+@pytest.mark.full
 def test_a_killed_scheduler_sees_again(server: Server, reference: tuple[Path, Reference]) -> None:
     """The next one asks the front for the pixels of what it is to continue."""
     question = ("Describe ", [1, 0], " at length")

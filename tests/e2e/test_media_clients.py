@@ -51,7 +51,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield running
 
 
-@pytest.mark.parametrize("way", ["ring", "url"])
+@pytest.mark.parametrize("way", [pytest.param("ring", marks=pytest.mark.full), "url"])
 async def test_the_client(server: Server, way: str) -> None:
     asked: dict[str, Any] = {"sampling": GREEDY}
     async with srt.AsyncClient(getattr(server, way)) as client:
@@ -84,6 +84,7 @@ def _part(data: bytes) -> dict[str, Any]:
     return {"type": "image", "image": data}
 
 
+@pytest.mark.full
 async def test_both_ways_give_the_same(server: Server) -> None:
     async with srt.AsyncClient(server.ring) as ring, srt.AsyncClient(server.url) as http:
         clients = (ring, http)
@@ -111,6 +112,7 @@ async def test_both_ways_give_the_same(server: Server) -> None:
         assert [each.output_ids for each in mixed] == [mixed[0].output_ids] * 4
 
 
+@pytest.mark.full
 def test_llm_and_programs_on_its_server(model: Path) -> None:
     """One server for both."""
     params = SamplingParams(temperature=0, max_tokens=8)
@@ -171,6 +173,7 @@ def _film() -> bytes:
     return written.getvalue()
 
 
+@pytest.mark.full
 def test_the_judge_sees(server: Server, tmp_path: Path) -> None:
     """The essay judge's branches share its picture: it is encoded once."""
     path = tmp_path / "tree.png"

@@ -447,6 +447,7 @@ async def through(server: Server, litellm: Any) -> AsyncIterator[dict[str, Any]]
 KEEPS_CONNECTIONS = pytest.mark.filterwarnings("ignore:[Uu]nclosed:ResourceWarning")
 
 
+@pytest.mark.full
 @KEEPS_CONNECTIONS
 async def test_litellm_chat(litellm: Any, through: dict[str, Any], oai: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"messages": CHAT, "temperature": 0, "max_tokens": 8}

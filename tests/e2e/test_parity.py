@@ -1,22 +1,28 @@
 """Float32 executors on the embedded model, against transformers on the same file."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from tests.e2e.reference import reference_logits
+from tests.running.late import late
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 LENGTH = 500
 TOLERANCE = 1e-3
 
 
-@pytest.fixture(scope="module", params=["torch", "native"])
+@pytest.fixture(scope="module", params=[pytest.param("torch", marks=pytest.mark.full), "native"])
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     options = ExecutorOptions(max_total_tokens=2048, exact=request.param == "native")
     yield make_executor(request.param, resolve_model(DEFAULT_MODEL), options)
@@ -37,7 +43,7 @@ def expected(ids: list[int]) -> np.ndarray:
     return logprobs.gather(1, torch.tensor(ids)[1:, None])[:, 0].numpy()
 
 
-@pytest.mark.parametrize("chunk", [LENGTH, 64])
+@pytest.mark.parametrize("chunk", [LENGTH, pytest.param(64, marks=pytest.mark.full)])
 def test_prompt_logprobs(
     executor: Executor, ids: list[int], expected: np.ndarray, chunk: int
 ) -> None:
@@ -46,6 +52,7 @@ def test_prompt_logprobs(
     assert expected.std() > 1.0
 
 
+@pytest.mark.full
 def test_prompt_logprobs_over_a_cached_prefix(
     executor: Executor, ids: list[int], expected: np.ndarray
 ) -> None:
@@ -55,6 +62,7 @@ def test_prompt_logprobs_over_a_cached_prefix(
     assert np.abs(logprobs - expected[300:]).max() <= TOLERANCE
 
 
+@pytest.mark.full
 def test_decoding_token_by_token(executor: Executor, ids: list[int], expected: np.ndarray) -> None:
     slots = np.random.default_rng(2).permutation(2048)[:LENGTH]
     executor.run(make_batch([Row(ids[:90], slots[:90], samples=False)]))

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,17 +13,15 @@ from srt.client.programs import Got, ProgramSession
 from srt.wire.errors import RequestError
 from srt.wire.programs import Call, Input, Join, Output, Program, Text, Transform, VarInfo
 from srt.wire.sampling import SamplingParams
-from tests.e2e.server import Server, running_server
+from tests.e2e.sacrificial import Sacrificial
+from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
 PARTS = ["scheduler", "tokenizer", "detokenizer", "compiler", "gateway", "programs"]
 STORY = SamplingParams(max_new_tokens=24, temperature=0.0, ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("faults"), "--check-invariants") as server:
-        yield server
+pytestmark = pytest.mark.full
 
 
 def map_reduce(number: int) -> Program:
@@ -48,8 +45,9 @@ async def run_all(session: ProgramSession, number: int) -> Got | RequestError:
 
 
 @pytest.fixture(scope="module")
-def texts(server: Server) -> list[str]:
+def texts(sacrificial_server: Sacrificial) -> list[str]:
     """The ends of programs that nothing disturbs."""
+    server = sacrificial_server.whole()
 
     async def alone() -> list[Got | RequestError]:
         async with AsyncClient(server.ring) as client, await client.session() as session:
@@ -114,15 +112,15 @@ async def check_idle(server: Server) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_part_is_killed(server: Server, texts: list[str], part: str) -> None:
-    await check_round(server, part, texts[:3], 0.1)
-    await check_idle(server)
+async def test_a_part_is_killed(sacrificial: Server, texts: list[str], part: str) -> None:
+    await check_round(sacrificial, part, texts[:3], 0.1)
+    await check_idle(sacrificial)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_30_rounds(server: Server, texts: list[str]) -> None:
+async def test_30_rounds(sacrificial: Server, texts: list[str]) -> None:
     rng = random.Random(30)
     for i in range(30):
-        await check_round(server, PARTS[i % len(PARTS)], texts, rng.random() * 0.6)
-    await check_idle(server)
+        await check_round(sacrificial, PARTS[i % len(PARTS)], texts, rng.random() * 0.6)
+    await check_idle(sacrificial)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +10,12 @@ import httpx
 import pytest
 
 from srt.programs.limits import MAX_GETS, MAX_SESSIONS, MAX_TEXT_BYTES, TENANT_SHARE
-from tests.e2e.server import Server, running_server
+from tests.e2e.conftest import KEYS
+from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
-KEYS = ("victims-key", "attackers-key")
 MIB = 2**20
 WITHIN_MIB = 200  # of memory that the part may gain by all of this: 64 for the texts of each caller
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory: Path = tmp_path_factory.mktemp("keyed")
-    keys = directory / "keys"
-    keys.write_text("\n".join(KEYS))
-    keys.chmod(0o600)
-    with running_server(directory, "--api-key-file", str(keys)) as server:
-        yield server
 
 
 @pytest.fixture
@@ -38,7 +28,7 @@ async def callers(keyed: Server) -> AsyncIterator[list[httpx.AsyncClient]]:
             timeout=SOON_S,
             limits=httpx.Limits(max_connections=None),
         )
-        for key in KEYS
+        for key in KEYS[:2]
     ]
     yield clients
     for client in clients:
@@ -207,6 +197,7 @@ async def test_ids_of_others_are_unknown(callers: list[httpx.AsyncClient]) -> No
         await http.delete(f"/v1/sessions/{name}")
 
 
+@pytest.mark.full
 async def test_a_flood_gives_others_no_429(callers: list[httpx.AsyncClient]) -> None:
     """One caller opens sessions and gets until it is refused; the other one goes on."""
     victim, attacker = callers
@@ -240,6 +231,7 @@ async def test_a_flood_gives_others_no_429(callers: list[httpx.AsyncClient]) -> 
             await http.delete(f"/v1/sessions/{name}")
 
 
+@pytest.mark.full
 async def test_memory_is_bounded(keyed: Server, callers: list[httpx.AsyncClient]) -> None:
     """Texts are taken up to the caller's bound; then 429, and all is given back at the end."""
     http = callers[1]

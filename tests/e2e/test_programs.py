@@ -80,7 +80,7 @@ async def check_random(url: str, seed: int, count: int) -> int:
         return num_checked
 
 
-@pytest.mark.parametrize("transport", ["ring", "http"])
+@pytest.mark.parametrize("transport", [pytest.param("ring", marks=pytest.mark.full), "http"])
 async def test_the_same_as_one_by_one(server: Server, transport: str) -> None:
     url = server.ring if transport == "ring" else server.url
     assert await check_random(url, 21, 6) > 10

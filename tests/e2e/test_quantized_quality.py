@@ -8,11 +8,10 @@ level has.
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
@@ -20,9 +19,15 @@ from srt.files.tokenizer import load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.wire.messages import ChatMessage
 from tests.e2e.reference import reference_logits
+from tests.running.late import late
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 from tokenizer_proc.chat_template import ChatTemplate
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 POOL = 2048
 # 50 tokens of each answer are compared.
@@ -46,8 +51,9 @@ class Bounds(NamedTuple):
 
 
 # By width of activations and type of the pool.
+DEFAULT = ("auto", "auto")
 BOUNDS = {
-    ("auto", "auto"): Bounds(0.96, 1.01, 2.5, 0.3),
+    DEFAULT: Bounds(0.96, 1.01, 2.5, 0.3),
     ("8", "auto"): Bounds(0.96, 1.01, 2.5, 0.3),
     ("16", "float16"): Bounds(0.98, 1.001, 0.2, 0.03),
     ("16", "int16"): Bounds(0.98, 1.001, 0.2, 0.03),
@@ -77,7 +83,11 @@ class Measured(NamedTuple):
     bounds: Bounds
 
 
-@pytest.fixture(scope="module", params=BOUNDS, ids="-".join)
+# The default also in short.
+WIDTHS = [pytest.param(each, marks=() if each == DEFAULT else pytest.mark.full) for each in BOUNDS]
+
+
+@pytest.fixture(scope="module", params=WIDTHS, ids="-".join)
 def measured(request: pytest.FixtureRequest) -> Iterator[Measured]:
     activations, kv_dtype = request.param
     if activations != "auto" and load_or_skip().has_tiles():
@@ -111,6 +121,7 @@ def greedy(executor: NativeExecutor, ids: list[int], count: int) -> list[int]:
     return tokens[len(ids) :]
 
 
+@pytest.mark.full
 def test_teacher_forced_agreement(measured: Measured) -> None:
     """How often our greedy token is the reference's argmax after the same tokens."""
     files = resolve_model(DEFAULT_MODEL)

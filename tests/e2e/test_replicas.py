@@ -47,14 +47,14 @@ async def test_a_prefix_stays_where_it_is_and_others_go_elsewhere(server: Server
             where.append(output.routed_replica)
             assert turn == 0 or output.cached_tokens >= 192
         assert len(set(where)) == 1
-        some = LONG | {"max_new_tokens": 100}
+        some = LONG | {"max_new_tokens": 40}
         many = [client.generate(f"{i} things are " * 40, sampling=some) for i in range(8)]
         outputs = await asyncio.gather(*many)
     replicas = [output.routed_replica for output in outputs]
     assert sorted(replicas) == [0] * 4 + [1] * 4
 
 
-@pytest.mark.parametrize("way", ["ring", "http"])
+@pytest.mark.parametrize("way", ["http", pytest.param("ring", marks=pytest.mark.full)])
 async def test_a_look_at_both_trees(server: Server, way: str) -> None:
     url, key = server.ring, None
     if way == "http":
@@ -89,7 +89,14 @@ async def test_samples_stay_together(server: Server) -> None:
             assert len({answer["meta_info"]["routed_replica"] for answer in answers}) == 1
 
 
-@pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    "route",
+    [
+        pytest.param("/generate", marks=pytest.mark.full),
+        pytest.param("/v1/completions", marks=pytest.mark.full),
+        "/v1/chat/completions",
+    ],
+)
 async def test_a_client_may_choose(server: Server, route: str) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/generate": {"text": "Hello", "sampling_params": {"max_new_tokens": 4}},
@@ -142,6 +149,7 @@ async def test_numbers_are_told_by_replica_and_in_all(server: Server) -> None:
         assert f"{line} {float(state['num_requests_total'])}" in lines
 
 
+@pytest.mark.full
 async def test_a_flush_names_who_is_busy(server: Server) -> None:
     async with AsyncClient(server.ring) as client:
         await client.flush_cache(SOON_S)
@@ -174,13 +182,14 @@ async def until_both_are_ready(client: AsyncClient) -> None:
 async def test_a_lost_ones_requests_go_on_at_the_other_at_once(server: Server) -> None:
     """Before there is another scheduler in its place. One that had ended when that was killed, as
     on a machine on which this process slept, has lost nothing: then again."""
+    some = LONG | {"max_new_tokens": 160}
     async with AsyncClient(server.ring) as client:
-        alone = [client.generate(f"Number {i}", sampling=LONG) for i in range(4)]
+        alone = [client.generate(f"Number {i}", sampling=some) for i in range(4)]
         expected = await asyncio.gather(*alone)
         for _ in range(5):
             pid = server.pids()["scheduler.0"]
             calls = [
-                client.submit(text=f"Number {i}", sampling=LONG, stream=True) for i in range(4)
+                client.submit(text=f"Number {i}", sampling=some, stream=True) for i in range(4)
             ]
             streams = [aiter(call) for call in await asyncio.gather(*calls)]
             first = await asyncio.gather(*map(anext, streams))
@@ -206,6 +215,7 @@ async def last_of(stream: Any, last: GenerateOutput) -> GenerateOutput:
     return last
 
 
+@pytest.mark.full
 async def test_both_lost_go_on_when_one_is_back(server: Server) -> None:
     async with AsyncClient(server.ring) as client:
         expected = (await client.generate("Once", sampling=LONG)).text
@@ -218,6 +228,7 @@ async def test_both_lost_go_on_when_one_is_back(server: Server) -> None:
     await asyncio.to_thread(server.wait_idle)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [0])
 async def test_killed_in_the_middle(server: Server, seed: int) -> None:
     await kills(server, random.Random(seed), rounds=1)
@@ -259,6 +270,7 @@ def test_each_replica_has_cpus_of_its_own(server: Server) -> None:
         assert "they slow each other down" in server.log()
 
 
+@pytest.mark.full
 def test_llm_uses_all_replicas_and_records_a_trace_of_each(tmp_path: Path) -> None:
     """So does its engine."""
     trace = tmp_path / "trace"
@@ -273,6 +285,7 @@ def test_llm_uses_all_replicas_and_records_a_trace_of_each(tmp_path: Path) -> No
     assert [core.counters.requests for core in cores] == [6, 6]
 
 
+@pytest.mark.full
 async def test_each_replica_publishes_its_blocks(tmp_path: Path) -> None:
     """A subscriber with vLLM's structs knows what each tree holds, over a flush too, and hears of
     nothing salted. More threads than CPUs work too, and are said."""

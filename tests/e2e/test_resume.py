@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import lang as sgl
 from srt.client.face import AsyncClient
 from srt.client.many import patiently
 from srt.wire.errors import RingError
+from tests.e2e.sacrificial import Sacrificial
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
@@ -71,15 +72,9 @@ Call = Callable[[], Coroutine[Any, Any, Any]]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("resume"), "--check-invariants") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def undisturbed(server: Server) -> Any:
+def undisturbed(sacrificial_server: Sacrificial) -> Any:
     """The answers of a round in which nothing happens."""
-    return asyncio.run(round_of(server, nothing))
+    return asyncio.run(round_of(sacrificial_server.whole(), nothing))
 
 
 @sgl.function
@@ -242,14 +237,15 @@ async def kill_scheduler(server: Server, steps: int, starting_s: list[float]) ->
         await client._transport.wait_ready()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-async def test_killed_in_the_middle(server: Server, undisturbed: Any, seed: int) -> None:
-    await kills(server, undisturbed, random.Random(seed), rounds=1)
+async def test_killed_in_the_middle(sacrificial: Server, undisturbed: Any, seed: int) -> None:
+    await kills(sacrificial, undisturbed, random.Random(seed), rounds=1)
 
 
 @pytest.mark.slow
-async def test_killed_in_the_middle_again_and_again(server: Server, undisturbed: Any) -> None:
-    await kills(server, undisturbed, random.Random(2), rounds=20)
+async def test_killed_in_the_middle_again_and_again(sacrificial: Server, undisturbed: Any) -> None:
+    await kills(sacrificial, undisturbed, random.Random(2), rounds=20)
 
 
 async def kills(server: Server, expected: Any, rng: random.Random, rounds: int) -> None:
@@ -286,44 +282,61 @@ async def killed(server: Server, client: AsyncClient, *parts: str) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_an_abort_and_a_leave_during_the_pause(server: Server) -> None:
-    async with AsyncClient(server.ring) as client:
-        async with AsyncClient(server.ring) as leaving:
+async def test_a_stream_goes_on_at_the_next_scheduler(sacrificial: Server) -> None:
+    """With what it would have been without the loss, token by token."""
+    sampling = LONG | {"max_new_tokens": 200}
+    async with AsyncClient(sacrificial.ring) as client:
+        expected = await client.generate("Once more", sampling=sampling)
+        outputs = aiter(await client.submit(text="Once more", sampling=sampling, stream=True))
+        seen = [await anext(outputs)]
+        await killed(sacrificial, client, "scheduler")
+        seen += [output async for output in outputs]
+    assert seen[-1].output_ids == expected.output_ids and seen[-1].text == expected.text
+    assert "".join(output.delta for output in seen) == expected.text
+    await asyncio.to_thread(sacrificial.wait_idle)
+
+
+@pytest.mark.full
+async def test_an_abort_and_a_leave_during_the_pause(sacrificial: Server) -> None:
+    async with AsyncClient(sacrificial.ring) as client:
+        async with AsyncClient(sacrificial.ring) as leaving:
             gone = aiter(await leaving.submit(text="Once", sampling=LONG, stream=True))
             await anext(gone)
             aborted = await client.submit(text="Twice", sampling=LONG, stream=True, rid="mine")
             outputs = aiter(aborted)
             await anext(outputs)
             kept = await client.submit(text="Thrice", sampling=LONG)
-            await killed(server, client, "scheduler")
+            await killed(sacrificial, client, "scheduler")
             await client.abort("mine")
         output = [output async for output in outputs][-1]
         assert output.finish is not None and output.finish.type == "abort"
         assert output.completion_tokens < 600
         assert (await kept.result()).completion_tokens == 600
-    await asyncio.to_thread(server.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
-async def test_both_ends_killed_fail_everything_at_once(server: Server) -> None:
-    async with AsyncClient(server.ring) as client:
+@pytest.mark.full
+async def test_both_ends_killed_fail_everything_at_once(sacrificial: Server) -> None:
+    async with AsyncClient(sacrificial.ring) as client:
         running = await client.submit(text="Once", sampling=LONG)
-        await killed(server, client, "scheduler", "detokenizer")
+        await killed(sacrificial, client, "scheduler", "detokenizer")
         with pytest.raises(RingError):
             await running.result()
         await client._transport.wait_ready()
         short = GREEDY | {"max_new_tokens": 4}
         assert (await client.generate("Once", sampling=short)).completion_tokens == 4
-    await asyncio.to_thread(server.wait_idle)
+    await asyncio.to_thread(sacrificial.wait_idle)
 
 
-async def test_times_go_on_from_the_first_scheduler(server: Server) -> None:
+@pytest.mark.full
+async def test_times_go_on_from_the_first_scheduler(sacrificial: Server) -> None:
     """The pause belongs to the time after the first token, which came before it."""
-    async with AsyncClient(server.ring) as client:
+    async with AsyncClient(sacrificial.ring) as client:
         began = time.monotonic()
         outputs = aiter(await client.submit(text="Once more", sampling=LONG, stream=True))
         await anext(outputs)
         seen_s = time.monotonic() - began
-        await killed(server, client, "scheduler")
+        await killed(sacrificial, client, "scheduler")
         *_, last = [output async for output in outputs]
         latency_s = time.monotonic() - began
     assert last.completion_tokens == 600
@@ -332,6 +345,7 @@ async def test_times_go_on_from_the_first_scheduler(server: Server) -> None:
     assert 0 <= queued_s <= ttft_s <= seen_s and ttft_s + decode_s <= latency_s
 
 
+@pytest.mark.full
 def test_killed_while_draining(tmp_path: Path) -> None:
     """The request in flight goes on at another scheduler, and the server ends as it should."""
 

@@ -9,11 +9,10 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 import lang as sgl
 from srt import AsyncClient, Engine
@@ -23,12 +22,21 @@ from srt.files.tokenizer import Tokenizer, load_tokenizer
 from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from tests.e2e.reference import reference_model
 from tests.e2e.server import Server, running_server
+from tests.running.late import late
 from tests.waiting import SOON_S
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 TOLERANCE = 1e-3
 MAX_REQUESTS = 8
-WAYS = pytest.mark.parametrize("way", ["ring", "http"])
-SETS = pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
+WAYS = pytest.mark.parametrize("way", [pytest.param("ring", marks=pytest.mark.full), "http"])
+SETS = pytest.mark.parametrize(
+    "count",
+    [4, pytest.param(12, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.slow)],
+)
 
 PREFIXES = (
     "The capital of France is",
@@ -86,7 +94,6 @@ async def client_by(way: str, server: Server) -> AsyncIterator[AsyncClient]:
 # ---- exactness -----------------------------------------------------------------------------------
 
 
-@torch.inference_mode()
 def expected_scores(
     tokenizer: Tokenizer, prefix: str, choices: list[str]
 ) -> tuple[int, list[tuple[list[int], list[float]]]]:
@@ -97,7 +104,8 @@ def expected_scores(
     longest = max(map(len, sequences))
     # What follows a token has no influence on it, so any padding will do.
     batch = torch.tensor([ids + [0] * (longest - len(ids)) for ids in sequences])
-    logprobs = reference_model()(batch).logits.log_softmax(-1)
+    with torch.inference_mode():
+        logprobs = reference_model()(batch).logits.log_softmax(-1)
     scores = []
     for row, ids in zip(logprobs, sequences, strict=True):
         values = [float(row[i - 1, ids[i]]) for i in range(start, len(ids))]
@@ -173,7 +181,13 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(name, marks=() if name in ("merging", "mixed") else pytest.mark.full)
+        for name in CALLS
+    ],
+)
 async def test_both_ways_give_the_same_bits(exact_server: Server, call: str) -> None:
     """So do a warm cache and, if the start is the same, a score of each choice alone."""
     fields = CALLS[call]
@@ -191,6 +205,7 @@ async def test_both_ways_give_the_same_bits(exact_server: Server, call: str) -> 
     assert any(is_null) == (first.start == 0)
 
 
+@pytest.mark.full
 async def test_the_likely_wins(exact_server: Server) -> None:
     async with client_by("http", exact_server) as client:
         output = await client.score("The capital of France is", [" London", " Paris", " Rome"])
@@ -205,6 +220,7 @@ def test_the_engine_scores(engine: Engine) -> None:
 # ---- the prefix once -----------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @WAYS
 async def test_the_prefix_is_computed_once(exact_server: Server, way: str) -> None:
     """Except its last token, whose logits each continuation needs; it is in several chunks."""
@@ -256,6 +272,7 @@ async def assert_little_was_computed(server: Server, before: dict[str, Any]) -> 
     assert stats["num_requests_total"] - before["num_requests_total"] == 4
 
 
+@pytest.mark.full
 @WAYS
 async def test_a_cancelled_score_ends_all_its_parts(exact_server: Server, way: str) -> None:
     async with client_by(way, exact_server) as client:
@@ -282,6 +299,7 @@ async def test_an_abort_by_rid_fails_the_score(exact_server: Server, way: str) -
         await assert_little_was_computed(exact_server, before)
 
 
+@pytest.mark.full
 async def test_a_client_that_closes_ends_its_score(exact_server: Server) -> None:
     async with client_by("ring", exact_server) as other:
         before = await other.stats()
@@ -293,6 +311,7 @@ async def test_a_client_that_closes_ends_its_score(exact_server: Server) -> None
         await assert_little_was_computed(exact_server, before)
 
 
+@pytest.mark.full
 @WAYS
 async def test_a_score_is_admitted_whole_or_not(exact_server: Server, way: str) -> None:
     forever = {"max_new_tokens": 2000, "ignore_eos": True, "speculative": "off"}

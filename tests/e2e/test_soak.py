@@ -147,6 +147,7 @@ async def soaked(server: Server, count: int, seed: int) -> Counter[str]:
     return soak.ends
 
 
+@pytest.mark.full
 async def test_a_short_soak(tmp_path: Path) -> None:
     with running_server(tmp_path, *ARGS) as server:
         before = server.pids()

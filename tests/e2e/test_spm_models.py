@@ -4,12 +4,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import httpx
 import pytest
-import torch
 
 from srt import Engine
 from srt.client.generation import GenerateOutput
@@ -19,9 +18,16 @@ from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.wire.messages import ChatMessage
 from tests.e2e.server import running_server
+from tests.running.late import late
+from tests.running.profiles import seeds
 from tests.scheduler_proc.models.families import random_family
 from tests.scheduler_proc.models.gguf_families import write_family
 from tests.spm_files import add_spm_tokenizer, pieces_and_types, scores
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 PATTERN = r'\{"name": "[a-z]{3}", "size": [0-9]{2}, "place": "(on|under) the mat"\}'
 ITEMS = {"enum": ["the cat", "größer", "これは猫です", 12]}
@@ -60,7 +66,7 @@ class Served:
         return b"".join(pieces[i] for i in output.output_ids).decode(errors="replace")
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("gemma3", marks=pytest.mark.full)])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
@@ -80,7 +86,7 @@ def test_greedy_tokens_are_those_of_transformers(served: Served) -> None:
     assert output.text == served.text_of(output)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_constrained_text_with_jumps(served: Served, seed: int) -> None:
     passes = {}
     for mode in ("off", "canonical"):
@@ -138,6 +144,7 @@ def test_scores_of_text_behind_ids(served: Served) -> None:
     assert by_text.choices == by_ids.choices
 
 
+@pytest.mark.full
 def test_jump_forward_is_off_where_words_are_not_encoded_one_by_one(tmp_path: Path) -> None:
     tokens, types = pieces_and_types()
     model = random_family("llama", vocab_size=len(tokens) + 1)

@@ -3,9 +3,8 @@ end none of them."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,24 +12,14 @@ import pytest
 
 from srt.client.face import AsyncClient
 from srt.wire.sampling import SamplingParams
-from tests.e2e.server import Server, running_server
+from tests.e2e.conftest import KEYS
+from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
-VICTIM, ATTACKER, ADMIN = "victims-key", "attackers-key", "admins-key"
+VICTIM, ATTACKER = KEYS[:2]
 SECRET = "The password of the vault in the old tower by the sea is swordfish seven times over."
 STREAM = {"max_new_tokens": 4000, "temperature": 0, "ignore_eos": True, "speculative": "off"}
 ONE = {"max_new_tokens": 1, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory: Path = tmp_path_factory.mktemp("keyed")
-    keys = directory / "keys"
-    keys.write_text(f"{VICTIM}\n{ATTACKER}\n")
-    keys.chmod(0o600)
-    options = ["--api-key-file", str(keys), "--admin-api-key", ADMIN, "--response-store-mib", "1"]
-    with running_server(directory, *options, "--max-queue-wait", "600") as server:
-        yield server
 
 
 def client_of(server: Server, key: str) -> httpx.AsyncClient:
@@ -113,7 +102,10 @@ def secret(number: int) -> str:
     return f"{random.Random(number).getrandbits(64):x} opens the vault in the tower by the sea"
 
 
-@pytest.mark.parametrize("count", [120, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count",
+    [40, pytest.param(120, marks=pytest.mark.full), pytest.param(300, marks=pytest.mark.slow)],
+)
 async def test_attempts_learn_nothing(keyed: Server, count: int) -> None:
     rng = random.Random(3)
     async with (
@@ -170,25 +162,27 @@ async def test_a_programs_tenants_have_ids_of_their_own(keyed: Server) -> None:
         await second.aclose()
 
 
-async def test_keys_come_and_go_with_their_file(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("old-key\n")
-    keys.chmod(0o644)
-    with running_server(tmp_path, "--api-key-file", str(keys)) as server:
+async def test_keys_come_and_go_with_their_file(keyed: Server) -> None:
+    keys = keyed.directory.parent / "keys"
+    before = keys.read_text()
 
-        async def until(key: str, status: int) -> None:
-            async with client_of(server, key) as http, asyncio.timeout(SOON_S):
-                while (await http.get("/v1/models")).status_code != status:
-                    await asyncio.sleep(0.05)
+    async def until(key: str, status: int) -> None:
+        async with client_of(keyed, key) as http, asyncio.timeout(SOON_S):
+            while (await http.get("/v1/models")).status_code != status:
+                await asyncio.sleep(0.05)
 
-        await until("old-key", 200)
-        assert "every user can read the API keys" in server.log()
+    await until(VICTIM, 200)
+    assert "every user can read the API keys" in keyed.log()
+    try:
         keys.write_text("new-key\n")
         await until("new-key", 200)
-        await until("old-key", 401)
+        await until(VICTIM, 401)
         keys.write_text("")  # an empty file must not admit everybody
-        async with client_of(server, "new-key") as http, asyncio.timeout(SOON_S):
-            while "the API keys stay as they were" not in server.log():
+        async with client_of(keyed, "new-key") as http, asyncio.timeout(SOON_S):
+            while "the API keys stay as they were" not in keyed.log():
                 assert (await http.get("/v1/models")).status_code == 200
                 await asyncio.sleep(0.05)
-        assert "new-key" not in server.log()
+    finally:
+        keys.write_text(before)
+    await until(VICTIM, 200)
+    assert "new-key" not in keyed.log()

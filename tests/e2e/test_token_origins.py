@@ -1,7 +1,6 @@
 """`token_origins` of the real model: what was sampled, guessed, forced and appended."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,7 +10,7 @@ import lang as sgl
 from srt import AsyncClient
 from srt.wire.programs import Call, Output, Program, Text
 from srt.wire.sampling import SamplingParams
-from tests.e2e.server import Server, running_server
+from tests.e2e.server import Server
 
 REPEAT = "one two three four five six seven\n" * 6 + "one two"
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -22,24 +21,23 @@ WISHES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("origins")
-    with running_server(directory, "--speculative", "own", "--check-invariants") as server:
-        yield server
-
-
-@pytest.mark.parametrize("name", WISHES)
-@pytest.mark.parametrize("is_http", [True, False])
+@pytest.mark.parametrize(
+    ("name", "is_http"),
+    [
+        pytest.param(name, is_http, marks=() if (name == "regex") == is_http else pytest.mark.full)
+        for name in WISHES
+        for is_http in (True, False)
+    ],
+)
 async def test_letters_are_what_the_counters_count(
-    server: Server, name: str, is_http: bool
+    guessing: Server, name: str, is_http: bool
 ) -> None:
     wish = dict(WISHES[name])
     text, return_logprob = wish.pop("text"), wish.pop("return_logprob", False)
     sampling = {"temperature": 0.8, "seed": 4, "token_origins": True} | wish
     if name == "repeats":
         sampling["temperature"] = 0
-    async with AsyncClient(server.url if is_http else server.ring) as client:
+    async with AsyncClient(guessing.url if is_http else guessing.ring) as client:
         found = await client.generate(text, sampling=sampling, return_logprob=return_logprob)
         last = None
         async for part in client.stream(text, sampling=sampling, return_logprob=return_logprob):
@@ -61,8 +59,8 @@ async def test_letters_are_what_the_counters_count(
     ]
 
 
-async def test_what_closes_an_output_has_a_letter_of_its_own(server: Server) -> None:
-    async with AsyncClient(server.ring) as client:
+async def test_what_closes_an_output_has_a_letter_of_its_own(guessing: Server) -> None:
+    async with AsyncClient(guessing.ring) as client:
         for seed in range(40):
             sampling = {"json_schema": json.dumps(NAMED), "max_new_tokens": 9, "seed": seed}
             found = await client.generate("A name:", sampling=sampling | {"token_origins": True})
@@ -75,13 +73,13 @@ async def test_what_closes_an_output_has_a_letter_of_its_own(server: Server) -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_chats_and_completions_say_it_too(server: Server, path: str) -> None:
+async def test_chats_and_completions_say_it_too(guessing: Server, path: str) -> None:
     prompt: dict[str, Any] = {"prompt": "Say"}
     if "chat" in path:
         prompt = {"messages": [{"role": "user", "content": "Say"}]}
     logprobs: dict[str, Any] = {"logprobs": True if "chat" in path else 1}
     body = {"regex": "[a-z]{3}: forced text", "seed": 4, "token_origins": True, "n": 2, **logprobs}
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=guessing.url, timeout=60) as http:
         whole = (await http.post(path, json=prompt | body)).json()["choices"]
         streamed = {0: "", 1: ""}
         counts = {0: 0, 1: 0}
@@ -104,10 +102,10 @@ async def test_chats_and_completions_say_it_too(server: Server, path: str) -> No
 
 
 @pytest.mark.parametrize("is_http", [True, False])
-async def test_programs_learn_them_with_what_else_is_known(server: Server, is_http: bool) -> None:
+async def test_programs_learn_them_with_what_else_is_known(guessing: Server, is_http: bool) -> None:
     sampling = SamplingParams(regex="[a-z]{3}: forced text", token_origins=True)
     program = Program(calls=[Call([Text("The code: "), Output("code", sampling)])])
-    async with AsyncClient(server.url if is_http else server.ring) as client:
+    async with AsyncClient(guessing.url if is_http else guessing.ring) as client:
         session = await client.session()
         ids = await session.submit(program)
         (got,) = (await session.get_all([ids["code"]])).vars
@@ -116,11 +114,11 @@ async def test_programs_learn_them_with_what_else_is_known(server: Server, is_ht
     assert len(got.meta.token_origins) == got.meta.completion_tokens
 
 
-def test_lang_has_them_in_its_meta_info(server: Server) -> None:
+def test_lang_has_them_in_its_meta_info(guessing: Server) -> None:
     @sgl.function
     def code(s: sgl.ProgramState) -> None:
         s += "The code: " + sgl.gen("code", regex="[a-z]{3}: forced text", token_origins=True)
 
-    with sgl.RuntimeEndpoint(server.url) as endpoint:
+    with sgl.RuntimeEndpoint(guessing.url) as endpoint:
         meta = code.run(backend=endpoint).get_meta_info("code")
     assert meta is not None and len(meta["token_origins"]) == meta["completion_tokens"]

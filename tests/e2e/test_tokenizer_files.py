@@ -2,20 +2,25 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import torch
 
 from srt.files.model_files import ModelFiles
 from srt.files.tokenizer import load_tokenizer
 from srt.files.vocab import load_vocab
 from tests.e2e.server import running_server
 from tests.model_files import write_json
+from tests.running.late import late
 from tests.scheduler_proc.models.families import random_family
 from tests.spm_files import TURNS, pieces_and_types, spm_model
 from tests.srt.files.test_tiktoken import CONFIG, file_of, learned
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 PROMPT = "the cat sat on it, größer als 猫"
 PATTERN = r"(on|under) the mat, [0-9]{2}"
@@ -32,7 +37,9 @@ FILES: dict[str, tuple[bytes, int, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", ["tokenizer.model", pytest.param("llama.tiktoken", marks=pytest.mark.full)]
+)
 def test_served(tmp_path: Path, name: str) -> None:
     """The text that transformers generates, constraints, chats, and users' control tokens."""
     data, rows, config, turn = FILES[name]

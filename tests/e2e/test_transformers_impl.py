@@ -2,17 +2,22 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import torch
 
 from srt.files.model_files import ModelFiles
 from srt.files.vocab import load_vocab
 from tests.e2e.server import Server, running_server
 from tests.model_files import TOKENIZER_CONFIG, byte_level_tokenizer, write_json
+from tests.running.late import late
 from tests.scheduler_proc.models.transformers_families import random_model, save
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 TEXT = "the cat sat on the mat, the hat of the cat: "
 

@@ -16,6 +16,8 @@ from tests.gpu.cases import (
     random_batch,
 )
 
+pytestmark = pytest.mark.full
+
 # Of values around 1: a softmax weight, a product and the result are each rounded to 8 bits.
 BF16_BOUND = 0.03
 FP8 = torch.float8_e4m3fn

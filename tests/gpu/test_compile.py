@@ -9,6 +9,8 @@ import pytest
 
 from bench.gpu_modules import KERNELS, find_compiler
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 3000.0  # ten minutes on two idle cores
 

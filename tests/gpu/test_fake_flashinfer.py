@@ -12,6 +12,8 @@ import torch
 from tests.gpu import fake_flashinfer as fake
 from tests.gpu.fake_stream import STREAM
 
+pytestmark = pytest.mark.full
+
 CLASSES = ("BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheWrapper")
 METHODS = ("__init__", "plan", "run", "reset_workspace_buffer")
 

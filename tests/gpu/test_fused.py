@@ -16,6 +16,8 @@ if importlib.util.find_spec("triton") is None:
 
 from scheduler_proc.models import fused
 
+pytestmark = pytest.mark.full
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 

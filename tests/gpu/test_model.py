@@ -22,6 +22,8 @@ from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 
+pytestmark = pytest.mark.full
+
 POOL, VOCAB = 1200, 131
 SHAPE = {
     "hidden_size": 256,

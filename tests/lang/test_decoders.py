@@ -15,6 +15,7 @@ from lang.backends.base import Completion, Prompt
 from lang.errors import ProgramError
 from lang.sampling import Sampling
 from tests.lang.fakes import BOOM, FakeBackend
+from tests.running.profiles import examples
 
 
 class Digits(FakeBackend):
@@ -68,7 +69,7 @@ def _reference(start: str, width: int, expand: int, seed: int) -> list[tuple[flo
     return [(node.mean_logprob, node.state.text()) for node in beam if node.state is not None]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(5))
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 99))
 def test_beam_search(width: int, expand: int, seed: int) -> None:
     states = sgl.beam(three, width, expand)("go:", seed=seed, backend=Digits())
@@ -235,7 +236,6 @@ def test_best_of() -> None:
         sgl.best_of(one, 2, score=lambda s: 0)(10, seed=3, backend=backend)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9999), st.integers(1, 12), st.integers(1, 3), st.none() | st.integers(1, 4))
 def test_a_vote_that_stops_early_is_the_full_vote(
     seed: int, n: int, modulus: int, at_once: int | None

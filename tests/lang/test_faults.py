@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lang as sgl
@@ -344,7 +344,6 @@ def test_waiting_on_the_loop_is_refused() -> None:
 STEP = st.sampled_from(["text", "gen", "boom", "fork", "join", "read", "select", "copy", "role"])
 
 
-@settings(max_examples=80)
 @given(st.lists(STEP, max_size=12), st.booleans())
 def test_random_programs_end(steps: list[str], asynchronous: bool) -> None:
     """Whatever a program does, it returns, every variable is settled, and no call is left."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lang as sgl
@@ -105,7 +105,6 @@ pairs = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(pairs, st.lists(st.text("ab,", max_size=5), max_size=15))
 def test_random_grammars_mean_what_they_say(pair: tuple[Grammar, str], samples: list[str]) -> None:
     """Both forms of a grammar are a regex's language."""

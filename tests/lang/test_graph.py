@@ -16,14 +16,14 @@ from tests.lang.programs import World, program, programs
 from tests.lang.test_faults import within
 from tests.lang.test_logs import asking, summary
 
-FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+ANY_HEALTH = settings(suppress_health_check=list(HealthCheck))
 
 
 def calls_of(backend: FakeBackend) -> list[str]:
     return sorted(prompt.text for prompt in backend.prompts)
 
 
-@FEW
+@ANY_HEALTH
 @given(programs, st.none() | st.integers(0, 3), st.sampled_from([0.0, 0.7]))
 def test_a_compiled_program_is_the_interpreted_one(
     steps: Any, seed: int | None, temperature: float
@@ -38,7 +38,7 @@ def test_a_compiled_program_is_the_interpreted_one(
         assert summary(state) == expected
 
 
-@FEW
+@ANY_HEALTH
 @example([("fork", [[("select", "a")]], True), ("read", "a")], None)
 @given(programs, st.none() | st.integers(0, 3))
 def test_random_programs_that_are_recorded_whole(steps: Any, seed: int | None) -> None:

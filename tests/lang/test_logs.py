@@ -22,7 +22,7 @@ from lang.sampling import Sampling
 from tests.lang.fakes import BOOM, FakeBackend
 from tests.lang.programs import World, program, programs
 
-FEW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+ANY_HEALTH = settings(suppress_health_check=list(HealthCheck))
 
 
 def told(prompt: Prompt, sampling: Sampling) -> str:
@@ -89,7 +89,7 @@ def test_addresses_follow_the_source() -> None:
     assert all(call.began_s > 1e9 for call in states[0].trace())
 
 
-@FEW
+@ANY_HEALTH
 @given(programs, st.none() | st.integers(0, 3))
 def test_a_replay_asks_nothing_and_is_the_same(steps: Any, seed: int | None) -> None:
     log, world = sgl.Log(), World()
@@ -108,7 +108,7 @@ def test_a_replay_asks_nothing_and_is_the_same(steps: Any, seed: int | None) -> 
     assert summary(without) == expected and without.certificate() == certificate
 
 
-@FEW
+@ANY_HEALTH
 @given(programs, st.floats(0, 1))
 def test_a_run_that_was_ended_anywhere_goes_on(
     tmp_path_factory: Any, steps: Any, part: float

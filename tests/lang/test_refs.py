@@ -14,6 +14,7 @@ from lang.errors import CancelledError, LangError, TraceError
 from lang.sampling import Sampling
 from tests.lang.fakes import BOOM, HANG, FakeBackend, echo_size
 from tests.lang.test_faults import within
+from tests.running.profiles import examples
 
 
 def json_answer(prompt: Prompt, sampling: Sampling) -> str:
@@ -187,7 +188,7 @@ def test_the_first_ends_the_others() -> None:
     assert backend.aborted == backend.closing and backend.live == 0  # some may not have begun
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(10))
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12))
 def test_crossed_references_never_wait_for_each_other(uses: list[tuple[int, int]]) -> None:
     """Forks that use each other's latest variable, in any order."""

@@ -48,7 +48,8 @@ class Sink:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # It ends in the time that it waits for calls.
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.address = f"http://127.0.0.1:{self.server.server_port}/#key=secret"
 
     @property

@@ -23,6 +23,7 @@ from lang.sampling import Sampling
 from lang.values.ranges import integer_pattern
 from lang.values.types import form_of
 from tests.lang.fakes import FakeBackend
+from tests.running.profiles import examples
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
 
 
@@ -248,7 +249,7 @@ def refusing(prompt: Prompt, sampling: Sampling) -> str:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, *_ in BARE])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(5))
 @given(data=st.data())
 def test_all_that_may_be_written_is_a_value(kind: Any, data: st.DataObject) -> None:
     form = form_of(kind)

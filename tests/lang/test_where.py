@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -72,7 +72,6 @@ predicates = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(predicates, st.lists(texts, min_size=1, max_size=20))
 def test_the_constraint_means_what_the_predicate_means(
     predicate: Predicate, samples: list[str]

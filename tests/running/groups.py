@@ -20,8 +20,11 @@ from xdist.scheduler import LoadScopeScheduling
 # like the fixture that its tests share, or like a file if they share none.
 LONGEST = ("server", "torch", "sacrificial", "engine", "keyed")
 _WANTS_TORCH = re.compile(
-    r"^ *(import|from) (torch|transformers|PIL|av|tests\.(checkpoints_vision|e2e\.reference))\b"
-    r"|\blate\(\"(torch|transformers)\b",
+    r"^ *(import|from) (torch|transformers|PIL|av)\b"
+    r"|^ *from tests\.(checkpoints_vision|e2e\.reference|scheduler_proc\.kernels\.sampler"
+    r"|scheduler_proc\.models\.(checkpoints|families)"
+    r"|tokenizer_proc\.media\.(checkpoints|test_families)) import\b"
+    r"|\blate\(\"(torch|transformers|scheduler_proc)\b",
     re.MULTILINE,
 )
 _FILE = "groups_file"
@@ -120,5 +123,7 @@ class Groups:
         result = yield
         if self._file is not None and not before and "torch" in sys.modules:
             group = self._groups[item.nodeid]
-            assert group == "torch", f"it loads torch, in the group {group} (tests/running/groups.py)"
+            assert group == "torch", (
+                f"it loads torch, in the group {group} (tests/running/groups.py)"
+            )
         return result

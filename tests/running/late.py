@@ -16,15 +16,21 @@ from typing import Any
 
 
 class Late:
-    """Stands for a module, and imports it at the first look at one of its attributes."""
+    """Stands for a module, and imports it at the first look at one of its public attributes: pytest
+    looks at private ones of everything that a test module has."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.__dict__["_name"] = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
         value = getattr(importlib.import_module(self._name), attribute)
-        setattr(self, attribute, value)
+        self.__dict__[attribute] = value
         return value
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        raise AttributeError(f"set {attribute} in {self._name} itself: nobody else sees this one")
 
 
 def late(name: str) -> Any:

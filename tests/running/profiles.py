@@ -43,6 +43,8 @@ PROFILES = {
     "ui": Profile("ui", 0, 1),
 }
 _chosen = "short"
+# In a module all of whose tests are of longer profiles.
+_WHOLE = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(full|slow)\b", re.MULTILINE)
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -50,7 +52,7 @@ def add_option(parser: pytest.Parser) -> None:
         "--profile",
         choices=[*PROFILES],
         default="short",
-        help="how much to run: `short` (default), `full`, `rest` (full without short), `slow`, `ui`",
+        help="how much to run: short (default), full, rest (full without short), slow or ui",
     )
 
 
@@ -60,13 +62,15 @@ def choose(config: pytest.Config) -> None:
     global _chosen
     _chosen = config.getoption("--profile")
     config.option.markexpr = config.option.markexpr or chosen().tests
+    is_ci = bool(os.environ.get("CI"))
     settings.register_profile(
         _chosen,
         max_examples=examples(EXAMPLES),
         deadline=None,  # a busy machine takes ten times as long
         suppress_health_check=[HealthCheck.too_slow],
         # What one run has found must not change what the next one draws where nobody looks.
-        **({"database": None, "print_blob": True} if os.environ.get("CI") else {}),
+        database=None if is_ci else settings().database,
+        print_blob=is_ci,
     )
     settings.load_profile(_chosen)
 
@@ -77,15 +81,17 @@ def chosen() -> Profile:
 
 def leaves_out(module: Path) -> bool:
     """Whether the profile selects no test of a module, as a line of it says."""
-    found = re.search(r"^pytestmark = pytest\.mark\.(full|slow)\b", module.read_text(), re.M)
-    return found is not None and (_chosen, found[1]) in (("short", "full"), ("short", "slow"))
+    return _chosen == "short" and bool(_WHOLE.search(module.read_text()))
 
 
 def seeds(count: int) -> list[Any]:
     """The seeds of a parametrised test, of which the short profile has `count`."""
     profile = chosen()
     marks = [getattr(pytest.mark, profile.mark)] if profile.mark else []
-    return [pytest.param(seed, marks=marks) for seed in range(profile.first * count, profile.end * count)]
+    return [
+        pytest.param(seed, marks=marks)
+        for seed in range(profile.first * count, profile.end * count)
+    ]
 
 
 def examples(count: int) -> int:

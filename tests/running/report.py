@@ -32,6 +32,7 @@ class Report:
         self._profile: str = config.getoption("--profile")
         self._flaky: str | None = config.getoption("--flaky")
         self._passed: list[str] = []
+        self._broken_by: list[str] = []
         self._terminal: Any = None
         self._count = 0
 
@@ -59,8 +60,14 @@ class Report:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed:
             self._passed.append(report.nodeid)
+        if report.when == "setup":
+            self._broken_by += [
+                str(it) for name, it in report.user_properties if name == "broken by"
+            ]
 
     def pytest_terminal_summary(self) -> None:
+        for test in self._broken_by:
+            self._say(f"The server for tests that kill was started again after {test}.")
         if self._flaky is not None and self._passed:
             self._say("flaky: they failed among others and pass alone:")
             for test in self._passed:

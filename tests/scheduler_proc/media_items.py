@@ -2,13 +2,20 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from scheduler_proc.batch import Embeds
 from srt.wire.media import MediaItem
+from tests.running.late import late
 from tests.scheduler_proc.ragged import int32
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
 
 SIDE = 2  # pixels
 
@@ -47,10 +54,10 @@ class GivenVision:
     def num_parts(self, item: MediaItem) -> int:
         return item.shape[0]
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> torch.Tensor:
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> "torch.Tensor":
         assert not pixels.any()
         rows = self._rows[item.digest]
         return torch.from_numpy(np.array_split(rows, item.shape[0])[part])
 
-    def join(self, item: MediaItem, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    def join(self, item: MediaItem, parts: "Sequence[torch.Tensor]") -> "torch.Tensor":
         return torch.cat([*parts])

@@ -6,9 +6,9 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 import scheduler_proc.actor
 from scheduler_proc.actor import SchedulerActor
@@ -27,10 +27,16 @@ from srt.tasks import TaskSet
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams
+from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 from tests.waiting import SOON_S
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 
 class FailingExecutor(FakeExecutor):

@@ -11,6 +11,7 @@ from scheduler_proc.batch import Adjust, Details, ForwardBatch, Masks, Samples
 from scheduler_proc.joining import joined
 from scheduler_proc.parts import part_of
 from scheduler_proc.step import LateTokens, Step
+from tests.running.profiles import seeds
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 from tests.scheduler_proc.test_scheduler_random import Wishes
@@ -80,7 +81,7 @@ def plain(batch: ForwardBatch) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_the_parts_of_a_step_joined_are_the_step(seed: int) -> None:
     rng = random.Random(seed)
     seen: set[str] = set()

@@ -1,17 +1,24 @@
 """The most likely tokens, ties included, and how a batch's detail rows come out of its logits."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.batch import NO_DETAILS
-from scheduler_proc.logprobs import most_likely
+from tests.running.late import late
 from tests.scheduler_proc.ragged import details_of
 from tests.scheduler_proc.samplers import details_in_parts
+
+if TYPE_CHECKING:
+    import torch
+
+    from scheduler_proc import logprobs
+else:
+    logprobs = late("scheduler_proc.logprobs")
+    torch = late("torch")
 
 
 def by_a_sort(logits: np.ndarray, count: int) -> np.ndarray:
@@ -26,7 +33,7 @@ def test_of_equals_the_lowest_id(seed: int, count: int, levels: int) -> None:
     logits *= rng.choice([1.0, -1e-30], (6, 1)).astype(np.float32)  # -0.0 and 0.0 are equals
     logits[rng.random(logits.shape) < 0.1] = -np.inf
     for may_look in (True, False):
-        got = most_likely(torch.from_numpy(logits), count, may_look)
+        got = logprobs.most_likely(torch.from_numpy(logits), count, may_look)
         np.testing.assert_array_equal(got.numpy(), by_a_sort(logits, count))
 
 

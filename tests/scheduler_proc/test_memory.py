@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 10**6)), max_size=80))
-@settings(max_examples=150)
 def test_pool_against_a_set(calls: list[tuple[bool, int, int]]) -> None:
     """Random allocs and frees: no slot twice, none lost, ascending, None only when short."""
     pool, held, free = TokenPool(100), [], set(range(100))

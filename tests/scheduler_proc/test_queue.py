@@ -21,6 +21,7 @@ from scheduler_proc.watchers import Cursor
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
+from tests.running.profiles import examples
 from tests.scheduler_proc.driver import Driver
 
 PROMPTS = st.lists(st.integers(1, 3), min_size=1, max_size=6)
@@ -52,7 +53,6 @@ def cache_with(*prompts: list[int]) -> RadixCache:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=60)
 @given(
     arrivals=st.lists(st.tuples(PROMPTS, GAPS, st.booleans()), min_size=1, max_size=25),
     cached=st.lists(PROMPTS, max_size=5),
@@ -96,7 +96,7 @@ def test_the_bound_moves_as_the_oldest_is_admitted() -> None:
     assert list(queue.ordered()) == [better, second]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(5))
 @given(
     seed=st.integers(0, 10_000),
     policy=st.sampled_from(POLICIES),
@@ -240,7 +240,7 @@ def handles_of(reqs: list[Req]) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs"])
-@settings(max_examples=20)
+@settings(max_examples=examples(5))
 @given(
     seed=st.integers(0, 100_000),
     max_wait_s=st.sampled_from([0.0, 0.5, 3.0, 1e9]),

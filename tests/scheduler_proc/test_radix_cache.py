@@ -251,7 +251,7 @@ class TreeMachine(RuleBasedStateMachine):
             assert node.edge == int(node.key[0])
 
 
-TreeMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TreeMachine.TestCase.settings = settings(stateful_step_count=40)
 TestTree = TreeMachine.TestCase
 
 

@@ -1,22 +1,28 @@
 """A step that raises is run again by halves: which reqs end, what it costs, what the parts give."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.parts import part_of
 from scheduler_proc.recovery import MAX_SPLITS, UnclearFailure
 from srt.wire.sampling import SamplingParams
+from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, PoisonedStep, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
 
 BAD = 999
 

@@ -21,6 +21,7 @@ from srt.wire.errors import UNAVAILABLE
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import Abort, Reported, TokenizedReq
 from srt.wire.sampling import SamplingParams
+from tests.running.some import some
 from tests.scheduler_proc.byte_language import retokeniser
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor
@@ -146,7 +147,7 @@ def compare(seed: int, steps: int, lag: int, policy: str, losses: float) -> Driv
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", some(POLICIES))
 def test_all_that_is_told_is_as_if_no_core_had_been_lost(lag: int, policy: str) -> None:
     """800 steps in all."""
     assert compare(50 + lag, 100, lag, policy, 0.1).num_resumed > 10

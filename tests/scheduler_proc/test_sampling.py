@@ -3,20 +3,29 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import RepetitionPenaltyLogitsProcessor
 
-from scheduler_proc import sampling
 from scheduler_proc.batch import ForwardBatch, Masks, SuppressedIds
-from scheduler_proc.logprobs import ranked
 from scheduler_proc.penalties import LogitChanges
 from srt.wire.sampling import SamplingParams
+from tests.running.late import late
 from tests.scheduler_proc.ragged import adjust_of, int32, sampling_batch
 from tests.scheduler_proc.samplers import restricted, sample
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+
+    from scheduler_proc import logprobs as logprobs_module
+    from scheduler_proc import sampling
+else:
+    logprobs_module = late("scheduler_proc.logprobs")
+    sampling = late("scheduler_proc.sampling")
+    torch = late("torch")
+    transformers = late("transformers")
 
 
 def sample_batch(
@@ -142,7 +151,9 @@ def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
     rng = np.random.default_rng(6)
     logits = torch.from_numpy((rng.standard_normal((5, 300)) * 4).astype(np.float32))
     tokens = rng.integers(0, 300, (5, 200))
-    want = RepetitionPenaltyLogitsProcessor(penalty)(torch.from_numpy(tokens), logits.clone())
+    want = transformers.RepetitionPenaltyLogitsProcessor(penalty)(
+        torch.from_numpy(tokens), logits.clone()
+    )
     rows = [
         LogitChanges(SamplingParams(repetition_penalty=penalty), int32(row[:120]), 300)
         for row in tokens
@@ -182,7 +193,7 @@ def test_the_largest_draw_is_still_a_likely_token(fields: dict[str, float]) -> N
     assert sample(logits, batch)[0][0] in (0, 1, 3)
 
 
-def mixed_batch(count: int, vocab: int) -> tuple[torch.Tensor, dict[str, np.ndarray]]:
+def mixed_batch(count: int, vocab: int) -> "tuple[torch.Tensor, dict[str, np.ndarray]]":
     rng = np.random.default_rng(4)
     logits = torch.from_numpy((rng.standard_normal((count, vocab)) * 3).astype(np.float32))
     logits = (logits * 4).round() / 4  # many ties
@@ -225,7 +236,7 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 def test_candidates_give_what_full_sorts_give(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, fields = mixed_batch(200, 3000)
     quick, _ = sample(logits, sample_batch(200, **fields))
-    monkeypatch.setattr(sampling, "_candidate_count", lambda filters, vocab: vocab)
+    monkeypatch.setattr(f"{sampling.__name__}._candidate_count", lambda filters, vocab: vocab)
     full, _ = sample(logits, sample_batch(200, **fields))
     np.testing.assert_array_equal(quick, full)
 
@@ -249,11 +260,11 @@ def test_common_settings_never_sort_the_vocabulary(
 ) -> None:
     counts: list[int] = []
 
-    def recorded(weights: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def recorded(weights: "torch.Tensor", count: int) -> "tuple[torch.Tensor, torch.Tensor]":
         counts.append(count)
-        return ranked(weights, count)
+        return logprobs_module.ranked(weights, count)
 
-    monkeypatch.setattr(sampling, "ranked", recorded)
+    monkeypatch.setattr(f"{sampling.__name__}.ranked", recorded)
     logits = torch.from_numpy(spread_logits(49152, seed=5, scale=5.0))[None]
     for temperature in (0.05, 1.0):
         sample(logits, sample_batch(1, temperature=temperature, **fields))

@@ -22,6 +22,7 @@ from srt.wire.messages import (
 )
 from srt.wire.sampling import SamplingParams
 from tests.model_files import save_directory
+from tests.running.profiles import examples
 from tests.tokenizer_proc.test_family_templates import CHAT_ML, GEMMA, LLAMA_3, MISTRAL, PHI_3
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.prompt import PromptReader
@@ -233,13 +234,13 @@ def chat(*contents: str) -> list[ChatMessage]:
     return [ChatMessage(roles[i % 2], content) for i, content in enumerate(contents)]
 
 
-def test_500_hostile_chats(family: Family) -> None:
+def test_hostile_chats(family: Family) -> None:
     """Control tokens are those of the template only, as in a harmless chat. If the texts have none,
     the ids are those of the whole prompt encoded at once."""
     rng = random.Random(7)
     wanted = family.control_ids(family.today(chat("x", "x", "x")))
     attacks = 0
-    for _ in range(500):
+    for _ in range(count := examples(100)):
         messages = chat("Hi " + family.hostile(rng), family.hostile(rng) + "x", family.hostile(rng))
         if not messages[2].content.strip():
             continue
@@ -248,7 +249,7 @@ def test_500_hostile_chats(family: Family) -> None:
         attacks += family.control_ids(today) != wanted
         if family.control_ids(today) == wanted:
             assert ids == today, messages
-    assert attacks > 200
+    assert attacks > 0.4 * count
 
 
 def test_the_text_is_kept(family: Family) -> None:
@@ -385,11 +386,11 @@ def literal(family: Family, *parts: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join(parts), list(zip(stops[::2], stops[1::2], strict=False))
 
 
-def test_500_hostile_parts_of_a_text(family: Family) -> None:
+def test_hostile_parts_of_a_text(family: Family) -> None:
     reader = PromptReader(family.tokenizer, family.template, family.size, 100_000)
     rng = random.Random(5)
     first, last = family.control[0], family.control[-1]
-    for _ in range(500):
+    for _ in range(examples(100)):
         text, spans = literal(family, first, family.hostile(rng), last, family.hostile(rng), first)
         ids = reader.encode(text, "text", False, spans).tolist()
         tokens = [found.id for found in family.tokenizer.control.find(first + last + first)]

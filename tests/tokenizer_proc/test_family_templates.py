@@ -1,11 +1,10 @@
 """Chat templates with the constructs of each family, compared with transformers' rendering."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import Tokenizer, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from srt.answers.tool_calls import call_parser
 from srt.answers.tool_events import CallArguments, CallStart, Content, Reasoning
@@ -14,7 +13,14 @@ from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 from tests.model_files import byte_level_tokenizer, save_directory
+from tests.running.late import late
 from tokenizer_proc.chat_template import ChatTemplate
+
+if TYPE_CHECKING:
+    import transformers
+else:
+    transformers = late("transformers")
+
 
 LLAMA_3 = """\
 {{- bos_token }}
@@ -118,7 +124,7 @@ CHATS = {
 
 
 def of_transformers(template: Any, chat: list[ChatMessage], **options: Any) -> str:
-    tokenizer: Any = PreTrainedTokenizerFast(
+    tokenizer: Any = transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>"
     )
     tokenizer.chat_template = template
@@ -160,7 +166,7 @@ def test_special_tokens_are_those_of_the_tokenizer(tmp_path: Path, bos: object) 
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": source, **tokens}
     sizes = {"model_type": "llama", "bos_token_id": 0}
     files = save_directory(tmp_path, byte_level_tokenizer(), sizes, config)
-    theirs: Any = AutoTokenizer.from_pretrained(tmp_path)
+    theirs: Any = transformers.AutoTokenizer.from_pretrained(tmp_path)
     expected = theirs.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
     ours = ChatTemplate.from_vocab(load_vocab(files))
     assert ours.render([HELLO]) == expected == ("<s>" if bos else "") + "|<eos>|<pad>||"

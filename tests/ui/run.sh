@@ -28,4 +28,4 @@ if command -v npm > /dev/null && (cd tests/ui && npm ci --no-audit --no-fund --s
 else
   echo "There is no npm, or it fails: types and accessibility of the page are not checked."
 fi
-SRT_BROWSER=$(browser) exec "$bin/python" -m pytest -m ui tests/ui "$@"
+SRT_BROWSER=$(browser) exec "$bin/python" -m pytest --profile ui tests/ui "$@"

@@ -1,24 +1,28 @@
 """Cascades of random rows against all pairs of rows, and all choices of groups, tried out."""
 
+from functools import cache
 from itertools import combinations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.attention.base import LayerKind, RaggedRows
-from scheduler_proc.attention.cascade import (
-    Cascade,
-    CascadeCosts,
-    DeviceCosts,
-    find_cascade,
-    takes_part,
-)
+from tests.running.late import late
 from tests.scheduler_proc.ragged import indptr, int32
 
-ALWAYS = CascadeCosts(slot_s=1, state_s=0, level_s=0, tile_tokens=99, max_levels=99)
+if TYPE_CHECKING:
+    from scheduler_proc.attention import base
+    from scheduler_proc.attention import cascade as cascades
+else:
+    base = late("scheduler_proc.attention.base")
+    cascades = late("scheduler_proc.attention.cascade")
+
+
+@cache
+def always() -> "cascades.CascadeCosts":
+    return cascades.CascadeCosts(slot_s=1, state_s=0, level_s=0, tile_tokens=99, max_levels=99)
 
 
 class Run(NamedTuple):
@@ -26,9 +30,9 @@ class Run(NamedTuple):
     end: int
 
 
-def ragged(rows: list[tuple[list[int], int]], until: np.ndarray | None = None) -> RaggedRows:
+def ragged(rows: list[tuple[list[int], int]], until: np.ndarray | None = None) -> "base.RaggedRows":
     """From each row's slots and how many of them it adds."""
-    return RaggedRows(
+    return base.RaggedRows(
         indptr([extend for _, extend in rows]),
         indptr([len(slots) for slots, _ in rows]),
         int32([slot for slots, _ in rows for slot in slots]),
@@ -37,7 +41,7 @@ def ragged(rows: list[tuple[list[int], int]], until: np.ndarray | None = None) -
 
 
 @st.composite
-def random_rows(draw: st.DrawFn, most: int = 10) -> RaggedRows:
+def random_rows(draw: st.DrawFn, most: int = 10) -> "base.RaggedRows":
     """Rows that share much: few different slots, and beginnings taken from rows before."""
     rows: list[tuple[list[int], int]] = []
     for _ in range(draw(st.integers(1, most))):
@@ -51,11 +55,13 @@ def random_rows(draw: st.DrawFn, most: int = 10) -> RaggedRows:
     return ragged(rows)
 
 
-def slots_of(rows: RaggedRows, row: int) -> list[int]:
+def slots_of(rows: "base.RaggedRows", row: int) -> list[int]:
     return list(rows.kv_indices[rows.kv_indptr[row] : rows.kv_indptr[row + 1]].tolist())
 
 
-def groups_of(rows: RaggedRows, cascade: Cascade, level: int) -> list[tuple[list[int], list[int]]]:
+def groups_of(
+    rows: "base.RaggedRows", cascade: "cascades.Cascade", level: int
+) -> list[tuple[list[int], list[int]]]:
     """The rows and slots of a level's groups, with those that stand for rows without one."""
     layout = cascade.levels[level]
     bounds = indptr(rows.extend_lens[cascade.order].tolist()).tolist()
@@ -66,7 +72,7 @@ def groups_of(rows: RaggedRows, cascade: Cascade, level: int) -> list[tuple[list
     return groups
 
 
-def all_pairs(rows: RaggedRows) -> set[Run]:
+def all_pairs(rows: "base.RaggedRows") -> set[Run]:
     """All maximal runs: for rows i and j, what they share and who else shares it."""
     limits = rows.seq_lens - rows.extend_lens
     prefixes = [slots_of(rows, r)[: limits[r]] for r in range(rows.num_rows)]
@@ -84,7 +90,7 @@ def all_pairs(rows: RaggedRows) -> set[Run]:
     return runs
 
 
-def check_cover(rows: RaggedRows, cascade: Cascade) -> None:
+def check_cover(rows: "base.RaggedRows", cascade: "cascades.Cascade") -> None:
     """Levels and rest list each row's slots exactly once, in order."""
     covered: list[list[int]] = [[] for _ in range(rows.num_rows)]
     for level, layout in enumerate(cascade.levels):
@@ -106,11 +112,13 @@ def check_cover(rows: RaggedRows, cascade: Cascade) -> None:
         assert cascade.tokens.tolist() == tokens
 
 
-def price(tokens: int, slots: int, costs: CascadeCosts) -> float:
+def price(tokens: int, slots: int, costs: "cascades.CascadeCosts") -> float:
     return float(-(-tokens // costs.tile_tokens) * slots * costs.slot_s)
 
 
-def laid_out_saving(rows: RaggedRows, cascade: Cascade, costs: CascadeCosts) -> float:
+def laid_out_saving(
+    rows: "base.RaggedRows", cascade: "cascades.Cascade", costs: "cascades.CascadeCosts"
+) -> float:
     """What a cascade saves, by what its layouts read."""
     saved = -len(cascade.levels) * costs.level_s
     for extend, flat in zip(rows.extend_lens, rows.seq_lens, strict=True):
@@ -123,7 +131,7 @@ def laid_out_saving(rows: RaggedRows, cascade: Cascade, costs: CascadeCosts) -> 
     return saved
 
 
-def best_saving(rows: RaggedRows, costs: CascadeCosts) -> float:
+def best_saving(rows: "base.RaggedRows", costs: "cascades.CascadeCosts") -> float:
     """Of all choices of groups among all runs."""
     runs, lens = sorted(all_pairs(rows), key=lambda run: run.end), rows.extend_lens
     best = 0.0
@@ -142,8 +150,8 @@ def best_saving(rows: RaggedRows, costs: CascadeCosts) -> float:
 
 
 @given(random_rows())
-def test_without_costs_every_maximal_run_is_a_group(rows: RaggedRows) -> None:
-    cascade, runs = find_cascade(rows, ALWAYS), all_pairs(rows)
+def test_without_costs_every_maximal_run_is_a_group(rows: "base.RaggedRows") -> None:
+    cascade, runs = cascades.find_cascade(rows, always()), all_pairs(rows)
     if cascade is None:
         assert not runs
         return
@@ -158,14 +166,16 @@ def test_without_costs_every_maximal_run_is_a_group(rows: RaggedRows) -> None:
 
 
 @given(random_rows())
-def test_no_cascade_where_it_never_pays(rows: RaggedRows) -> None:
+def test_no_cascade_where_it_never_pays(rows: "base.RaggedRows") -> None:
     for never in (
-        CascadeCosts(slot_s=1, state_s=0, level_s=1e9, tile_tokens=99),
-        CascadeCosts(slot_s=1, state_s=1e9, level_s=0, tile_tokens=99),
-        CascadeCosts(slot_s=0, state_s=0, level_s=0, tile_tokens=99),
-        CascadeCosts(slot_s=1, state_s=0, level_s=0, tile_tokens=1),  # reads are not shared
+        cascades.CascadeCosts(slot_s=1, state_s=0, level_s=1e9, tile_tokens=99),
+        cascades.CascadeCosts(slot_s=1, state_s=1e9, level_s=0, tile_tokens=99),
+        cascades.CascadeCosts(slot_s=0, state_s=0, level_s=0, tile_tokens=99),
+        cascades.CascadeCosts(
+            slot_s=1, state_s=0, level_s=0, tile_tokens=1
+        ),  # reads are not shared
     ):
-        assert find_cascade(rows, never) is None
+        assert cascades.find_cascade(rows, never) is None
 
 
 @given(
@@ -176,10 +186,10 @@ def test_no_cascade_where_it_never_pays(rows: RaggedRows) -> None:
     st.integers(1, 3),
 )
 def test_the_choice_is_the_best_of_all(
-    rows: RaggedRows, state_s: float, level_s: float, tile: int, levels: int
+    rows: "base.RaggedRows", state_s: float, level_s: float, tile: int, levels: int
 ) -> None:
-    costs = CascadeCosts(1.0, state_s, level_s, tile_tokens=tile, max_levels=levels)
-    cascade, best = find_cascade(rows, costs), best_saving(rows, costs)
+    costs = cascades.CascadeCosts(1.0, state_s, level_s, tile_tokens=tile, max_levels=levels)
+    cascade, best = cascades.find_cascade(rows, costs), best_saving(rows, costs)
     if cascade is None:
         assert best <= 1e-9
         return
@@ -192,7 +202,7 @@ def test_the_choice_is_the_best_of_all(
 def test_runs_deeper_than_the_search_are_read_alone() -> None:
     """Each row shares one slot more with the rows after it."""
     rows = ragged([([*range(i), 100 + i], 1) for i in range(40)])
-    cascade = find_cascade(rows, ALWAYS)
+    cascade = cascades.find_cascade(rows, always())
     assert cascade is not None and 1 < len(cascade.levels) < 38
     check_cover(rows, cascade)
 
@@ -203,8 +213,8 @@ def test_one_prefix_of_a_large_batch_keeps_the_batch_in_order() -> None:
     own = slots[8192:].reshape(64, 128).tolist()
     shared = slots[:8192].tolist()
     rows = ragged([(shared + own[i], 1 + i % 2) for i in range(64)])
-    kind = LayerKind(32, 8, 128, 128, 1.0)
-    cascade = find_cascade(rows, CascadeCosts.of(kind, 2, 2))
+    kind = base.LayerKind(32, 8, 128, 128, 1.0)
+    cascade = cascades.find_cascade(rows, cascades.CascadeCosts.of(kind, 2, 2))
     assert cascade is not None and cascade.tokens is None and len(cascade.levels) == 1
     assert cascade.levels[0].kv_indices.tolist() == shared
     assert cascade.levels[0].qo_indptr.tolist() == [0, 96]
@@ -212,19 +222,19 @@ def test_one_prefix_of_a_large_batch_keeps_the_batch_in_order() -> None:
 
 
 def test_long_extends_gain_nothing_and_a_first_token_is_no_group() -> None:
-    costs = CascadeCosts.of(LayerKind(32, 8, 128, 128, 1.0), 2, 2)
+    costs = cascades.CascadeCosts.of(base.LayerKind(32, 8, 128, 128, 1.0), 2, 2)
     shared = list(range(2048))
     extends = [(shared + list(range(5000 + 512 * i, 5512 + 512 * i)), 512) for i in range(2)]
-    assert find_cascade(ragged(extends), costs) is None
+    assert cascades.find_cascade(ragged(extends), costs) is None
     start = [([0, *range(1 + 900 * i, 901 + 900 * i)], 1) for i in range(16)]
-    assert find_cascade(ragged(start), costs) is None
+    assert cascades.find_cascade(ragged(start), costs) is None
 
 
 def test_a_first_token_of_all_is_read_with_the_longer_prefixes() -> None:
     prefixes = [[0, *range(1 + 4000 * p, 4001 + 4000 * p)] for p in range(2)]
     rows = ragged([(prefixes[i % 2] + [9000 + i], 1) for i in range(32)])
-    costs = CascadeCosts.of(LayerKind(8, 8, 128, 128, 1.0), 2, 2)
-    cascade = find_cascade(rows, costs)
+    costs = cascades.CascadeCosts.of(base.LayerKind(8, 8, 128, 128, 1.0), 2, 2)
+    cascade = cascades.find_cascade(rows, costs)
     assert cascade is not None
     assert [groups_of(rows, cascade, level) for level in range(len(cascade.levels))] == [
         [(list(range(p, 32, 2)), prefixes[p]) for p in range(2)]
@@ -243,7 +253,7 @@ def test_spans_that_see_both_ways_move_with_their_rows() -> None:
         ],
         until,
     )
-    cascade = find_cascade(rows, ALWAYS)
+    cascade = cascades.find_cascade(rows, always())
     assert cascade is not None and cascade.tokens is not None
     assert cascade.tokens.tolist() == [0, 1, 2, 4, 5, 3]
     assert cascade.rest.visible_until is not None
@@ -252,10 +262,10 @@ def test_spans_that_see_both_ways_move_with_their_rows() -> None:
 
 
 def test_costs_follow_the_kind_and_the_device() -> None:
-    wide = LayerKind(32, 8, 128, 64, 1.0)
-    device = DeviceCosts(byte_s=2.0, state_byte_s=3.0, level_s=5.0, tile_rows=64)
-    assert CascadeCosts.of(wide, 2, 1, device) == CascadeCosts(
+    wide = base.LayerKind(32, 8, 128, 64, 1.0)
+    device = cascades.DeviceCosts(byte_s=2.0, state_byte_s=3.0, level_s=5.0, tile_rows=64)
+    assert cascades.CascadeCosts.of(wide, 2, 1, device) == cascades.CascadeCosts(
         slot_s=8 * 192 * 2.0, state_s=32 * (64 * 2 + 4) * 3.0, level_s=5.0, tile_tokens=16
     )
-    assert CascadeCosts.of(LayerKind(256, 1, 64, 64, 1.0), 2, 2).tile_tokens == 1
-    assert takes_part(wide) and not takes_part(wide._replace(window=5))
+    assert cascades.CascadeCosts.of(base.LayerKind(256, 1, 64, 64, 1.0), 2, 2).tile_tokens == 1
+    assert cascades.takes_part(wide) and not cascades.takes_part(wide._replace(window=5))

@@ -4,18 +4,28 @@ import logging
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-from scheduler_proc.attention.base import LayerKind
-from scheduler_proc.attention.choice import make_attention
 from srt.wire.errors import ConfigError
+from tests.running.late import late
 
-KINDS = [LayerKind(4, 2, 80, 80, 0.1)]
-CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+if TYPE_CHECKING:
+    import torch
+
+    from scheduler_proc.attention import base, choice
+else:
+    base = late("scheduler_proc.attention.base")
+    choice = late("scheduler_proc.attention.choice")
+    torch = late("torch")
+
+
+@cache
+def kinds() -> "list[base.LayerKind]":
+    return [base.LayerKind(4, 2, 80, 80, 0.1)]
 
 
 class Fast:
@@ -24,7 +34,7 @@ class Fast:
     name = "fast"
     lacks = ""
 
-    def __init__(self, kinds: Sequence[LayerKind], **options: Any) -> None:
+    def __init__(self, kinds: "Sequence[base.LayerKind]", **options: Any) -> None:
         if self.lacks:
             raise ConfigError(self.lacks)
         self.kinds, self.options = kinds, options
@@ -40,9 +50,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, type[Fast]]:
     return classes
 
 
-def make(name: str, device: torch.device = CUDA, **changes: Any) -> Any:
+def make(name: str, device: str = "cuda", **changes: Any) -> Any:
     options: dict[str, Any] = {"dtype": torch.bfloat16, "kv_dtype": torch.bfloat16} | changes
-    return make_attention(name, KINDS, device=device, **options)
+    return choice.make_attention(name, kinds(), device=torch.device(device), **options)
 
 
 @pytest.mark.usefixtures("made")
@@ -52,7 +62,7 @@ def test_auto_is_the_fastest_on_cuda_and_the_reference_elsewhere(
     caplog.set_level(logging.INFO)
     assert make("auto").name == "triton"
     assert caplog.messages == ["attention runs on triton"]
-    assert make("auto", CPU).name == make("auto", torch.device("mps")).name == "reference"
+    assert make("auto", "cpu").name == make("auto", "mps").name == "reference"
     assert make("reference").name == "reference"
 
 
@@ -75,7 +85,7 @@ def test_a_forced_one_that_cannot_is_an_error(made: dict[str, type[Fast]]) -> No
     made["triton"].lacks = "triton has no heads of size 80"
     with pytest.raises(ConfigError, match=r"^--attention-backend triton: triton has no heads"):
         make("triton")
-    assert make("flashinfer", CPU).name == "flashinfer"  # it knows itself what it runs on
+    assert make("flashinfer", "cpu").name == "flashinfer"  # it knows itself what it runs on
     with pytest.raises(ConfigError, match="'cudnn' is not one of auto, flashinfer, triton, ref"):
         make("cudnn")
 
@@ -96,11 +106,17 @@ def test_a_missing_package_is_named_with_what_to_install(
 def test_options_reach_the_backend() -> None:
     fp8 = torch.float8_e4m3fn
     backend = make("triton", kv_dtype=fp8, deterministic=True)
-    assert backend.kinds is KINDS
-    expected = {"device": CUDA, "dtype": torch.bfloat16, "kv_dtype": fp8, "deterministic": True}
+    assert backend.kinds is kinds()
+    expected = {
+        "device": torch.device("cuda"),
+        "dtype": torch.bfloat16,
+        "kv_dtype": fp8,
+        "deterministic": True,
+    }
     assert backend.options == expected
 
 
+@pytest.mark.full
 def test_no_backend_is_imported_before_it_is_made() -> None:
     code = (
         "import sys, scheduler_proc.executor.torch_executor; "

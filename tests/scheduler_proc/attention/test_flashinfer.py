@@ -19,6 +19,8 @@ from tests.gpu import fake_flashinfer
 from tests.gpu.fake_stream import STREAM, QueuedStaging
 from tests.scheduler_proc.ragged import indptr, int32
 
+pytestmark = pytest.mark.full
+
 CPU = torch.device("cpu")
 NUM_SLOTS = 400
 KIND = LayerKind(heads=6, kv_heads=2, head_dim=64, value_dim=64, scale=0.2)

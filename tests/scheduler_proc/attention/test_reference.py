@@ -1,15 +1,22 @@
 """The reference attention against a naive float64 loop over shuffled slots."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
-from scheduler_proc.attention import reference
-from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
-from scheduler_proc.attention.reference import ReferenceAttention
+from tests.running.late import late
 from tests.scheduler_proc.ragged import indptr, int32
+
+if TYPE_CHECKING:
+    import torch
+
+    from scheduler_proc.attention import base, reference
+else:
+    base = late("scheduler_proc.attention.base")
+    reference = late("scheduler_proc.attention.reference")
+    torch = late("torch")
+
 
 NUM_SLOTS = 700
 
@@ -73,7 +80,7 @@ def run(
     until: np.ndarray | None = None,
 ) -> np.ndarray:
     q, k, v, qo, kv, idx = batch
-    kind = LayerKind(
+    kind = base.LayerKind(
         heads=q.shape[1],
         kv_heads=k.shape[1],
         head_dim=k.shape[2],
@@ -83,8 +90,8 @@ def run(
         softcap=softcap,
         sinks=sinks is not None,
     )
-    plan = ReferenceAttention().plan(RaggedRows(qo, kv, idx, until))
-    pools = LayerTensors(
+    plan = reference.ReferenceAttention().plan(base.RaggedRows(qo, kv, idx, until))
+    pools = base.LayerTensors(
         torch.from_numpy(k), torch.from_numpy(v), None if sinks is None else torch.from_numpy(sinks)
     )
     return plan.run(kind, torch.from_numpy(q), pools).numpy()

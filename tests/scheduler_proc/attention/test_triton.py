@@ -24,6 +24,7 @@ from srt.wire.errors import ConfigError
 from tests.scheduler_proc.ragged import indptr, int32
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.skipif(
         find_spec("triton") is None, reason="triton is not installed (see the Makefile's setup)"
     ),

@@ -13,6 +13,8 @@ from scheduler_proc.attention.triton.lists import Lists, cascade_lists, flat_lis
 from scheduler_proc.attention.triton.work import Cut, Work, cut
 from tests.scheduler_proc.ragged import indptr, int32
 
+pytestmark = pytest.mark.full
+
 CHEAP = CascadeCosts(slot_s=1.0, state_s=0.1, level_s=0.1, tile_tokens=8)
 
 

@@ -97,14 +97,23 @@ def finder() -> WitnessFinder:
     return WitnessFinder(real_vocabulary())
 
 
+_witnesses: dict[Any, list[int] | None] = {}  # by the grammar itself
+
+
+def _witness(grammar: CompiledGrammar) -> list[int] | None:
+    if grammar not in _witnesses:
+        _witnesses[grammar] = finder().find_ahead(grammar.start())
+    return _witnesses[grammar]
+
+
 def first_witness(grammar: CompiledGrammar) -> list[int]:
-    found = finder().find_ahead(grammar.start())
+    found = _witness(grammar)
     assert found is not None
-    return found
+    return [*found]
 
 
 def closing(grammar: CompiledGrammar, limit: int) -> Closing:
-    return Closing(grammar.start(), finder(), limit, finder().find_ahead(grammar.start()))
+    return Closing(grammar.start(), finder(), limit, _witness(grammar))
 
 
 def random_output(grammar: CompiledGrammar, limit: int, rng: Random) -> Output:

@@ -4,6 +4,7 @@ learned from noisy steps meanwhile, and so is how often guesses are right."""
 import random
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -139,9 +140,18 @@ def speeds(kind: str, process: str, rows: int, seed: int) -> tuple[float, float,
     return speed_by_gain(Batch(costs, process, rows, seed), outputs, costs), fixed[0], max(fixed)
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("process", [*CHANCES, "switches"])
-@pytest.mark.parametrize("kind", COSTS)
+def forms(*processes: str) -> list[Any]:
+    """Costs with what is guessed; in short each of both, but not all combinations."""
+    return [
+        pytest.param(kind, process, marks=[] if number % len(COSTS) == place else pytest.mark.full)
+        for place, kind in enumerate(COSTS)
+        for number, process in enumerate(processes)
+    ]
+
+
+# The bounds hold on average: they would not for any seed.
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("kind", "process"), forms(*CHANCES, "switches"))
 def test_one_request_is_nearly_as_fast_as_with_the_best_length(
     kind: str, process: str, seed: int
 ) -> None:
@@ -150,8 +160,7 @@ def test_one_request_is_nearly_as_fast_as_with_the_best_length(
     assert by_gain >= 0.95 * best
 
 
-@pytest.mark.parametrize("process", ["0.05", "0.4", "0.95", "mixed"])
-@pytest.mark.parametrize("kind", COSTS)
+@pytest.mark.parametrize(("kind", "process"), forms("0.05", "0.4", "0.95", "mixed"))
 def test_so_is_a_batch(kind: str, process: str) -> None:
     by_gain, without, best = speeds(kind, process, 16, 0)
     assert by_gain >= 0.98 * without

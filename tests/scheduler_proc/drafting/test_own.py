@@ -3,7 +3,7 @@
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.drafting import ngrams
@@ -42,7 +42,6 @@ def check(source: OwnTokens, req: Req, most: int) -> None:
         assert best[0] == 8 and tokens in [going_on(known, p, most) for p in places]
 
 
-@settings(max_examples=150)
 @given(prompt=TOKENS, changes=CHANGES, scanned=st.sampled_from([0, 3, 512]), most=st.integers(1, 6))
 def test_the_longest_match_is_found_and_the_latest_of_those(
     prompt: list[int], changes: list[tuple[int, list[int]]], scanned: int, most: int

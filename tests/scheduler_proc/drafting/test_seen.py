@@ -2,7 +2,7 @@
 
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.drafting import ngrams
@@ -20,7 +20,6 @@ TOKENS = st.lists(st.integers(0, 1), min_size=2, max_size=15)
 SALTS = st.sampled_from(["", "a", "b"])
 
 
-@settings(max_examples=150)
 @given(
     outputs=st.lists(st.tuples(TOKENS, SALTS), min_size=3, max_size=8),
     known=TOKENS,
@@ -54,7 +53,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(events=EVENTS, scanned=st.sampled_from([0, 512]))
 def test_bounds_hold_and_every_guess_came_after_such_tokens_in_an_output_of_the_salt(
     events: list[tuple[str, list[int], str | int]], scanned: int

@@ -114,7 +114,7 @@ class TreeGuesses(RuleBasedStateMachine):
         assert self.source._cursors.keys() == {req.handle for req, _ in self.reqs}
 
 
-TreeGuesses.TestCase.settings = settings(max_examples=80, stateful_step_count=30)
+TreeGuesses.TestCase.settings = settings(stateful_step_count=30)
 TestTreeGuesses = TreeGuesses.TestCase
 
 

@@ -27,6 +27,8 @@ from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 from tests.scheduler_proc.models.families import random_family
 from tests.scheduler_proc.ragged import Row, int32, make_batch
 
+pytestmark = pytest.mark.full
+
 POOL = 300
 
 

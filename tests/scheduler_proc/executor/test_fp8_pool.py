@@ -20,6 +20,8 @@ from srt.wire.errors import ConfigError
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 from tests.scheduler_proc.ragged import chunked_logprobs
 
+pytestmark = pytest.mark.full
+
 POOL = 200
 MILD = {"initializer_range": 0.1}  # its attention is not decided by one rounding
 IDS = np.random.default_rng(0).integers(0, 131, 120)

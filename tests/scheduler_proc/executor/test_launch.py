@@ -6,26 +6,39 @@ On the CPU; copies there have run when they are queued, and there are no events 
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scheduler_proc.batch import Adjust, ForwardBatch, Masks, StepResult, SuppressedIds
-from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.penalties import Entries, LateChange, LogitChanges, with_entries
-from scheduler_proc.restrictions import Restrictions
-from scheduler_proc.sampling import Sampler
 from scheduler_proc.step import LateTokens, Step
-from scheduler_proc.transfers import Upload
 from srt.files.model_files import ModelFiles
 from srt.wire.sampling import SamplingParams
+from tests.running.late import late
+from tests.running.profiles import seeds
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 from tests.scheduler_proc.ragged import Row, adjust_of, details_of, int32, make_batch
+
+if TYPE_CHECKING:
+    import torch
+
+    from scheduler_proc import restrictions as restrictions_module
+    from scheduler_proc import sampling as sampling_module
+    from scheduler_proc import transfers
+    from scheduler_proc.executor import torch_executor
+    from tests.scheduler_proc.executor import no_looking
+else:
+    no_looking = late("tests.scheduler_proc.executor.no_looking")
+    restrictions_module = late("scheduler_proc.restrictions")
+    sampling_module = late("scheduler_proc.sampling")
+    torch = late("torch")
+    torch_executor = late("scheduler_proc.executor.torch_executor")
+    transfers = late("scheduler_proc.transfers")
+
 
 POOL, VOCAB = 640, 131
 
@@ -35,32 +48,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     return save_directory(random_llama(), tmp_path_factory.mktemp("small"))
 
 
-def load(files: ModelFiles, **options: Any) -> TorchExecutor:
+def load(files: ModelFiles, **options: Any) -> "torch_executor.TorchExecutor":
     """An executor that may not look, as on a GPU."""
-    executor = TorchExecutor(files, max_total_tokens=POOL, **options)
+    executor = torch_executor.TorchExecutor(files, max_total_tokens=POOL, **options)
     executor.may_look = False
     return executor
-
-
-class NoLooking(TorchDispatchMode):
-    """Raises at what would make the host wait for a GPU: a value that is read on the host, a shape
-    that depends on values."""
-
-    LOOKS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "equal")
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = func.overloadpacket.__name__
-        if any(name.startswith(look) for look in self.LOOKS):
-            raise AssertionError(f"{func} looks at a value")
-        if name in ("index", "index_put", "index_put_"):
-            indices = [index for index in args[1] if index is not None]
-            assert all(index.dtype != torch.bool for index in indices), "indices that are a mask"
-        return func(*args, **(kwargs or {}))
 
 
 class Drawn:
@@ -137,18 +129,18 @@ def assert_same(found: StepResult, expected: StepResult) -> None:
         np.testing.assert_array_equal(column, values)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_launched_steps_are_those_that_are_run(files: ModelFiles, seed: int) -> None:
     """In a chain, each on the samples of the one before, which nobody has read on the host."""
     drawn = Drawn(seed)
-    running, launching = TorchExecutor(files, max_total_tokens=POOL), load(files)
+    running, launching = torch_executor.TorchExecutor(files, max_total_tokens=POOL), load(files)
     previous, batch = None, drawn.batch()
     result = running.run(batch)
     pending = launching.launch(Step(batch, [], LateTokens(int32([]), int32([]))), previous)
     for _ in range(8):
         following = drawn.batch()
         step = late_step(following, batch, result)
-        with NoLooking():
+        with no_looking.NoLooking():
             after = launching.launch(step, pending)
         step.batch.input_ids[:] = 0  # read before the launch returned
         step.batch.kv_indices[:] = 0
@@ -159,9 +151,12 @@ def test_launched_steps_are_those_that_are_run(files: ModelFiles, seed: int) -> 
 
 def test_a_look_at_a_value_is_noticed(files: ModelFiles) -> None:
     """An executor that may look does."""
-    drawn, executor = Drawn(0), TorchExecutor(files, max_total_tokens=POOL)
+    drawn, executor = Drawn(0), torch_executor.TorchExecutor(files, max_total_tokens=POOL)
     batch = drawn.batch()
-    with NoLooking(), pytest.raises(AssertionError, match=r"looks at a value|are a mask"):
+    with (
+        no_looking.NoLooking(),
+        pytest.raises(AssertionError, match=r"looks at a value|are a mask"),
+    ):
         executor.launch(Step(batch, [], LateTokens(int32([]), int32([]))), None)
     assert not executor.runs_ahead
 
@@ -170,8 +165,8 @@ def test_a_sampler_works_where_there_are_no_values() -> None:
     """On torch's device without data nothing can be read, so nothing waits."""
     for seed in range(12):
         batch = Drawn(seed).batch()
-        upload = Upload(torch.device("meta"))
-        sampler = Sampler(batch, VOCAB, upload, may_look=False)
+        upload = transfers.Upload(torch.device("meta"))
+        sampler = sampling_module.Sampler(batch, VOCAB, upload, may_look=False)
         upload.send()
         ids, _ = sampler.sample(torch.empty(batch.num_samples, VOCAB, device="meta"))
         assert ids.shape == (batch.num_samples,)
@@ -212,15 +207,15 @@ def test_late_tokens_are_counted_on_the_device_as_on_the_host(
     adjust = with_entries(Adjust.none(0), lists)
     batch = replace(Drawn(0).batch(), adjust=adjust, suppressed=[], masks=None)
     logits = torch.from_numpy(np.random.default_rng(1).normal(0, 3, (len(rows), 10))).float()
-    upload = Upload(torch.device("cpu"))
-    restrictions = Restrictions(batch, late, upload)
+    upload = transfers.Upload(torch.device("cpu"))
+    restrictions = restrictions_module.Restrictions(batch, late, upload)
     upload.send()
-    with NoLooking():
+    with no_looking.NoLooking():
         found = restrictions.applied(logits, torch.from_numpy(previous.astype(np.int64)))
     for change in late:
         change.fill_in(adjust, int(previous[change.sample]))
-    upload = Upload(torch.device("cpu"))
-    restrictions = Restrictions(batch, (), upload)
+    upload = transfers.Upload(torch.device("cpu"))
+    restrictions = restrictions_module.Restrictions(batch, (), upload)
     upload.send()
     expected = restrictions.applied(logits, None)
     np.testing.assert_array_equal(found.numpy(), expected.numpy())

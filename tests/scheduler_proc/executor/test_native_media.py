@@ -3,11 +3,10 @@
 import copy
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_float
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from scheduler_proc.batch import Embeds, ForwardBatch
 from scheduler_proc.executor.base import seeing
@@ -16,6 +15,8 @@ from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import pointer
 from srt.files.model_files import ModelFiles
 from srt.wire.media import MediaItem, MediaSpan
+from tests.running.late import late
+from tests.running.some import some
 from tests.scheduler_proc.executor.test_native_executor import (
     POOL,
     SIZES,
@@ -27,6 +28,12 @@ from tests.scheduler_proc.kernels.ops import levels, load_or_skip
 from tests.scheduler_proc.media_items import GivenVision, embeds_of, item_of, pixels_of
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 from tests.scheduler_proc.ragged import Row, make_batch
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
 
 PLACEHOLDER = 5
 LENGTH = 60
@@ -138,7 +145,7 @@ def transformers_logprobs(model: Any, prompt: Shown) -> np.ndarray:
 
 
 @pytest.mark.parametrize("isa", levels())
-@pytest.mark.parametrize("chunk", [LENGTH, 7])
+@pytest.mark.parametrize("chunk", some([LENGTH, 7], 7))
 def test_as_transformers_with_the_same_embeddings(
     model: Any, files: ModelFiles, isa: str, chunk: int
 ) -> None:
@@ -151,7 +158,7 @@ def test_as_transformers_with_the_same_embeddings(
 
 
 @pytest.mark.parametrize("isa", levels())
-@pytest.mark.parametrize("options", [{"exact": True}, {}, {"quantization": "q8"}])
+@pytest.mark.parametrize("options", some([{"exact": True}, {}, {"quantization": "q8"}], {}))
 def test_rows_of_the_table_are_what_ids_are(
     files: ModelFiles, isa: str, options: dict[str, Any]
 ) -> None:
@@ -174,7 +181,7 @@ def table_rows(executor: NativeExecutor, ids: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("isa", levels())
-@pytest.mark.parametrize("options", [{"exact": True}, {}, {"quantization": "q8"}])
+@pytest.mark.parametrize("options", some([{"exact": True}, {}, {"quantization": "q8"}], {}))
 def test_the_same_bits_in_chunks_in_company_and_after_a_prefix(
     files: ModelFiles, isa: str, options: dict[str, Any]
 ) -> None:

@@ -2,39 +2,51 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
-from scheduler_proc.executor import torch_executor
-from scheduler_proc.executor.device_memory import Budget, pool_tokens
-from scheduler_proc.executor.start import Bounds, largest_step
-from scheduler_proc.executor.torch_executor import TorchExecutor
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
-from tests.scheduler_proc.executor.cpu_graphs import CpuRecorder, Queue, ReplayableAttention
+from tests.running.late import late
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 
+if TYPE_CHECKING:
+    import torch
+
+    from scheduler_proc.executor import device_memory, start, torch_executor
+    from tests.scheduler_proc.executor import cpu_graphs
+else:
+    cpu_graphs = late("tests.scheduler_proc.executor.cpu_graphs")
+    device_memory = late("scheduler_proc.executor.device_memory")
+    start = late("scheduler_proc.executor.start")
+    torch = late("torch")
+    torch_executor = late("scheduler_proc.executor.torch_executor")
+
+
 GIB = 2**30
-H100 = Budget(80 * GIB, 78 * GIB, 16 * GIB, 1 * GIB, 2 * GIB, 2**17)
 
 
-def tokens(budget: Budget = H100, fraction: float = 0.9, **changes: int) -> int:
+def h100(**changes: int) -> "device_memory.Budget":
+    budget = device_memory.Budget(80 * GIB, 78 * GIB, 16 * GIB, 1 * GIB, 2 * GIB, 2**17)
+    return budget._replace(**changes)
+
+
+def tokens(budget: "device_memory.Budget | None" = None, **changes: int) -> int:
     wishes = {"at_most": 0, "context_len": 8192, "spare": 1} | changes
-    return pool_tokens(budget, fraction, **wishes)
+    return device_memory.pool_tokens(budget or h100(), 0.9, **wishes)
 
 
 def test_weights_and_pool_take_the_fraction() -> None:
-    assert H100.pool(0.9) == pytest.approx(78 * GIB * 0.9 - 16 * GIB, abs=1)
+    assert h100().pool(0.9) == pytest.approx(78 * GIB * 0.9 - 16 * GIB, abs=1)
     assert tokens() == int((78 * 0.9 - 16) * 2**13) - 1
     assert tokens(spare=0) == tokens() + 1
 
 
 def test_a_step_and_graphs_find_room_whatever_the_fraction() -> None:
-    assert H100.pool(0.99) == (78 - 16 - 3) * GIB
-    assert H100._replace(step=20 * GIB).pool(0.9) == (78 - 16 - 22) * GIB
+    assert h100().pool(0.99) == (78 - 16 - 3) * GIB
+    assert h100(step=20 * GIB).pool(0.9) == (78 - 16 - 22) * GIB
 
 
 def test_an_upper_bound_on_the_tokens() -> None:
@@ -45,7 +57,7 @@ def test_an_upper_bound_on_the_tokens() -> None:
 
 def test_too_little_memory_is_an_error_with_the_figures() -> None:
     with pytest.raises(ConfigError) as failure:
-        tokens(H100._replace(weights=70 * GIB), context_len=131_072)
+        tokens(h100(weights=70 * GIB), context_len=131_072)
     assert str(failure.value) == (
         "too little memory: the device has 80.00 GiB, 78.00 GiB were free; weights take 70.00 GiB, "
         "the largest step 1.00 GiB, graphs 2.00 GiB; with --mem-fraction-static 0.9 this leaves "
@@ -53,9 +65,9 @@ def test_too_little_memory_is_an_error_with_the_figures() -> None:
         "131072, which take 16.00 GiB; free memory of the device, or raise --mem-fraction-static, "
         "or allow shorter requests only (--max-total-tokens 1637)"
     )
-    assert tokens(H100._replace(weights=70 * GIB), context_len=131_072, at_most=1637) == 1637
+    assert tokens(h100(weights=70 * GIB), context_len=131_072, at_most=1637) == 1637
     with pytest.raises(ConfigError, match=r"leaves 0\.00 GiB .* or raise --mem-fraction-static$"):
-        tokens(H100._replace(weights=79 * GIB))
+        tokens(h100(weights=79 * GIB))
 
 
 class Memory:
@@ -101,8 +113,8 @@ def test_the_pool_is_what_weights_and_the_largest_step_leave(
 ) -> None:
     caplog.set_level(logging.INFO)
     memory = Memory(1 << 20, (1 << 20) - 100_000, peak_bytes=250_000, kept_bytes=50_000)
-    bounds = Bounds(0.99, max_running_requests=6, chunked_prefill_size=16)
-    executor = TorchExecutor(small, max_total_tokens=0, memory=memory, bounds=bounds)
+    bounds = start.Bounds(0.99, max_running_requests=6, chunked_prefill_size=16)
+    executor = torch_executor.TorchExecutor(small, max_total_tokens=0, memory=memory, bounds=bounds)
     assert executor.max_total_tokens == ((1 << 20) - 100_000 - 200_000) // BYTES
     assert executor.pool_bytes == executor.max_total_tokens * BYTES
     assert memory.calls == ["free", "release", "reset", "peak", "release", "free"]
@@ -114,26 +126,30 @@ def test_graphs_are_counted_and_recorded_over_the_pool(
     small: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are recorded to see what they take: 5,000 bytes the first, 700 each of the others."""
-    queue = Queue()
-    backend = ReplayableAttention(queue)
-    monkeypatch.setattr(torch_executor, "make_attention", lambda *_, **__: backend)
+    queue = cpu_graphs.Queue()
+    backend = cpu_graphs.ReplayableAttention(queue)
+    monkeypatch.setattr(f"{torch_executor.__name__}.make_attention", lambda *_, **__: backend)
     mib = 1 << 20
     seen = (mib, 900_000, 895_000, 895_000, 894_300, mib - 100_000, 50_000, 30_000)
     memory = Memory(*seen, peak_bytes=10_000)
-    bounds = Bounds(0.999, max_running_requests=6, chunked_prefill_size=16)
-    executor = TorchExecutor(
-        small, max_total_tokens=0, memory=memory, bounds=bounds, recorder=CpuRecorder(queue)
+    bounds = start.Bounds(0.999, max_running_requests=6, chunked_prefill_size=16)
+    executor = torch_executor.TorchExecutor(
+        small,
+        max_total_tokens=0,
+        memory=memory,
+        bounds=bounds,
+        recorder=cpu_graphs.CpuRecorder(queue),
     )
     assert executor._graphs is not None and executor._graphs.count == 8
     left = mib - 100_000 - 10_000 - (5_000 + 7 * 700)
     assert executor.max_total_tokens == left // BYTES - 1  # and the slot of padding
     assert len(executor._pool.k[0]) == executor.max_total_tokens + 1
-    bounded = TorchExecutor(
+    bounded = torch_executor.TorchExecutor(
         *(small,),
         max_total_tokens=300,
         memory=Memory(*seen),
         bounds=bounds,
-        recorder=CpuRecorder(queue),
+        recorder=cpu_graphs.CpuRecorder(queue),
     )
     assert bounded.max_total_tokens == 300
 
@@ -141,35 +157,35 @@ def test_graphs_are_counted_and_recorded_over_the_pool(
 def test_calls_that_cannot_be_recorded_leave_no_graphs(
     small: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = Queue()
-    backend = ReplayableAttention(queue)
-    monkeypatch.setattr(torch_executor, "make_attention", lambda *_, **__: backend)
-    recorder = CpuRecorder(queue)
+    queue = cpu_graphs.Queue()
+    backend = cpu_graphs.ReplayableAttention(queue)
+    monkeypatch.setattr(f"{torch_executor.__name__}.make_attention", lambda *_, **__: backend)
+    recorder = cpu_graphs.CpuRecorder(queue)
     recorder.fails_with = torch.AcceleratorError(
         "CUDA error: operation not permitted when stream is capturing", 900
     )
     options: dict[str, Any] = {"max_total_tokens": 300, "recorder": recorder}
     memory = Memory(1 << 20, 900_000, (1 << 20) - 100_000)
-    executor = TorchExecutor(small, memory=memory, **options)
+    executor = torch_executor.TorchExecutor(small, memory=memory, **options)
     assert executor._graphs is None and len(executor._pool.k[0]) == 300
     assert "decodes run without graphs" in caplog.text
     recorder.fails_with = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal memory"):
-        TorchExecutor(small, memory=Memory(1 << 20, 900_000), **options)
+        torch_executor.TorchExecutor(small, memory=Memory(1 << 20, 900_000), **options)
 
 
 def test_the_largest_step_is_as_large_as_can_be(small: ModelFiles) -> None:
-    executor = TorchExecutor(small, max_total_tokens=300)
-    step = largest_step(executor, Bounds(0.9, 6, 16))
+    executor = torch_executor.TorchExecutor(small, max_total_tokens=300)
+    step = start.largest_step(executor, start.Bounds(0.9, 6, 16))
     assert (step.num_rows, step.num_tokens, step.num_samples) == (6, 5 + 16, 6)
     assert len(step.logprob_tokens) == 16
     executor.run(step)
-    guessing = largest_step(executor, Bounds(0.9, 6, 16, speculative_max_tokens=2))
+    guessing = start.largest_step(executor, start.Bounds(0.9, 6, 16, speculative_max_tokens=2))
     assert guessing.num_tokens == 5 + 16
     assert guessing.sample_tokens.tolist() == [*range(5), *range(8, 21)]
     assert len(executor.run(guessing).next_ids) == 6 + 12
-    assert largest_step(executor, Bounds(0.9, 6, 16, 8)).num_samples == 6 + 15
-    long = largest_step(executor, Bounds(0.9, 1, 100_000))
+    assert start.largest_step(executor, start.Bounds(0.9, 6, 16, 8)).num_samples == 6 + 15
+    long = start.largest_step(executor, start.Bounds(0.9, 1, 100_000))
     assert long.num_tokens == executor.context_len
     assert np.array_equal(long.positions, np.arange(executor.context_len))
 
@@ -177,7 +193,7 @@ def test_the_largest_step_is_as_large_as_can_be(small: ModelFiles) -> None:
 def test_too_little_memory_ends_the_start(small: ModelFiles) -> None:
     memory = Memory(1 << 20, 100_000)
     with pytest.raises(ConfigError, match=r"too little memory: the device has 0\.02 GiB"):
-        TorchExecutor(small, max_total_tokens=0, memory=memory)
+        torch_executor.TorchExecutor(small, max_total_tokens=0, memory=memory)
 
 
 def test_a_pool_of_eight_bits_has_room_for_four_times_the_tokens(tmp_path: Path) -> None:
@@ -185,8 +201,8 @@ def test_a_pool_of_eight_bits_has_room_for_four_times_the_tokens(tmp_path: Path)
     sizes = []
     for kv_dtype in ("auto", "fp8_e4m3"):
         memory = Memory(1 << 20, 1 << 20, peak_bytes=48_576)
-        executor = TorchExecutor(
-            files, max_total_tokens=0, memory=memory, kv_dtype=kv_dtype, bounds=Bounds(0.999)
+        executor = torch_executor.TorchExecutor(
+            files, max_total_tokens=0, memory=memory, kv_dtype=kv_dtype, bounds=start.Bounds(0.999)
         )
         sizes.append(executor.max_total_tokens)
     assert sizes == [1_000_000 // BYTES, 4_000_000 // BYTES]

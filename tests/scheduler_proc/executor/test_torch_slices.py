@@ -2,21 +2,29 @@
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 from scheduler_proc.executor.media_store import MediaStore
-from scheduler_proc.executor.torch_slices import torch_slices
-from scheduler_proc.models.vision.choice import load_vision
 from srt.wire.media import MediaItem
 from tests.checkpoints_vision import FAMILIES
+from tests.running.late import late
 from tests.scheduler_proc.media_items import embeds_of
 from tests.scheduler_proc.models.vision.showing import Showing
 
-Store = MediaStore[torch.Tensor, torch.Tensor]
+if TYPE_CHECKING:
+    import torch
+
+    from scheduler_proc.executor import torch_slices
+    from scheduler_proc.models.vision import choice
+
+    Store = MediaStore[torch.Tensor, torch.Tensor]
+else:
+    choice = late("scheduler_proc.models.vision.choice")
+    torch = late("torch")
+    torch_slices = late("scheduler_proc.executor.torch_slices")
 
 
 class Sliced:
@@ -24,15 +32,15 @@ class Sliced:
 
     def __init__(self, family: str, path: Path) -> None:
         self.processed = Showing(family, path).picture(150, 80).processed
-        self.vision = load_vision(path, torch.float32, torch.device("cpu"))
-        self.slices = torch_slices()
+        self.vision = choice.load_vision(path, torch.float32, torch.device("cpu"))
+        self.slices = torch_slices.torch_slices()
         self.store = self._store(self.slices)
 
-    def _store(self, slices: Any) -> Store:
+    def _store(self, slices: Any) -> "Store":
         vision = self.vision
         return MediaStore(vision.width, vision.num_parts, vision.encode, vision.join, slices)
 
-    def at_once(self, item: MediaItem, pixels: np.ndarray) -> torch.Tensor:
+    def at_once(self, item: MediaItem, pixels: np.ndarray) -> "torch.Tensor":
         store = self._store(None)
         with torch.inference_mode():
             for part in range(store.num_parts(item)):
@@ -48,7 +56,7 @@ class Sliced:
                 count += 1
         return count
 
-    def rows(self, store: Store, item: MediaItem) -> torch.Tensor:
+    def rows(self, store: "Store", item: MediaItem) -> "torch.Tensor":
         return store.rows(embeds_of((0, item.length, 0, item)))[0]
 
 
@@ -95,7 +103,7 @@ def test_an_error_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_thread_computes_as_the_others_do() -> None:
-    slices, seen = torch_slices(), list[tuple[int, bool]]()
+    slices, seen = torch_slices.torch_slices(), list[tuple[int, bool]]()
 
     def call() -> None:
         seen.append((torch.get_num_threads(), torch.ones(1).is_inference()))

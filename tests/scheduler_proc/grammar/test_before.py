@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.grammar.artefact import Artefact
@@ -82,7 +82,6 @@ def test_a_text_comes_first_and_the_rest_is_as_without_it(
 _TEXTS = st.text("abé", max_size=3)
 
 
-@settings(max_examples=60)
 @given(_TEXTS, st.sampled_from(["", "b", "ab"]), st.sampled_from(["a*b", "(a|é)*", "ab|b", ""]))
 def test_the_automaton_reads_the_text_and_is_then_the_one_without(
     before: str, after: str, pattern: str
@@ -98,7 +97,6 @@ def test_the_automaton_reads_the_text_and_is_then_the_one_without(
         )
 
 
-@settings(max_examples=60)
 @given(_TEXTS, st.lists(_TEXTS, min_size=1, max_size=4))
 def test_choices_with_a_text_before_are_longer_choices(before: str, choices: list[str]) -> None:
     one = compile_choices(choices, before=before.encode())
@@ -220,7 +218,6 @@ def test_where_nothing_would_be_left_everything_is() -> None:
     assert allowed(grammar) == {b":", b"://"}
 
 
-@settings(max_examples=50)
 @given(st.sampled_from(["http:", "ttp:", "p:", "h", "éh"]), st.data())
 def test_every_text_stays_possible(before: str, data: st.DataObject) -> None:
     """Any continuation can be written: by the given tokens and then its bytes."""

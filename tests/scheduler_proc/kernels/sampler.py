@@ -5,18 +5,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_float
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from scheduler_proc.batch import ForwardBatch, Masks, StepResult, SuppressedIds
 from scheduler_proc.executor.native_executor import empty_result, step_arrays
 from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Library
+from tests.running.late import late
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.ragged import int32, sampling_batch
 from tests.scheduler_proc.samplers import sample
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 
 class Case(NamedTuple):

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from scheduler_proc.executor.native_executor import NativeExecutor
+from tests.running.some import some
 from tests.scheduler_proc.kernels.ops import levels, load_or_skip
 from tests.scheduler_proc.kernels.sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
@@ -68,7 +69,6 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     uniform=st.floats(0.0, 0.999),
     data=st.data(),
 )
-@settings(max_examples=100)
 def test_small_rows(
     native: Sampler, quarters: list[int], data: st.DataObject, **fields: Any
 ) -> None:
@@ -83,7 +83,7 @@ def test_small_rows(
     check_same_draws(native, case, rows)
 
 
-@pytest.mark.parametrize(("vocab", "count"), [(33, 100), (3001, 40), (49152, 8)])
+@pytest.mark.parametrize(("vocab", "count"), some([(33, 100), (3001, 40), (49152, 8)]))
 def test_larger_rows(native: Sampler, vocab: int, count: int) -> None:
     rng = np.random.default_rng(vocab)
     rows = []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from tests.running.some import some
 from tests.scheduler_proc.kernels.attention import Piece, Sequences, Shape, random_sequences
 from tests.scheduler_proc.kernels.ops import Ops, levels, opened
 
@@ -35,6 +36,13 @@ SHAPES = [
     Shape(7, 1, 128, "int16", window=150),
     Shape(2, 2, 256, "int16"),
 ]
+
+# One for each type of keys and values.
+IN_SHORT = (
+    Shape(1, 1, 16),
+    Shape(4, 1, 32, "float32", window=20),
+    Shape(5, 1, 80, "int16", window=20),
+)
 
 
 def name(shape: Shape) -> str:
@@ -124,7 +132,7 @@ def mixed(sequences: Sequences, rng: np.random.Generator) -> list[Piece]:
     return [pieces[i] for i in rng.permutation(len(pieces))]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=name)
+@pytest.mark.parametrize("shape", some(SHAPES, *IN_SHORT), ids=name)
 def test_ragged_steps(ops: Ops, alone: Ops, shape: Shape) -> None:
     check_everything(random_sequences(shape, LENGTHS), ops, alone)
 
@@ -140,13 +148,13 @@ def test_every_head_and_group_size(ops: Ops, alone: Ops, head_dim: int, group: i
         check_everything(random_sequences(windowed, (1, 2, 40, 130)), ops, alone)
 
 
-@pytest.mark.parametrize("group", [12, 33, 96])
+@pytest.mark.parametrize("group", some([12, 33, 96]))
 def test_groups_as_large_as_a_unit(ops: Ops, alone: Ops, group: int) -> None:
     check_everything(random_sequences(Shape(group, 1, 32), (1, 5, 140)), ops, alone)
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape(), Shape(3, 1, 80, "float32", 100), Shape(kv_dtype="int16")], ids=name
+    "shape", some([Shape(), Shape(3, 1, 80, "float32", 100), Shape(kv_dtype="int16")]), ids=name
 )
 def test_slots_in_a_row(ops: Ops, alone: Ops, shape: Shape) -> None:
     check_everything(random_sequences(shape, (5, 150, 131), contiguous=True), ops, alone)
@@ -154,10 +162,10 @@ def test_slots_in_a_row(ops: Ops, alone: Ops, shape: Shape) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [Shape(4, 2, 32), Shape(6, 1, 16, "float32", 30), Shape(3, 1, 80, "int16", 100)],
+    some([Shape(4, 2, 32), Shape(6, 1, 16, "float32", 30), Shape(3, 1, 80, "int16", 100)]),
     ids=name,
 )
-@pytest.mark.parametrize("chunk", [1, 2, 7, 96, 128])
+@pytest.mark.parametrize("chunk", some([1, 2, 7, 96, 128], 7, 96))
 def test_an_extend_in_chunks(ops: Ops, alone: Ops, shape: Shape, chunk: int) -> None:
     sequences = random_sequences(shape, (270,))
     wanted = expected(sequences, alone)
@@ -205,13 +213,16 @@ def decoded_alone(sequences: Sequences, ops: Ops) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     "shape",
-    [
-        *(Shape(), Shape(6, 2, 16, "float32"), Shape(3, 3, 80), Shape(8, 1, 32)),
-        *(Shape(window=140), Shape(6, 2, 64, "int16")),
-    ],
+    some(
+        [
+            *(Shape(), Shape(6, 2, 16, "float32"), Shape(3, 3, 80), Shape(8, 1, 32)),
+            *(Shape(window=140), Shape(6, 2, 64, "int16")),
+        ],
+        *(Shape(), Shape(6, 2, 64, "int16")),
+    ),
     ids=name,
 )
-@pytest.mark.parametrize("count", [4, 45])
+@pytest.mark.parametrize("count", some([4, 45]))
 def test_decodes_on_a_tree_of_prefixes(ops: Ops, alone: Ops, shape: Shape, count: int) -> None:
     sequences = tree(shape, count, seed=count)
     wanted = decoded_alone(sequences, alone)
@@ -223,8 +234,8 @@ def test_decodes_on_a_tree_of_prefixes(ops: Ops, alone: Ops, shape: Shape, count
     check(sequences.permuted(4), ops, decodes, wanted)
 
 
-@pytest.mark.parametrize("common", [127, 128, 129, 255, 256, 400])
-@pytest.mark.parametrize("count", [2, 3, 5, 34, 100])
+@pytest.mark.parametrize("common", some([127, 128, 129, 255, 256, 400], 129))
+@pytest.mark.parametrize("count", some([2, 3, 5, 34, 100], 5, 34))
 def test_decodes_on_one_prefix(ops: Ops, alone: Ops, common: int, count: int) -> None:
     """Lengths differ; the first is the prefix and one token."""
     lengths = [common + 1 + 7 * i % 150 for i in range(count)]
@@ -248,13 +259,16 @@ def test_decodes_and_extends_on_one_prefix(ops: Ops, alone: Ops) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [
-        *(Shape(), Shape(9, 3, 16, "float32"), Shape(24, 1, 32), Shape(window=140)),
-        *(Shape(3, 3, 64, "int16"), Shape(8, 2, 32, "int16", 140)),
-    ],
+    some(
+        [
+            *(Shape(), Shape(9, 3, 16, "float32"), Shape(24, 1, 32), Shape(window=140)),
+            *(Shape(3, 3, 64, "int16"), Shape(8, 2, 32, "int16", 140)),
+        ],
+        *(Shape(), Shape(8, 2, 32, "int16", 140)),
+    ),
     ids=name,
 )
-@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow), 9, 16, 17])
+@pytest.mark.parametrize("tokens", some([2, 3, 9, 16, 17], 9))
 def test_rows_of_some_tokens_on_a_tree_of_prefixes(
     ops: Ops, alone: Ops, shape: Shape, tokens: int
 ) -> None:
@@ -276,7 +290,9 @@ def test_rows_of_some_tokens_on_a_tree_of_prefixes(
 
 @pytest.mark.parametrize(
     "shape",
-    [Shape(8, 1, 32, window=140), Shape(14, 2, 16, window=128), Shape(8, 1, 32, "int16", 140)],
+    some(
+        [Shape(8, 1, 32, window=140), Shape(14, 2, 16, window=128), Shape(8, 1, 32, "int16", 140)]
+    ),
 )
 def test_the_last_token_of_a_short_row_is_past_a_chunk(ops: Ops, alone: Ops, shape: Shape) -> None:
     """It is in a unit of its own, and its window begins in a later chunk than the first token's."""
@@ -305,7 +321,9 @@ def test_a_row_of_some_tokens_is_split_among_threads(ops: Ops, alone: Ops) -> No
 # ---- extreme values -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "tolerance"), [(0.0, 1e-6), (1e-6, 1e-6), (60.0, 5e-4)])
+@pytest.mark.parametrize(
+    ("size", "tolerance"), some([(0.0, 1e-6), (1e-6, 1e-6), (60.0, 5e-4)], (60.0, 5e-4))
+)
 def test_scores_of_any_size(ops: Ops, alone: Ops, size: float, tolerance: float) -> None:
     """From a plain mean to one key that gets all the weight; exp alone would overflow."""
     sequences = random_sequences(Shape(4, 2, 64), (3, 200, 150))
@@ -313,7 +331,7 @@ def test_scores_of_any_size(ops: Ops, alone: Ops, size: float, tolerance: float)
     check_everything(sequences._replace(queries=queries), ops, alone, tolerance)
 
 
-@pytest.mark.parametrize("kv_dtype", ["float16", "int16"])
+@pytest.mark.parametrize("kv_dtype", some(["float16", "int16"]))
 def test_what_no_row_lists_is_never_read(ops: Ops, alone: Ops, kv_dtype: str) -> None:
     sequences = random_sequences(Shape(4, 2, 32, kv_dtype), LENGTHS)
     for pool in (sequences.keys, sequences.values):
@@ -348,7 +366,7 @@ def test_a_row_with_a_broken_cache_spoils_no_other(ops: Ops, alone: Ops, kv_dtyp
     ],
     ids=name,
 )
-@pytest.mark.parametrize("hit", [0, 50, 130, 159])
+@pytest.mark.parametrize("hit", some([0, 50, 130, 159], 50))
 def test_a_value_that_is_not_finite_harms_no_token_that_does_not_see_it(
     ops: Ops, alone: Ops, shape: Shape, hit: int
 ) -> None:
@@ -376,7 +394,7 @@ def test_a_query_too_large_for_its_sum_gets_no_number(ops: Ops) -> None:
     assert np.isfinite(out).all()
 
 
-@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("broken", some([np.nan, np.inf, -np.inf], np.inf))
 @pytest.mark.parametrize("window", [0, 1, 20])
 @pytest.mark.parametrize("kv_dtype", ["float16", "float32", "int16"])
 def test_a_query_that_is_not_finite_gets_nothing_that_is(

@@ -5,11 +5,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.blame import Blame
@@ -22,6 +21,7 @@ from srt.ring.blame_file import Record, left_by
 from srt.wire.errors import INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.ring_messages import MediaSent
+from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
@@ -29,6 +29,12 @@ from tests.scheduler_proc.media.pictures import GRIDS, ITEMS, item_of, numbers_o
 from tests.scheduler_proc.test_actor_steps import LoopOnly
 from tests.waiting import SOON_S
 from tokenizer_proc.verdict import Verdict, verdict_on
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
 
 COSTS = StepCosts(1.0, 0.0, 1e-9, 1e-9)  # of STEP, whatever is in it
 FACTS = MediaFacts(1, sees_both_ways=False, has_grid_positions=False, in_slices=True)

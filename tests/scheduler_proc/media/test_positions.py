@@ -2,17 +2,26 @@
 
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
-from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 
 from scheduler_proc.media.positions import until_last
 from scheduler_proc.media.spans import Spans
 from srt.wire.media import MediaItem, MediaSpan
+from tests.running.late import late
+from tests.running.profiles import seeds
+
+if TYPE_CHECKING:
+    import torch
+    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
+    from transformers.models.qwen3_vl import modeling_qwen3_vl
+else:
+    modeling_qwen2_5_vl = late("transformers.models.qwen2_5_vl.modeling_qwen2_5_vl")
+    modeling_qwen3_vl = late("transformers.models.qwen3_vl.modeling_qwen3_vl")
+    torch = late("torch")
+
 
 MERGE = 2
 TOKENS_PER_SECOND = 4
@@ -46,7 +55,7 @@ def test_of_text() -> None:
     assert positions.shape == (3, 0) and shift == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_any_part_is_that_of_the_whole(seed: int) -> None:
     rng = random.Random(seed)
     spans, _, length = _layout(rng, is_split=False)
@@ -59,12 +68,12 @@ def test_any_part_is_that_of_the_whole(seed: int) -> None:
 
 
 @pytest.mark.parametrize("is_split", [False, True], ids=["qwen2.5-vl", "qwen3-vl"])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_equal_to_transformers(seed: int, is_split: bool) -> None:
     """Pictures, and videos: whole ones with a step in time, or one item per temporal patch."""
     rng = random.Random(seed)
     spans, inputs, length = _layout(rng, is_split)
-    model: Any = Qwen3VLModel if is_split else Qwen2_5_VLModel
+    model: Any = modeling_qwen3_vl.Qwen3VLModel if is_split else modeling_qwen2_5_vl.Qwen2_5_VLModel
     vision = SimpleNamespace(spatial_merge_size=MERGE, tokens_per_second=TOKENS_PER_SECOND)
     fake = SimpleNamespace(config=SimpleNamespace(vision_config=vision))
     fake.get_vision_position_ids = model.get_vision_position_ids.__get__(fake)

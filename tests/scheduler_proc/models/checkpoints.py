@@ -1,14 +1,21 @@
 """Small random Llama checkpoints made by transformers, and the same weights as a GGUF file."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from srt.files.model_files import ModelFiles
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+else:
+    torch = late("torch")
+    transformers = late("transformers")
+
 
 SMALL = {
     "vocab_size": 131,
@@ -34,7 +41,7 @@ LLAMA3_ROPE = {
 def random_llama(**overrides: Any) -> Any:
     """A transformers LlamaForCausalLM; weights, biases and norms are random, none neutral."""
     torch.manual_seed(0)
-    model: Any = LlamaForCausalLM(LlamaConfig(**{**SMALL, **overrides}))
+    model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SMALL, **overrides}))
     model.eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,9 +1,16 @@
 """Small random checkpoints of every family, made by transformers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+else:
+    torch = late("torch")
+    transformers = late("transformers")
+
 
 SIZES: dict[str, Any] = {
     "vocab_size": 131,
@@ -132,9 +139,9 @@ ON_NATIVE = [name for name in FAMILIES if not name.startswith("gemma") and name 
 def random_family(name: str, **overrides: Any) -> Any:
     """The transformers model of FAMILIES[name]; weights, biases and norms are random."""
     model_type, changes = FAMILIES[name]
-    config = AutoConfig.for_model(model_type, **{**SIZES, **changes, **overrides})
+    config = transformers.AutoConfig.for_model(model_type, **{**SIZES, **changes, **overrides})
     torch.manual_seed(0)
-    make_model: Any = AutoModelForCausalLM.from_config
+    make_model: Any = transformers.AutoModelForCausalLM.from_config
     model = make_model(config)
     model.eval()
     center = 0.0 if model_type.startswith("gemma") else 1.0

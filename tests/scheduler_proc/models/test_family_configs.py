@@ -2,17 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from scheduler_proc.models.config import DecoderConfig, LinearRope, LongRope, Rope, YarnRope
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.rope import rope_frequencies
 from srt.files.context import hf_context_len
 from srt.wire.errors import ConfigError
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import transformers
+else:
+    transformers = late("transformers")
+
 
 # What transformers 4 wrote for released models, with fewer layers and without the keys that matter
 # only for training and for the tokenizer.
@@ -262,7 +268,7 @@ def read(path: Path, content: dict[str, Any]) -> DecoderConfig:
 def test_both_versions_of_a_file_read_the_same(tmp_path: Path, name: str) -> None:
     """A file of transformers 4 and what version 5 makes of it read the same, with all defaults."""
     old = read(tmp_path, HUB[name])
-    config = AutoConfig.from_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
     config.save_pretrained(tmp_path / "new")
     saved = json.loads((tmp_path / "new/config.json").read_text(encoding="utf-8"))
     assert config_from_json(tmp_path / "new" / "config.json") == old
@@ -304,7 +310,7 @@ def test_mistral_with_windows_in_some_layers(tmp_path: Path) -> None:
     types = ["full_attention", *["sliding_attention"] * 3]
     config = read(tmp_path, HUB["Mistral-7B-v0.1"] | {"layer_types": types})
     assert config.windowed == (False, True, True, True)
-    theirs: Any = AutoConfig.from_pretrained(tmp_path)
+    theirs: Any = transformers.AutoConfig.from_pretrained(tmp_path)
     assert theirs.layer_types == types
     theirs.save_pretrained(tmp_path / "new")
     assert config_from_json(tmp_path / "new" / "config.json") == config
@@ -315,7 +321,7 @@ def test_qwen_s_default_of_key_value_heads(tmp_path: Path) -> None:
     content = dict(HUB["Qwen3-8B without head_dim"])
     del content["num_key_value_heads"]
     assert read(tmp_path, content).kv_heads == 32
-    assert AutoConfig.from_pretrained(tmp_path).num_key_value_heads == 32
+    assert transformers.AutoConfig.from_pretrained(tmp_path).num_key_value_heads == 32
 
 
 def test_context_lengths_of_scaled_ropes(tmp_path: Path) -> None:
@@ -347,7 +353,9 @@ def test_an_original_length_outside_of_the_rope_setting(
         "intermediate_size": 16,
     }
     ours = read(tmp_path, content)
-    theirs: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    theirs: Any = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.from_pretrained(tmp_path)
+    )
     frequencies = rope_frequencies(ours.rope, ours.head_dim)
     np.testing.assert_allclose(frequencies, theirs.model.rotary_emb.inv_freq, rtol=1e-6)
     assert ours.context_len == 4096

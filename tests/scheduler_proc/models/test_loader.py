@@ -4,25 +4,22 @@ import json
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
 import pytest
-import torch
 from gguf.quants import dequantize, quantize
-from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
 
-from scheduler_proc.models import checkpoint, loader
+from scheduler_proc.models import checkpoint
 from scheduler_proc.models.checkpoint import SafetensorsCheckpoint, open_checkpoint
 from scheduler_proc.models.config import Llama3Rope
 from scheduler_proc.models.gguf_config import config_from_gguf
 from scheduler_proc.models.json_config import config_from_json
-from scheduler_proc.models.loader import load_weights
 from srt.files.gguf import GGUFFile
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
+from tests.running.late import late
 from tests.scheduler_proc.models.checkpoints import (
     LLAMA3_ROPE,
     SMALL,
@@ -31,6 +28,19 @@ from tests.scheduler_proc.models.checkpoints import (
     save_directory,
     write_gguf,
 )
+
+if TYPE_CHECKING:
+    import safetensors.torch as safetensors_torch
+    import torch
+    import transformers
+
+    from scheduler_proc.models import loader
+else:
+    loader = late("scheduler_proc.models.loader")
+    safetensors_torch = late("safetensors.torch")
+    torch = late("torch")
+    transformers = late("transformers")
+
 
 LEGACY = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SMALL}
 SCALING = {k: v for k, v in LLAMA3_ROPE.items() if k not in ("rope_type", "rope_theta")}
@@ -43,7 +53,7 @@ def write_config(path: Path, content: dict[str, Any]) -> Path:
 
 
 def load(files: ModelFiles) -> Any:
-    return load_weights(open_checkpoint(files))
+    return loader.load_weights(open_checkpoint(files))
 
 
 def test_rope_settings_of_transformers_4_and_5_read_the_same(tmp_path: Path) -> None:
@@ -121,32 +131,32 @@ def test_other_gguf_architectures_are_named(tmp_path: Path) -> None:
         config_from_gguf(GGUFFile(tmp_path / "m.gguf"))
 
 
-def change_safetensors(path: Path, **tensors: torch.Tensor | None) -> None:
+def change_safetensors(path: Path, **tensors: "torch.Tensor | None") -> None:
     """Replace, add or (None) drop tensors of model.safetensors."""
     file = path / "model.safetensors"
-    content = {**load_file(file), **tensors}
-    save_file({name: t for name, t in content.items() if t is not None}, file)
+    content = {**safetensors_torch.load_file(file), **tensors}
+    safetensors_torch.save_file({name: t for name, t in content.items() if t is not None}, file)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "shape", "message"),
     [
         ("model.norm.weight", None, "tensor model.norm.weight is missing"),
         ("lm_head.weight", None, "tensor lm_head.weight is missing"),
-        ("model.extra.weight", torch.ones(1), "model.extra.weight does not belong"),
-        ("model.layers.0.self_attn.q_proj.bias", torch.ones(48), "q_proj.bias does not belong"),
+        ("model.extra.weight", (1,), "model.extra.weight does not belong"),
+        ("model.layers.0.self_attn.q_proj.bias", (48,), "q_proj.bias does not belong"),
         (
             "model.layers.2.mlp.down_proj.weight",
-            torch.ones(80, 48),
+            (80, 48),
             r"layers.2.mlp.down_proj.weight has shape \[80, 48\], expected \[48, 80\]",
         ),
     ],
 )
 def test_wrong_safetensors_are_named(
-    tmp_path: Path, name: str, value: torch.Tensor | None, message: str
+    tmp_path: Path, name: str, shape: tuple[int, ...] | None, message: str
 ) -> None:
     files = save_directory(random_llama(), tmp_path)
-    change_safetensors(tmp_path, **{name: value})
+    change_safetensors(tmp_path, **{name: None if shape is None else torch.ones(shape)})
     with pytest.raises(ConfigError, match=message):
         load(files)
 
@@ -176,7 +186,7 @@ def test_a_head_of_its_own_counts_whatever_the_configuration_says(
     weights = load(files)
     assert torch.equal(weights.head, head)
     assert torch.equal(weights.embed, model.lm_head.weight)
-    theirs = LlamaForCausalLM.from_pretrained(tmp_path)
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(theirs.lm_head.weight, head)
     change_safetensors(tmp_path, **{"lm_head.weight": head[:-1]})
     with pytest.raises(ConfigError, match=r"lm_head.weight has shape \[130, 48\]"):
@@ -214,7 +224,7 @@ def test_quantised_gguf_loads_as_the_gguf_package_dequantises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Read in several jobs, the last of an odd number of rows; q and k in half-rotation order."""
-    monkeypatch.setattr(loader, "_JOB_ELEMENTS", 1 << 14)
+    monkeypatch.setattr(f"{loader.__name__}._JOB_ELEMENTS", 1 << 14)
     model = random_llama(hidden_size=96, intermediate_size=160, vocab_size=1031)
     quant = gguf.GGMLQuantizationType[kind]
     blocks = {n: quantize(t, quant) for n, t in gguf_tensors(model).items() if t.ndim == 2}
@@ -237,7 +247,7 @@ def test_weights_pass_through_little_of_the_hosts_memory(
 ) -> None:
     """To a device (here one without memory): no more of them is on the host at once than one job of
     each thread reads."""
-    monkeypatch.setattr(loader, "_JOB_ELEMENTS", 1 << 10)
+    monkeypatch.setattr(f"{loader.__name__}._JOB_ELEMENTS", 1 << 10)
     files = save_directory(random_llama(), tmp_path)
     lock, live, most, total = threading.Lock(), 0, 0, 0
 
@@ -249,14 +259,14 @@ def test_weights_pass_through_little_of_the_hosts_memory(
 
     read = SafetensorsCheckpoint.read_rows
 
-    def counted(*args: Any) -> torch.Tensor:
+    def counted(*args: Any) -> "torch.Tensor":
         rows = read(*args)
         count(rows.numel())
         weakref.finalize(rows, count, -rows.numel())
         return rows
 
     monkeypatch.setattr(SafetensorsCheckpoint, "read_rows", counted)
-    weights = load_weights(open_checkpoint(files), device="meta", num_threads=3)
+    weights = loader.load_weights(open_checkpoint(files), device="meta", num_threads=3)
     assert weights.embed.device.type == "meta"
     assert total == sum(parameter.numel() for parameter in random_llama().parameters())
     assert most <= 3 * (1 << 10) < total / 10

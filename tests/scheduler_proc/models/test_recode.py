@@ -1,6 +1,7 @@
 """GGUF types that the native kernels lack: the same values in encodings that they read."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ from gguf.quants import dequantize
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.native_executor import NativeExecutor
-from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.kernels.library import Source
 from scheduler_proc.models import recode
 from scheduler_proc.models.checkpoint import F32, RawTensor
@@ -17,11 +17,18 @@ from scheduler_proc.models.recode import for_kernels
 from srt.files.gguf import BLOCK_TYPES
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
+from tests.running.late import late
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.families import random_family
 from tests.scheduler_proc.models.gguf_families import converted_tensors, write_family
 from tests.scheduler_proc.models.test_gguf_families import WIDE, random_blocks
 from tests.scheduler_proc.ragged import Row, make_batch
+
+if TYPE_CHECKING:
+    from scheduler_proc.executor import torch_executor
+else:
+    torch_executor = late("scheduler_proc.executor.torch_executor")
+
 
 LACKING = sorted(BLOCK_TYPES.keys() - {int(source) for source in Source})
 
@@ -62,7 +69,7 @@ def test_the_native_executor_computes_as_torch_does(tmp_path: Path, kind: str) -
     files = write_blocks(tmp_path, kind)
     ids = np.random.default_rng(1).integers(0, 131, 40)
     batch = make_batch([Row(ids, range(40), ids[1:], samples=False)])
-    theirs = TorchExecutor(files, max_total_tokens=50).run(batch).prompt_logprobs
+    theirs = torch_executor.TorchExecutor(files, max_total_tokens=50).run(batch).prompt_logprobs
     native = NativeExecutor(files, max_total_tokens=50, num_threads=2, exact=True)
     np.testing.assert_allclose(native.run(batch).prompt_logprobs, theirs, atol=1e-3)
     assert make_executor("auto", files, ExecutorOptions(max_total_tokens=50)).name == "native"

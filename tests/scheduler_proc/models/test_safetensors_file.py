@@ -2,14 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from scheduler_proc.models.safetensors_file import SafetensorsFile
 from srt.wire.errors import ConfigError
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import safetensors.torch as safetensors_torch
+    import torch
+else:
+    safetensors_torch = late("safetensors.torch")
+    torch = late("torch")
 
 
 def test_bytes_are_those_that_torch_reads(tmp_path: Path) -> None:
@@ -20,7 +27,9 @@ def test_bytes_are_those_that_torch_reads(tmp_path: Path) -> None:
         "brain": wide.bfloat16(),
         "one": wide[0, 0].clone(),
     }
-    save_file(tensors, tmp_path / "x.safetensors", {"format": "pt", "shape": "unlike a tensor's"})
+    safetensors_torch.save_file(
+        tensors, tmp_path / "x.safetensors", {"format": "pt", "shape": "unlike a tensor's"}
+    )
     file = SafetensorsFile(tmp_path / "x.safetensors")
     assert {name: stored.shape for name, stored in file.tensors.items()} == {
         name: tuple(tensor.shape) for name, tensor in tensors.items()

@@ -5,23 +5,16 @@ import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
-from transformers.models.llama import modeling_llama
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
-from scheduler_proc.executor.torch_executor import TorchExecutor
-from scheduler_proc.models.decoder import Decoder
-from scheduler_proc.models.transformers_model import loading
-from scheduler_proc.models.transformers_model import model as model_module
-from scheduler_proc.models.transformers_model.model import TransformersModel
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
+from tests.running.late import late
+from tests.running.some import some
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory, write_gguf
 from tests.scheduler_proc.models.transformers_families import (
@@ -33,11 +26,34 @@ from tests.scheduler_proc.models.transformers_families import (
 )
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 
+if TYPE_CHECKING:
+    import safetensors.torch as safetensors_torch
+    import torch
+    from torch import nn
+    from transformers.models.llama import modeling_llama
+
+    from scheduler_proc.executor import torch_executor
+    from scheduler_proc.models import decoder
+    from scheduler_proc.models.transformers_model import loading
+    from scheduler_proc.models.transformers_model import model as model_module
+else:
+    decoder = late("scheduler_proc.models.decoder")
+    loading = late("scheduler_proc.models.transformers_model.loading")
+    model_module = late("scheduler_proc.models.transformers_model.model")
+    modeling_llama = late("transformers.models.llama.modeling_llama")
+    nn = late("torch.nn")
+    safetensors_torch = late("safetensors.torch")
+    torch = late("torch")
+    torch_executor = late("scheduler_proc.executor.torch_executor")
+
+
 POOL = 300
 
 
-def load(files: ModelFiles, **options: Any) -> TorchExecutor:
-    return TorchExecutor(files, max_total_tokens=POOL, **{"model_impl": "transformers", **options})
+def load(files: ModelFiles, **options: Any) -> "torch_executor.TorchExecutor":
+    return torch_executor.TorchExecutor(
+        files, max_total_tokens=POOL, **{"model_impl": "transformers", **options}
+    )
 
 
 def random_ids(count: int, seed: int = 0) -> np.ndarray:
@@ -58,7 +74,7 @@ class Sequence:
         self.logits: list[np.ndarray] = []
 
 
-def extend(executor: TorchExecutor, *shares: tuple[Sequence, int]) -> None:
+def extend(executor: "torch_executor.TorchExecutor", *shares: tuple[Sequence, int]) -> None:
     """One step in which each sequence is computed up to a length."""
     rows = [Row(s.ids[s.done : end], s.slots[:end]) for s, end in shares]
     with torch.inference_mode():
@@ -70,12 +86,12 @@ def extend(executor: TorchExecutor, *shares: tuple[Sequence, int]) -> None:
         sequence.done = end
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES))
 def test_logits_over_ragged_batches_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     """A prompt in chunks, one on a cached prefix, decodes beside both, slots in any order."""
     model = random_model(family)
     executor = load(save(model, tmp_path))
-    assert isinstance(executor.model, TransformersModel)
+    assert isinstance(executor.model, model_module.TransformersModel)
     assert (executor.vocab_size, executor.context_len) == (VOCAB, CONTEXT_LEN)
     for pool in (*executor._pool.k, *executor._pool.v):
         pool.fill_(torch.nan)
@@ -106,7 +122,7 @@ def test_both_implementations_of_a_family_agree(tmp_path: Path) -> None:
     assert result.next_ids.tolist() == own_result.next_ids.tolist()
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mixtral"])
+@pytest.mark.parametrize("family", some(["gpt2", "mixtral"]))
 def test_sixteen_bit_weights_stay_close(tmp_path: Path, family: str) -> None:
     files, ids = save(random_model(family), tmp_path), random_ids(60)
     wide, narrow = load(files), load(files, dtype="bfloat16")
@@ -134,12 +150,12 @@ def test_auto_takes_transformers_where_our_decoder_does_not_know_the_model(
 ) -> None:
     known = save_directory(random_llama(), tmp_path / "llama")
     with caplog.at_level(logging.WARNING, logger="scheduler_proc"):
-        assert isinstance(load(known, model_impl="auto").model, Decoder)
+        assert isinstance(load(known, model_impl="auto").model, decoder.Decoder)
         assert caplog.messages == []
         files = save(random_model("gpt_neox"), tmp_path / "neox")
         executor = make_executor("torch", files, ExecutorOptions(max_total_tokens=8))
-    assert isinstance(executor, TorchExecutor)
-    assert isinstance(executor.model, TransformersModel)
+    assert isinstance(executor, torch_executor.TorchExecutor)
+    assert isinstance(executor.model, model_module.TransformersModel)
     assert caplog.messages == ["transformers' GPTNeoXForCausalLM computes the model"]
     with pytest.raises(ConfigError, match=r"architecture .*GPTNeoXForCausalLM.* not supported"):
         load(files, model_impl="srt")
@@ -155,14 +171,14 @@ def test_where_it_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     model = random_llama()
     files = save_directory(model, tmp_path)
     options = ExecutorOptions(max_total_tokens=8, model_impl="transformers")
-    assert isinstance(make_executor("auto", files, options), TorchExecutor)
+    assert isinstance(make_executor("auto", files, options), torch_executor.TorchExecutor)
     with pytest.raises(ConfigError, match="transformers: the native executor runs our own code"):
         make_executor("native", files, options)
     with pytest.raises(ConfigError, match="needs a model directory, not a GGUF file"):
         make_executor("torch", write_gguf(model, tmp_path / "m.gguf"), options)
     with pytest.raises(ConfigError, match="--model-impl 'vllm' is not one of auto, srt"):
         load(files, model_impl="vllm")
-    monkeypatch.setitem(sys.modules, TransformersModel.__module__, None)
+    monkeypatch.setitem(sys.modules, model_module.TransformersModel.__module__, None)
     with pytest.raises(ConfigError, match=r"pip install 'srt-lang\[transformers\]'"):
         load(files)
 
@@ -187,7 +203,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("family", REFUSED)
+@pytest.mark.parametrize("family", some(REFUSED))
 def test_models_that_ragged_batches_do_not_suit(tmp_path: Path, family: str) -> None:
     changes, message = REFUSED[family]
     model = random_model(family, **changes)
@@ -272,20 +288,23 @@ def test_weights_elsewhere_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "shape", "message"),
     [
         ("transformer.h.1.mlp.c_fc.bias", None, "h.1.mlp.c_fc.bias is missing"),
-        ("transformer.h.1.extra.weight", torch.ones(1), "h.1.extra.weight does not belong"),
-        ("transformer.ln_f.bias", torch.ones(7), "ln_f.bias|mismatch|size"),
+        ("transformer.h.1.extra.weight", (1,), "h.1.extra.weight does not belong"),
+        ("transformer.ln_f.bias", (7,), "ln_f.bias|mismatch|size"),
     ],
 )
 def test_wrong_tensors_are_named(
-    tmp_path: Path, name: str, value: torch.Tensor | None, message: str
+    tmp_path: Path, name: str, shape: tuple[int, ...] | None, message: str
 ) -> None:
     files = save(random_model("gpt2"), tmp_path)
-    tensors = {**load_file(tmp_path / "model.safetensors"), name: value}
-    kept = {key: t for key, t in tensors.items() if t is not None}
-    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    tensors = safetensors_torch.load_file(tmp_path / "model.safetensors")
+    if shape is None:
+        del tensors[name]
+    else:
+        tensors[name] = torch.ones(shape)
+    safetensors_torch.save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=message):
         load(files)
 
@@ -295,7 +314,7 @@ def test_a_model_without_a_bound_on_positions_is_refused(
 ) -> None:
     files = save(random_model("gpt2"), tmp_path)
     assert loading.context_len(tmp_path, SimpleNamespace()) is None
-    monkeypatch.setattr(model_module, "context_len", lambda *_: None)
+    monkeypatch.setattr(f"{model_module.__name__}.context_len", lambda *_: None)
     with pytest.raises(ConfigError, match="max_position_embeddings is missing"):
         load(files)
 
@@ -308,7 +327,7 @@ def llama(tmp_path: Path) -> ModelFiles:
     return save_directory(random_llama(), tmp_path)
 
 
-def patched(monkeypatch: pytest.MonkeyPatch, owner: type[nn.Module], change: Any) -> None:
+def patched(monkeypatch: pytest.MonkeyPatch, owner: "type[nn.Module]", change: Any) -> None:
     """Replace `forward` of a class by change(original)."""
     monkeypatch.setattr(owner, "forward", change(owner.forward))
 
@@ -317,7 +336,7 @@ def test_a_mixture_of_tokens_outside_attention_is_noticed(
     llama: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def shift(original: Any) -> Any:
-        def forward(self: nn.Module, x: torch.Tensor) -> Any:
+        def forward(self: "nn.Module", x: "torch.Tensor") -> Any:
             return original(self, x + 0.1 * x.roll(1, dims=1))
 
         return forward
@@ -334,7 +353,7 @@ def test_positions_that_do_not_belong_to_the_token_are_noticed(
     """These positions are counted along the batch, or stretched by its longest sequence."""
 
     def other_positions(original: Any) -> Any:
-        def forward(self: nn.Module, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        def forward(self: "nn.Module", x: "torch.Tensor", position_ids: "torch.Tensor") -> Any:
             place = torch.arange(x.shape[1])[None]
             stretched = position_ids / max(1, int(position_ids.max()) // 100)
             return original(self, x, place if kind == "place" else stretched)
@@ -350,7 +369,7 @@ def test_a_head_that_takes_more_than_hidden_states_is_noticed(
     llama: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_ids(original: Any) -> Any:
-        def forward(self: nn.Module, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        def forward(self: "nn.Module", input_ids: "torch.Tensor", **kwargs: Any) -> Any:
             output = original(self, input_ids=input_ids, **kwargs)
             output.logits = output.logits + input_ids[..., None]
             return output
@@ -364,7 +383,7 @@ def test_a_head_that_takes_more_than_hidden_states_is_noticed(
 
 def test_a_model_that_attends_otherwise_than_at_load_fails_its_step(llama: ModelFiles) -> None:
     executor = load(llama)
-    assert isinstance(executor.model, TransformersModel)
+    assert isinstance(executor.model, model_module.TransformersModel)
     batch = make_batch([Row([5, 6], [0, 1])])
     spec = executor.model.layer_kinds.pop()
     with pytest.raises(RuntimeError, match="attention call 2 is not the one"):
@@ -377,8 +396,8 @@ def test_a_model_that_attends_otherwise_than_at_load_fails_its_step(llama: Model
 # ---- served ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["gpt2", "cohere2"])
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("family", some(["gpt2", "cohere2"]))
+@pytest.mark.parametrize("lag", some([0, 1], 1))
 def test_the_scheduler_core_serves_it_with_the_radix_cache(
     tmp_path: Path, family: str, lag: int
 ) -> None:

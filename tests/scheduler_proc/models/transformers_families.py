@@ -1,13 +1,18 @@
 """Tiny random models of many families, made by transformers, as model directories."""
 
 from pathlib import Path
-from typing import Any
-
-import torch
-import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from typing import TYPE_CHECKING, Any
 
 from srt.files.model_files import ModelFiles
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+else:
+    torch = late("torch")
+    transformers = late("transformers")
+
 
 VOCAB, CONTEXT_LEN, WINDOW = 131, 256, 20
 
@@ -74,8 +79,8 @@ def random_model(model_type: str, **overrides: Any) -> Any:
     """A causal model of that type, with its own attention; no weight, bias or norm is neutral."""
     torch.manual_seed(0)
     sizes = {**_SIZES, **FAMILIES.get(model_type, {}), **overrides}
-    config = AutoConfig.for_model(model_type, **sizes)
-    model: Any = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    config = transformers.AutoConfig.for_model(model_type, **sizes)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model.eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,13 +1,12 @@
 """Vocab from GGUF files and from Hugging Face directories."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
 import pytest
 from tokenizers import AddedToken, decoders, processors
-from transformers import AutoTokenizer
 
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
@@ -22,7 +21,14 @@ from tests.model_files import (
     write_gguf,
     write_json,
 )
+from tests.running.late import late
 from tests.spm_files import write_spm_gguf
+
+if TYPE_CHECKING:
+    import transformers
+else:
+    transformers = late("transformers")
+
 
 TEXTS = [*CORPUS, "日本 é\n\tx", "👍🏽 ok"]
 
@@ -158,7 +164,7 @@ def test_all_special_tokens_of_a_template_surround_a_prompt(
     tokenizer.post_processor = processors.TemplateProcessing(template, special_tokens=special)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>", **bos}
     files = save_directory(tmp_path, tokenizer, {"model_type": "llama"}, config)
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = load_tokenizer(files)
     for text in ("the cat", ""):
         assert ours.encode(text).tolist() == theirs(text).input_ids

@@ -32,6 +32,7 @@ from srt.wire.programs import (
     Truncate,
     Turn,
 )
+from tests.running.profiles import examples
 from tests.srt.programs.driver import WORDS, Driver, model_text
 
 GATHERING = (Concat, Join, Majority, First)
@@ -228,7 +229,7 @@ class Session:
             self.driver.set(self.rng.choice(unset), self.rng.choice(WORDS), self.tenant)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32))
 def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
@@ -261,7 +262,6 @@ def test_random_programs(seed: int) -> None:
     assert not any(left.values()), left
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_sessions_end_at_any_moment(seed: int) -> None:
     """Whatever runs in them: nothing is left, and gets are refused."""

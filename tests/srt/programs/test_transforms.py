@@ -26,6 +26,7 @@ from srt.wire.programs import (
     Strip,
     Truncate,
 )
+from tests.running.profiles import examples
 
 TEXT = st.text("ab,.1 é\n", max_size=12)
 
@@ -74,7 +75,7 @@ ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "a*", "b+?", "(?:a|b)", 
 PATTERNS = st.lists(ATOMS, min_size=1, max_size=5).map("".join)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(50))
 @given(PATTERNS, st.text("abc\n", max_size=12))
 def test_patterns_are_pythons(pattern: str, text: str) -> None:
     """The first match, and its group: those of `re.search`."""

@@ -2,14 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from srt.files.model_files import ModelFiles
+from tests.running.late import late
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.load import load_processor
+
+if TYPE_CHECKING:
+    import transformers
+else:
+    transformers = late("transformers")
+
 
 MEAN, STD = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
 SPECIAL = (
@@ -25,14 +31,14 @@ def token_id(text: str) -> int:
     return 256 + SPECIAL.index(text)
 
 
-def make_tokenizer(**named: str) -> PreTrainedTokenizerFast:
+def make_tokenizer(**named: str) -> "transformers.PreTrainedTokenizerFast":
     """A tokenizer of single bytes and `SPECIAL`; `named` are special tokens with names."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE({byte: number for number, byte in enumerate(alphabet)}, []))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
-    return PreTrainedTokenizerFast(tokenizer_object=core, extra_special_tokens=named)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, extra_special_tokens=named)
 
 
 def write(path: Path, **files: dict[str, Any]) -> ModelFiles:

@@ -8,21 +8,15 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from transformers.models.llava_onevision import LlavaOnevisionProcessor
-from transformers.models.qwen3_vl import Qwen3VLProcessor
-from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
-    Qwen3VLVideoProcessor,
-    smart_resize,
-)
-from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 
 from srt.wire.media import MediaItem, MediaRef
+from tests.running.late import late
+from tests.running.some import some
 from tests.tokenizer_proc.media.checkpoints import config, load
 from tests.tokenizer_proc.media.films import decoded, film
 from tests.tokenizer_proc.media.gallery import encoded, rgb
@@ -31,6 +25,17 @@ from tokenizer_proc.media.base import MediaError, MediaProcessor, Processed
 from tokenizer_proc.media.families.qwen_vl import Qwen3VL, VideoSettings
 from tokenizer_proc.media.resize import Size
 from tokenizer_proc.media.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+    from transformers import video_utils
+    from transformers.models.qwen3_vl import video_processing_qwen3_vl
+else:
+    torch = late("torch")
+    transformers = late("transformers")
+    video_processing_qwen3_vl = late("transformers.models.qwen3_vl.video_processing_qwen3_vl")
+    video_utils = late("transformers.video_utils")
 
 COUNTS = (1, 2, 3, 4, 7, 10, 31, 64, 100)
 
@@ -70,11 +75,13 @@ def test_onevision(tmp_path: Path) -> None:
     mine = ours(CASES["LLaVA-OneVision"], tmp_path)
     data = film(40)
     frames = decoded(data)
-    reference = LlavaOnevisionProcessor.__new__(LlavaOnevisionProcessor)
+    reference = transformers.LlavaOnevisionProcessor.__new__(transformers.LlavaOnevisionProcessor)
     reference.num_image_tokens, reference.video_token = 16, "<video>"
     for asked, count in ((0, 32), (6, 6), (100, 40)):
         [(item, pixels)] = watched(mine, [data], asked)
-        expected = default_sample_indices_fn(VideoMetadata(40, 10.0), num_frames=count)
+        expected = video_utils.default_sample_indices_fn(
+            video_utils.VideoMetadata(40, 10.0), num_frames=count
+        )
         assert numbers_of([Processed(item, pixels)], frames) == expected.tolist()
         assert (item.kind, item.shape, item.size) == ("video", (count, 28, 28, 3), (48, 64))
         text = reference.replace_video_token({"pixel_values_videos": [pixels]}, 0)
@@ -84,7 +91,7 @@ def test_onevision(tmp_path: Path) -> None:
     assert mine.video_placeholder_id == mine.placeholder_id + 1
 
 
-def _qwen25_indices(video: VideoMetadata, asked: int, fps: int | None) -> list[int]:
+def _qwen25_indices(video: "video_utils.VideoMetadata", asked: int, fps: int | None) -> list[int]:
     """As Qwen2VLVideoProcessor computes it, whose module cannot be imported without torchvision.
     Where it refuses a video with fewer frames, as many as there are."""
     total = video.total_num_frames
@@ -98,7 +105,7 @@ def _qwen25_indices(video: VideoMetadata, asked: int, fps: int | None) -> list[i
     return chosen
 
 
-@pytest.mark.parametrize("total", COUNTS)
+@pytest.mark.parametrize("total", some(COUNTS, 3, 31))
 def test_qwen25_looks_at_the_frames_that_transformers_chooses(total: int, tmp_path: Path) -> None:
     limits = {"min_pixels": 28 * 28, "max_pixels": 28 * 28 * 4}
     data = film(total)
@@ -106,7 +113,7 @@ def test_qwen25_looks_at_the_frames_that_transformers_chooses(total: int, tmp_pa
     for asked, fps in ((0, 4), (0, 2), (4, None), (5, None), (7, None)):
         mine = qwen("Qwen2.5-VL", tmp_path, fps=fps, **limits)
         [(item, pixels)] = watched(mine, [data], asked)
-        metadata = VideoMetadata(total, 10.0)
+        metadata = video_utils.VideoMetadata(total, 10.0)
         indices = _qwen25_indices(metadata, asked, fps)
         metadata.frames_indices = indices
         padded = indices + indices[-1:] * (len(indices) % 2)
@@ -118,12 +125,12 @@ def test_qwen25_looks_at_the_frames_that_transformers_chooses(total: int, tmp_pa
         assert mine.expansion("video", [item]) == "<|video_pad|>" * item.length
 
 
-@pytest.mark.parametrize("total", COUNTS)
+@pytest.mark.parametrize("total", some(COUNTS, 3, 31))
 def test_qwen3_writes_the_times_that_transformers_writes(total: int, tmp_path: Path) -> None:
     data = film(total)
     frames = decoded(data)
     size = {"shortest_edge": 32 * 32, "longest_edge": 32 * 32 * 40}
-    reference = Qwen3VLProcessor.__new__(Qwen3VLProcessor)
+    reference = transformers.Qwen3VLProcessor.__new__(transformers.Qwen3VLProcessor)
     reference.video_processor = SimpleNamespace(merge_size=2, temporal_patch_size=2)
     reference.video_token = "<|video_pad|>"
     reference.vision_start_token, reference.vision_end_token = "<|vision_start|>", "<|vision_end|>"
@@ -132,12 +139,14 @@ def test_qwen3_writes_the_times_that_transformers_writes(total: int, tmp_path: P
     for asked in (0, 1, 4, 5):
         items = watched(mine, [data], asked)
         count = min(asked, total) or None
-        metadata = VideoMetadata(total, 10.0)
-        indices = Qwen3VLVideoProcessor.sample_frames(chooser, metadata, count)
+        metadata = video_utils.VideoMetadata(total, 10.0)
+        indices = video_processing_qwen3_vl.Qwen3VLVideoProcessor.sample_frames(
+            chooser, metadata, count
+        )
         metadata.frames_indices = indices.tolist()
         padded = indices.tolist() + indices.tolist()[-1:] * (len(indices) % 2)
         assert numbers_of(items, frames) == padded
-        height, width = smart_resize(
+        height, width = video_processing_qwen3_vl.smart_resize(
             max(len(indices), 2), 48, 64, 2, 32, size["shortest_edge"], size["longest_edge"]
         )
         grid = np.array([[len(items), height // 16, width // 16]])
@@ -165,7 +174,9 @@ def test_qwen3_sizes_of_frames() -> None:
         if caps:
             frame_cap = 768 * 32 * 32
             high = max(min(frame_cap, high // count), int(low * 1.05)) * count
-        assert mine == smart_resize(count, height, width, 2, 32, low, high)
+        assert mine == video_processing_qwen3_vl.smart_resize(
+            count, height, width, 2, 32, low, high
+        )
 
 
 def _qwen3_frame_size(

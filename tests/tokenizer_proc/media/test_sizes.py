@@ -1,18 +1,26 @@
 """Sizes and counts are those of transformers, for many sizes of pictures."""
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from transformers.image_processing_utils import get_patch_output_size, select_best_resolution
-from transformers.models.llava_next import LlavaNextProcessor
-from transformers.models.llava_onevision import LlavaOnevisionProcessor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
+from tests.running.late import late
 from tokenizer_proc.media.base import MediaError
 from tokenizer_proc.media.families.qwen_vl import whole_patches
 from tokenizer_proc.media.tiles import best_resolution, fitting, num_grid_features
+
+if TYPE_CHECKING:
+    import transformers
+    from transformers import image_processing_utils
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
+else:
+    transformers = late("transformers")
+    image_processing_utils = late("transformers.image_processing_utils")
+    image_processing_pil_qwen2_vl = late(
+        "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"
+    )
 
 EDGES = (384, 768, 1152, 1536, 1920, 2304)
 GRIDS = (
@@ -31,14 +39,16 @@ def _sizes(count: int = 400) -> list[tuple[int, int]]:
 def test_best_resolutions(grid: list[tuple[int, int]]) -> None:
     for size in _sizes():
         best = best_resolution(size, grid)
-        assert best == select_best_resolution(size, grid)
+        assert best == image_processing_utils.select_best_resolution(size, grid)
         picture = np.empty((3, *size), np.bool_)
-        assert fitting(*size, best) == get_patch_output_size(picture, best, "channels_first")
+        assert fitting(*size, best) == image_processing_utils.get_patch_output_size(
+            picture, best, "channels_first"
+        )
 
 
 def test_numbers_of_embeddings() -> None:
-    next_ = LlavaNextProcessor.__new__(LlavaNextProcessor)
-    one = LlavaOnevisionProcessor.__new__(LlavaOnevisionProcessor)
+    next_ = transformers.LlavaNextProcessor.__new__(transformers.LlavaNextProcessor)
+    one = transformers.LlavaOnevisionProcessor.__new__(transformers.LlavaOnevisionProcessor)
     one.vision_aspect_ratio = "anyres_max_9"
     for size in _sizes():
         for grid, tile, side, reference, most in (
@@ -60,4 +70,6 @@ def test_whole_patches() -> None:
                 with pytest.raises(MediaError, match="200 times"):
                     whole_patches(*size, factor, *limits)
             else:
-                assert whole_patches(*size, factor, *limits) == smart_resize(*size, factor, *limits)
+                assert whole_patches(
+                    *size, factor, *limits
+                ) == image_processing_pil_qwen2_vl.smart_resize(*size, factor, *limits)

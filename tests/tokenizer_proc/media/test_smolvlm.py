@@ -6,20 +6,17 @@ pictures that are not split.
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from transformers.models.smolvlm import processing_smolvlm
-from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
-from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
-from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
-from transformers.video_utils import VideoMetadata
 
 from srt.files.tokenizer import Tokenizer
 from srt.wire.errors import ConfigError, RequestError
 from srt.wire.messages import ChatMessage, GenerateReq
 from srt.wire.sampling import SamplingParams
+from tests.running.late import late
+from tests.running.some import some
 from tests.tokenizer_proc.media.checkpoints import MEAN, STD, config, load, make_tokenizer
 from tests.tokenizer_proc.media.fake_processor import image, video
 from tests.tokenizer_proc.media.films import decoded, film
@@ -31,6 +28,15 @@ from tokenizer_proc.media.base import MediaProcessor, Processed
 from tokenizer_proc.media.families.smolvlm import in_words
 from tokenizer_proc.media.showing import Showing, Shown, controls_of
 from tokenizer_proc.prompt import PromptReader
+
+if TYPE_CHECKING:
+    import transformers
+    from transformers import video_utils
+    from transformers.models.smolvlm import video_processing_smolvlm
+else:
+    transformers = late("transformers")
+    video_processing_smolvlm = late("transformers.models.smolvlm.video_processing_smolvlm")
+    video_utils = late("transformers.video_utils")
 
 CASE = CASES["SmolVLM"]
 SETTINGS = CASE.settings | {"image_mean": MEAN, "image_std": STD}
@@ -54,10 +60,11 @@ def sampling(fps: float = 1, most: int = 64) -> dict[str, Any]:
     return {"video_sampling": {"fps": fps, "max_frames": most, "video_size": size}}
 
 
-def text_of(items: list[Processed], metadata: VideoMetadata, monkeypatch: Any) -> str:
+def text_of(items: list[Processed], metadata: "video_utils.VideoMetadata", monkeypatch: Any) -> str:
     """What transformers writes for a video."""
-    monkeypatch.setattr(processing_smolvlm, "num2words", in_words)
-    reference = SmolVLMProcessor.__new__(SmolVLMProcessor)
+    name = "transformers.models.smolvlm.processing_smolvlm.num2words"
+    monkeypatch.setattr(name, in_words)
+    reference = transformers.SmolVLMProcessor.__new__(transformers.SmolVLMProcessor)
     reference.image_seq_len, reference.image_token = CASE.processor["image_seq_len"], "<image>"
     reference.fake_image_token = "<fake_token_around_image>"
     reference.global_image_token = "<global-img>"
@@ -70,15 +77,19 @@ def text_of(items: list[Processed], metadata: VideoMetadata, monkeypatch: Any) -
 
 @pytest.mark.parametrize(
     ("total", "rate", "fps", "most", "asked"),
-    [
-        (1, 10, 1, 64, 0),
+    some(
+        [
+            (1, 10, 1, 64, 0),
+            (25, 10, 1, 64, 0),
+            (100, 10, 1, 64, 0),
+            (100, 10, 2, 3, 0),  # of a long video, without its first and last second
+            (100, 10, 2, 64, 5),
+            (100, 1, 1, 64, 0),  # more than a minute
+            (30, 10, 0.2, 64, 0),
+        ],
         (25, 10, 1, 64, 0),
-        (100, 10, 1, 64, 0),
-        (100, 10, 2, 3, 0),  # of a long video, without its first and last second
-        (100, 10, 2, 64, 5),
-        (100, 1, 1, 64, 0),  # more than a minute
-        (30, 10, 0.2, 64, 0),
-    ],
+        (100, 10, 2, 3, 0),
+    ),
 )
 def test_videos(
     total: int,
@@ -93,13 +104,13 @@ def test_videos(
     assert mine.kinds == {"image", "video"}
     data = film(total, rate=rate)
     items = watched(mine, [data], asked)
-    metadata = VideoMetadata(total, fps=float(rate), duration=total / rate)
+    metadata = video_utils.VideoMetadata(total, fps=float(rate), duration=total / rate)
     chooser: Any = SimpleNamespace(num_frames=most, fps=fps)
-    metadata.frames_indices = SmolVLMVideoProcessor.sample_frames(
+    metadata.frames_indices = video_processing_smolvlm.SmolVLMVideoProcessor.sample_frames(
         chooser, metadata, asked or None
     ).tolist()
     assert len(items) == len(metadata.frames_indices)
-    whole = SmolVLMImageProcessorPil(**SETTINGS | {"do_image_splitting": False})
+    whole = transformers.SmolVLMImageProcessorPil(**SETTINGS | {"do_image_splitting": False})
     frames = decoded(data)
     for (item, pixels), index in zip(items, metadata.frames_indices, strict=True):
         expected = whole([frames[index]], return_tensors="np")["pixel_values"][0]
@@ -113,7 +124,7 @@ def test_a_video_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     mine = smol(tmp_path, **sampling())
     files = [encoded(rgb(64, 48, seed=number)) for number in range(30)]
     items = watched(mine, files)
-    metadata = VideoMetadata(30, frames_indices=list(range(30)))
+    metadata = video_utils.VideoMetadata(30, frames_indices=list(range(30)))
     text = mine.expansion("video", [item for item, _ in items])
     assert text == text_of(items, metadata, monkeypatch)
     assert len(watched(mine, files, 4)) == 4

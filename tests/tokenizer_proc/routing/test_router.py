@@ -14,6 +14,7 @@ from srt.block_hash import BLOCK, hashes_of, seed_of
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad
 from srt.wire.ring_state import next_incarnation
+from tests.running.profiles import examples
 from tests.scheduler_proc.driver import Driver
 from tokenizer_proc.routing.index import ASK_AGAIN
 from tokenizer_proc.routing.router import Router
@@ -137,7 +138,7 @@ class Fleet:
             assert self.router.index.blocks(replica) == set(all_hashes(driver.core.cache.nodes()))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(4))
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_the_index_is_what_the_trees_hold_when_events_have_arrived(
     seed: int, replicas: int

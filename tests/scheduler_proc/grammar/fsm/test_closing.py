@@ -27,6 +27,7 @@ from scheduler_proc.grammar.regex.dfa import ByteDFA
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import NativeUnavailable
+from tests.running.profiles import examples
 from tests.scheduler_proc.grammar.automata import (
     BYTES,
     ODD,
@@ -272,7 +273,7 @@ def test_both_are_equal(dfa: ByteDFA, vocabulary: TokenVocabulary, allowance: in
     check_equal(Case(dfa, vocabulary).trimmed, vocabulary, allowance)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(2))
 @given(dfa=dfas(alphabet=b"abc -1", max_states=5), allowance=st.integers(0, 20_000))
 def test_both_are_equal_on_the_real_vocabulary(dfa: ByteDFA, allowance: int) -> None:
     check_equal(TrimmedDFA(dfa, None), real_vocabulary(), allowance)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
@@ -258,7 +258,6 @@ def finish(grammar: Grammar, vocabulary: TokenVocabulary) -> None:
 
 class TestMaskAfter:
     @given(dfas(), st.sampled_from([BYTES, ODD, ODD_WITHOUT_EOS]))
-    @settings(max_examples=60, deadline=None)
     def test_it_is_the_next_mask_where_a_token_is_sampled(
         self, dfa: ByteDFA, vocabulary: TokenVocabulary
     ) -> None:
@@ -381,7 +380,6 @@ def stored(compiled: FsmGrammar) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     return facts, copies
 
 
-@settings(max_examples=50)
 @given(dfas(max_states=8), st.booleans(), st.sampled_from([ODD, ODD_WITHOUT_EOS, BYTES]))
 def test_what_comes_back_is_the_same(
     dfa: ByteDFA, ahead: bool, vocabulary: TokenVocabulary

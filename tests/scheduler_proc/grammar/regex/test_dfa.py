@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.grammar.base import GrammarError
@@ -38,7 +38,6 @@ def assert_equal(first: ByteDFA, second: ByteDFA) -> None:
     np.testing.assert_array_equal(first.accepting, second.accepting)
 
 
-@settings(max_examples=150)
 @given(_WORDS, st.sampled_from(["", "a", "aba", "é\n"]), st.sampled_from([b"", b"b", b"\xa9"]))
 def test_choices_equal_their_alternation(words: list[str], after: str, absent: bytes) -> None:
     pattern = "|".join("".join(f"\\x{ord(c):02x}" for c in word) for word in words)
@@ -53,7 +52,6 @@ def test_choices_equal_their_alternation(words: list[str], after: str, absent: b
     check_shape(dfa)
 
 
-@settings(max_examples=100)
 @given(_WORDS, st.lists(st.text("abé\n", max_size=5)))
 def test_choices_are_the_language(words: list[str], others: list[str]) -> None:
     dfa = compile_choices(words)
@@ -90,14 +88,12 @@ def test_minimisation_of_cyclic_automata() -> None:
         assert_equal(dfa, compile_regex(f"((a{{{period}}})*b)*"))
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=6))
 def test_minimality_of_counters(bounds: list[tuple[int, int]]) -> None:
     parts = (f"[ab]{{{low},{low + more}}}{'ab'[more % 2]}*" for low, more in bounds)
     check_shape(compile_regex("|".join(parts)))
 
 
-@settings(max_examples=100)
 @given(
     st.text("abé", min_size=1, max_size=5),
     st.lists(st.text("abé", max_size=12), max_size=8),

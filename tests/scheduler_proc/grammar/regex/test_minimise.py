@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.regex.dfa import finish
 from scheduler_proc.grammar.regex.subset import StateGraph
+from tests.running.profiles import examples
 from tests.scheduler_proc.grammar.regex.cases import (
     equivalence_classes,
     reachable,
@@ -63,16 +64,9 @@ def check(graph: StateGraph, max_length: int) -> None:
     assert steps_to_accept(dfa).max() < np.inf
 
 
-@settings(max_examples=200)
-@given(graphs(max_states=9))
-def test_any_graph_becomes_minimal(graph: StateGraph) -> None:
-    check(graph, max_length=4)
-
-
-@pytest.mark.slow
-@settings(max_examples=2_000)
+@settings(max_examples=examples(40))
 @given(graphs(max_states=14))
-def test_many_graphs_become_minimal(graph: StateGraph) -> None:
+def test_any_graph_becomes_minimal(graph: StateGraph) -> None:
     check(graph, max_length=5)
 
 

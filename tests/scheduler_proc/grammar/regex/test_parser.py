@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_proc.grammar.regex import PatternError, parse
+from tests.running.profiles import examples
 
 REFUSED = [
     ("ab(?=c)", "look-ahead is not supported", 2),
@@ -101,14 +102,7 @@ def check_verdict(pattern: str) -> None:
         assert is_valid(pattern)
 
 
-@settings(max_examples=1000)
-@given(st.lists(st.sampled_from(_PIECES), max_size=10).map("".join))
-def test_verdicts_are_those_of_re(pattern: str) -> None:
-    check_verdict(pattern)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000)
+@settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(_PIECES), max_size=14).map("".join))
-def test_many_verdicts_are_those_of_re(pattern: str) -> None:
+def test_verdicts_are_those_of_re(pattern: str) -> None:
     check_verdict(pattern)

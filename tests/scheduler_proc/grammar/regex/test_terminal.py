@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.grammar.base import GrammarError
@@ -90,7 +90,6 @@ def test_errors() -> None:
         substring_dfa("\ud800", 60)
 
 
-@settings(deadline=None)
 @given(st.text("abé世", max_size=12), st.lists(st.text("abé世", max_size=4), max_size=20))
 def test_parts_of_texts(text: str, samples: list[str]) -> None:
     dfa = substring_dfa(text, 1000)

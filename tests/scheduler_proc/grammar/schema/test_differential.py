@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.schemas import OrderSearch, RefusedError, compile_ours
+from tests.running.profiles import examples
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -80,13 +81,7 @@ def check(schema: Any, other: Any, values: list[Any]) -> None:
 INPUTS = (objects_and_arrays(SCHEMAS), SCHEMAS, st.lists(INSTANCES, min_size=6, max_size=12))
 
 
+@settings(max_examples=examples(60))
 @given(*INPUTS)
 def test_verdicts_are_those_of_a_validator(schema: Any, other: Any, values: list[Any]) -> None:
-    check(schema, other, values)
-
-
-@pytest.mark.slow
-@settings(max_examples=3000)
-@given(*INPUTS)
-def test_many_verdicts(schema: Any, other: Any, values: list[Any]) -> None:
     check(schema, other, values)

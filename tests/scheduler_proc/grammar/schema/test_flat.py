@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_proc.grammar.schema import prepare
+from tests.running.profiles import examples
 from tests.scheduler_proc.grammar.byte_matcher import ByteMatcher
 
 Schema = dict[str, Any]
@@ -98,18 +99,9 @@ def changes(text: str, rng: random.Random) -> list[str]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 @given(schemas, st.sampled_from(["compact", "free"]), st.integers(0, 1000))
 def test_the_regex_has_the_language_of_the_grammar(
-    schema: Schema, whitespace: str, seed: int
-) -> None:
-    check_same_language(schema, whitespace, seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=2000)
-@given(schemas, st.sampled_from(["compact", "free"]), st.integers(0, 1000))
-def test_the_regex_has_the_language_of_the_grammar_at_length(
     schema: Schema, whitespace: str, seed: int
 ) -> None:
     check_same_language(schema, whitespace, seed)

@@ -12,10 +12,11 @@ import pytest
 
 from bench.schemas import OrderSearch, compile_ours
 from scheduler_proc.grammar.schema import prepare
+from tests.running.profiles import examples
 
 jsonschema = pytest.importorskip("jsonschema")
 
-SEED, SCHEMAS, INSTANCES = 16, 207, 24
+SEED, SCHEMAS, INSTANCES = 16, 9 * examples(4), 24
 WORDS = ["a", "b", "ab", "ba", "abc", "x-1", "x-ab", "id", "name", "zeta", "y", "q", "r1", "r2"]
 SCALARS: list[Any] = [None, True, False, 0, 1, 2, 3, 7, -1, 1.5, -2.25, 10.5, *WORDS]
 PATTERNS = ["^a", "b$", "^x-", "a.*b", "^[a-z]+$", "[0-9]", "^.{2,3}$"]

@@ -3,17 +3,23 @@
 import importlib
 import io
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image
 
 from srt.files.model_files import resolve_model
 from srt.wire.media import MediaRef
 from tests.checkpoints_vision import FAMILIES, make_vision_checkpoint
+from tests.running.late import late
 from tokenizer_proc.media.base import Processed
 from tokenizer_proc.media.load import load_processor
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
 
 VIDEO_FAMILIES = ("llava_onevision", "qwen2_5_vl", "qwen3_vl", "smolvlm")
 _OF_OTHERS = {"image_processor_type", "video_sampling"}  # settings
@@ -35,7 +41,7 @@ class Shown(NamedTuple):
 
     kind: str
     processed: list[Processed]
-    inputs: dict[str, torch.Tensor]  # of transformers' model
+    inputs: "dict[str, torch.Tensor]"  # of transformers' model
 
 
 class Showing:
@@ -88,7 +94,7 @@ class Showing:
             inputs["second_per_grid_ts"] = torch.tensor([processed[0].item.time_step / speed])
         return Shown("video", processed, inputs)
 
-    def features(self, shown: Shown) -> torch.Tensor:
+    def features(self, shown: Shown) -> "torch.Tensor":
         """The embeddings that transformers' model makes of a medium, [n, width]."""
         inputs = {k: v for k, v in shown.inputs.items() if k != "second_per_grid_ts"}
         kind = "image" if self.family == "smolvlm" else shown.kind
@@ -102,7 +108,7 @@ class Showing:
         return Image.fromarray(self.rng.integers(0, 255, (height, width, 3), np.uint8))
 
 
-def patches(frames: torch.Tensor, side: int) -> torch.Tensor:
+def patches(frames: "torch.Tensor", side: int) -> "torch.Tensor":
     """As Qwen's towers take frames [n, 3, height, width]: two frames and squares of two by two
     patches at a time."""
     _, _, height, width = frames.shape

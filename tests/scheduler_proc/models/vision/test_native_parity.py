@@ -19,6 +19,8 @@ from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.vision.test_parity import SLOTS, Prompt, Seeing
 from tests.scheduler_proc.ragged import Row, make_batch
 
+pytestmark = pytest.mark.full
+
 LEFT_TO_TORCH = {
     "gemma3": "attention to later tokens of the same picture",
     "qwen2_5_vl": "positions of three parts for pictures",

@@ -3,24 +3,34 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from scheduler_proc.batch import ForwardBatch
 from scheduler_proc.executor import ExecutorOptions, make_executor
-from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.media.layout import media_arrays
 from scheduler_proc.media.spans import NO_SPANS, Spans, spans_of
 from srt.files.model_files import resolve_model
 from srt.wire.errors import ConfigError
 from srt.wire.media import MediaSpan
 from tests.checkpoints_vision import FAMILIES, make_vision_checkpoint
+from tests.running.late import late
+from tests.running.some import some
 from tests.scheduler_proc.models.vision.showing import VIDEO_FAMILIES, Showing, Shown, together
 from tests.scheduler_proc.ragged import Row, make_batch
+
+if TYPE_CHECKING:
+    import safetensors.torch as safetensors_torch
+    import torch
+
+    from scheduler_proc.executor import torch_executor
+else:
+    safetensors_torch = late("safetensors.torch")
+    torch = late("torch")
+    torch_executor = late("scheduler_proc.executor.torch_executor")
+
 
 POOL = 512
 TYPES = {"image": 1, "video": 2}
@@ -37,8 +47,9 @@ class Prompt(NamedTuple):
 class Seeing(Showing):
     """The same in an executor."""
 
-    def __init__(self, family: str, path: Path, make: Callable[..., Any] = TorchExecutor) -> None:
+    def __init__(self, family: str, path: Path, make: Callable[..., Any] | None = None) -> None:
         super().__init__(family, path)
+        make = make or torch_executor.TorchExecutor
         self.executor = make(resolve_model(str(path)), max_total_tokens=POOL)
 
     def prompt(self, *parts: int | tuple[int, ...]) -> Prompt:
@@ -59,7 +70,7 @@ class Seeing(Showing):
                 ids += [self.placeholder(shown.kind)] * item.length + [7]
         return Prompt(np.array(ids, np.int32), media, collected)
 
-    def theirs(self, prompt: Prompt) -> torch.Tensor:
+    def theirs(self, prompt: Prompt) -> "torch.Tensor":
         ids = torch.from_numpy(prompt.ids).long()[None]
         types = torch.zeros_like(ids)
         for span in prompt.media:
@@ -90,7 +101,7 @@ class Seeing(Showing):
         batch.embeds, batch.grid_positions, batch.visible_until = media
         return batch
 
-    def ours(self, *rows: tuple[Prompt, int, int, np.ndarray]) -> torch.Tensor:
+    def ours(self, *rows: tuple[Prompt, int, int, np.ndarray]) -> "torch.Tensor":
         with torch.inference_mode():
             hidden = self.executor.forward(self.batch(*rows))
             found: torch.Tensor = self.executor.model.logits(hidden)
@@ -100,13 +111,13 @@ class Seeing(Showing):
 SLOTS = np.random.default_rng(2).permutation(POOL).astype(np.int32)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES, "llava_next"))
 def test_pictures(family: str, tmp_path: Path) -> None:
     """Two between texts."""
     check(Seeing(family, tmp_path), 3, (70, 60), 4, (60, 110), 5)
 
 
-@pytest.mark.parametrize("family", VIDEO_FAMILIES)
+@pytest.mark.parametrize("family", some(VIDEO_FAMILIES, "qwen2_5_vl"))
 def test_videos(family: str, tmp_path: Path) -> None:
     """One beside a picture."""
     check(Seeing(family, tmp_path), 3, (5, 60, 70), 4, (70, 60), 5)
@@ -134,20 +145,22 @@ def check(seeing: Seeing, *parts: int | tuple[int, ...]) -> None:
     torch.testing.assert_close(again, theirs[-2:], atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES))
 def test_names_of_tensors_of_other_generations(family: str, tmp_path: Path) -> None:
     """save_pretrained writes the names that files of the hubs have; these are the model's own."""
     first = Seeing(family, tmp_path)
     file = tmp_path / "model.safetensors"
-    before = load_file(file)
+    before = safetensors_torch.load_file(file)
     tensors = {name: t.clone() for name, t in first.model.state_dict().items()}
     if "lm_head.weight" not in before and "language_model.lm_head.weight" not in before:
         del tensors["lm_head.weight"]
-    save_file(tensors, file, {"format": "pt"})
+    safetensors_torch.save_file(tensors, file, {"format": "pt"})
     prompt = first.prompt(3, (70, 60), 4)
     second = Seeing(family, tmp_path / "second")
     (tmp_path / "second" / "model.safetensors").write_bytes(file.read_bytes())
-    second.executor = TorchExecutor(resolve_model(str(tmp_path / "second")), max_total_tokens=POOL)
+    second.executor = torch_executor.TorchExecutor(
+        resolve_model(str(tmp_path / "second")), max_total_tokens=POOL
+    )
     other = second.prompt(3, (70, 60), 4)
     assert np.array_equal(prompt.ids, other.ids)
     row = (0, len(prompt.ids), SLOTS)
@@ -161,18 +174,22 @@ def test_transformers_has_no_text_of_models_that_see(tmp_path: Path) -> None:
         make_executor("torch", resolve_model(str(tmp_path)), options)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES, "qwen3_vl"))
 def test_text_alone(family: str, tmp_path: Path) -> None:
     """Without the tower, whose tensors may be missing."""
     model = make_vision_checkpoint(family, tmp_path)
     file = tmp_path / "model.safetensors"
     others = ("vision", "visual", "projector", "connector", "image_newline")
-    tensors = {k: t for k, t in load_file(file).items() if not any(o in k for o in others)}
-    save_file(tensors, file, {"format": "pt"})
+    tensors = {
+        k: t
+        for k, t in safetensors_torch.load_file(file).items()
+        if not any(o in k for o in others)
+    }
+    safetensors_torch.save_file(tensors, file, {"format": "pt"})
     options = ExecutorOptions(max_total_tokens=64, sees=False)
     ids = np.arange(3, 17, dtype=np.int32)
     executor = make_executor("torch", resolve_model(str(tmp_path)), options)
-    assert isinstance(executor, TorchExecutor) and executor.media_facts is None
+    assert isinstance(executor, torch_executor.TorchExecutor) and executor.media_facts is None
     batch = make_batch([Row(ids, np.arange(len(ids), dtype=np.int32))])
     with torch.inference_mode():
         ours = executor.model.logits(executor.forward(batch))

@@ -2,14 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import transformers
 
 from scheduler_proc.models.json_config import config_from_json
 from srt.files.context import hf_context_len
 from srt.files.text_config import DEFAULTS, text_config
+from tests.running.late import late
+
+if TYPE_CHECKING:
+    import transformers
+else:
+    transformers = late("transformers")
+
 
 LLAVA = {  # most of the text's keys are defaults
     "architectures": ["LlavaForConditionalGeneration"],

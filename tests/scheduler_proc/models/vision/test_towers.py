@@ -17,6 +17,8 @@ from srt.wire.errors import ConfigError
 from tests.checkpoints_vision import FAMILIES, make_vision_checkpoint
 from tests.scheduler_proc.models.vision.showing import VIDEO_FAMILIES, Showing, Shown, patches
 
+pytestmark = pytest.mark.full
+
 CPU = torch.device("cpu")
 
 
