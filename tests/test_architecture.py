@@ -7,7 +7,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -166,6 +166,12 @@ def sources(*folders: str) -> list[Path]:
     return [path.relative_to(ROOT) for path in files]
 
 
+@lru_cache(maxsize=1)
+def walk(tree: ast.AST) -> list[ast.AST]:
+    """All nodes. The rules look at the same tree one after the other."""
+    return list(ast.walk(tree))
+
+
 class Facts(NamedTuple):
     """What the rules look at in a file; all files' trees together are a million nodes."""
 
@@ -191,7 +197,7 @@ def facts(path: Path) -> Facts:
 
 def imports(tree: ast.AST) -> Iterator[str]:
     """The full names of all modules that a file imports, at its top or anywhere in it."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -222,7 +228,7 @@ def _is_allowed(path: Path, module: str) -> bool:
 def unsafe_calls(tree: ast.AST) -> list[str]:
     """Uses of pickle that need no import of it."""
     found = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Attribute):
             is_torch_load = node.attr == "load" and ast.unparse(node.value) == "torch"
             if node.attr in UNSAFE_NAMES or is_torch_load:
@@ -234,7 +240,7 @@ def long_functions(tree: ast.AST) -> list[str]:
     """Functions above the limit."""
     return [
         node.name
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
     ]

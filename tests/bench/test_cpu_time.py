@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from bench.cpu_time import added, cpu_seconds, descendants, module_of
 
 # The main thread works for 0.1 s, another for 0.3 s; both stay alive.
@@ -59,6 +61,7 @@ def test_the_models_threads_are_left_out() -> None:
         assert 0.1 <= cpu_seconds(os.getpid(), engine_module="busy")["busy"] <= everything - 0.3
 
 
+@pytest.mark.full
 def test_what_ends_meanwhile_is_left_out() -> None:
     """Threads and processes start and end while they are counted."""
     stop = threading.Event()

@@ -323,6 +323,7 @@ def test_caches(tmp_path: Path) -> None:
     assert caches(tmp_path / "none") == []
 
 
+@pytest.mark.full
 def test_the_machine_table(native: Library, at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """On small matrices, and without setting levels for torch's libraries."""
     monkeypatch.setattr(kernel_peaks, "_LEVELS", {})

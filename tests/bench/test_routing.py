@@ -51,6 +51,7 @@ def test_a_late_router_still_ends_all_requests() -> None:
     assert outcome.busiest < 3.0 and outcome.cached > 0
 
 
+@pytest.mark.full
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--workloads", "groups", "--scale", "0.5", "--replicas", "2", "3", "--delay", "0.5"]
     assert main(options) == 0

@@ -10,6 +10,7 @@ from srt.benchmark.report import percentile
 GPU, WHOLE, SLICED = MACHINES
 
 
+@pytest.mark.full
 def test_on_a_gpu_texts_hardly_notice_pictures() -> None:
     found = Simulation(GPU).run(pictures=32)
     assert len(found.ttft) == 32 and found.p99_ratio <= 1.2 + 1e-9

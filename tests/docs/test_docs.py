@@ -62,12 +62,17 @@ def where(block: Block) -> str:
     return block.where
 
 
-def in_profiles(blocks: list[Block]) -> list[Any]:
-    """The blocks as parameters; all are run in full."""
-    return [
-        pytest.param(block, marks=() if block.document.name in FIRST else pytest.mark.full)
-        for block in blocks
-    ]
+def in_full(blocks: list[Block], is_late: Callable[[Block], bool]) -> list[Any]:
+    """The blocks as parameters; those that are late only in full."""
+    return [pytest.param(b, marks=pytest.mark.full if is_late(b) else ()) for b in blocks]
+
+
+def is_not_first(block: Block) -> bool:
+    return block.document.name not in FIRST
+
+
+def brings_torch(block: Block) -> bool:
+    return "bench.gpu_report" in block.code
 
 
 def at_server(code: str, server: Server) -> str:
@@ -129,7 +134,7 @@ def preloaded() -> Iterator[Preloaded]:
         process.kill()
 
 
-@pytest.mark.parametrize("block", in_profiles(PYTHON), ids=where)
+@pytest.mark.parametrize("block", in_full(PYTHON, is_not_first), ids=where)
 def test_python_blocks_run(
     block: Block, server: Server, preloaded: Preloaded, tmp_path: Path
 ) -> None:
@@ -154,7 +159,7 @@ def write_trace(path: Path) -> None:
     driver.close()
 
 
-@pytest.mark.parametrize("block", in_profiles(CURL), ids=where)
+@pytest.mark.parametrize("block", in_full(CURL, is_not_first), ids=where)
 def test_curl_blocks_run(block: Block, server: Server, tmp_path: Path) -> None:
     """An HTTP error fails the command."""
     if shutil.which("curl") is None:
@@ -165,7 +170,7 @@ def test_curl_blocks_run(block: Block, server: Server, tmp_path: Path) -> None:
     check_output(block, run(["sh", "-c", script], tmp_path, CURL_HOME=str(tmp_path)))
 
 
-@pytest.mark.parametrize("block", COMMANDS, ids=where)
+@pytest.mark.parametrize("block", in_full(COMMANDS, brings_torch), ids=where)
 def test_commands_are_real(block: Block) -> None:
     commands = commands_of(block.code)
     assert commands, f"{block.where} is empty"

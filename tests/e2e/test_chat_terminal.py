@@ -111,6 +111,7 @@ def test_an_answer_is_interrupted_and_tried_again(
     server.wait_idle()
 
 
+@pytest.mark.full
 def test_a_paste_of_ten_thousand_lines(start: Start, server: Server, tmp_path: Path) -> None:
     lines = "".join(f"/line {i}\n" for i in range(10_000))
     terminal = start("--url", server.url)

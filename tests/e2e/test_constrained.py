@@ -150,6 +150,7 @@ def test_outputs_are_json_of_their_schema(lab: Lab) -> None:
                 assert 0 <= person["age"] <= 150 and set(person["tags"]) <= {"red", "blue"}
 
 
+@pytest.mark.full
 def test_a_lead_in_is_free_and_what_follows_is_not(lab: Lab) -> None:
     constraint = Constraint("regex", r"\d{3}-\d{3}", after="\n")
     texts = [text for text in lab.outputs([constraint] * 20, 5) if text is not None]

@@ -103,6 +103,7 @@ def test_an_agent_with_tools(backend: Any) -> None:
     assert "7 floors" in tool_agent.search("lighthouse")
 
 
+@pytest.mark.full
 def test_a_tree_of_thought(backend: Any) -> None:
     found = tree_of_thought.main(backend, width=2)
     plans = [leaf["plan"] for leaf in found["leaves"]]
@@ -113,11 +114,13 @@ def test_a_tree_of_thought(backend: Any) -> None:
     assert all(leaf["cached_tokens"] > 0 for leaf in found["leaves"])
 
 
+@pytest.mark.full
 def test_a_skeleton_is_expanded(backend: Any) -> None:
     parts = skeleton_of_thought.main(backend)
     assert len(parts) == 3 and all(part["point"] and part["text"] for part in parts)
 
 
+@pytest.mark.full
 def test_the_majority_wins(backend: Any) -> None:
     found = self_consistency.main(backend, chains=4)
     assert len(found["answers"]) == len(found["reasoning"]) == 4
@@ -147,17 +150,20 @@ def test_a_map_reduce_on_the_server(backend: Any) -> None:
     assert len(found["parts"]) == 3 and found["summary"] is not None
 
 
+@pytest.mark.full
 def test_agents_write_code_in_rounds(backend: Any) -> None:
     found = multi_agent_coding.main(backend)
     assert set(found["files"]) == set(multi_agent_coding.FILES) and all(found["files"].values())
 
 
+@pytest.mark.full
 def test_tips_are_expanded_in_parallel(backend: Any) -> None:
     found = parallel_tips.main(backend)
     assert found["text"].count("Tip ") == 2 and found["text"].endswith(found["summary"])
     assert len(found["cached_tokens"]) == 2 and max(found["cached_tokens"]) > 10
 
 
+@pytest.mark.full
 def test_a_chat_streams(backend: Any) -> None:
     """In pieces. On a busy machine many tokens may come at once, as do those guessed from an answer
     given before: each trial asks something else."""

@@ -53,6 +53,7 @@ def continuation(model: Any, tokenizer: Any, prompt: str) -> str:
     return text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "options"),
     [

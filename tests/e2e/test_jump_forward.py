@@ -38,6 +38,7 @@ def test_forward_passes_are_saved(engine: Engine, pattern: str, share: float) ->
     assert passes["canonical"] <= share * passes["off"]
 
 
+@pytest.mark.full
 def test_a_streamed_text_only_grows(engine: Engine) -> None:
     sampling = {"regex": CHARACTER, "max_new_tokens": 400, "temperature": 0.8, "seed": 3}
     outputs = list(engine.stream(PROMPT, sampling))
@@ -79,6 +80,7 @@ def test_stop_strings_and_limits_hold_inside_jumps(engine: Engine) -> None:
         assert whole.text.startswith(cut.text)
 
 
+@pytest.mark.full
 def test_outputs_do_not_depend_on_what_runs_beside_them(engine: Engine) -> None:
     sampling = {"regex": CHARACTER, "max_new_tokens": 400, "temperature": 0.9, "seed": 5}
     alone = engine.generate(PROMPT, sampling).text

@@ -331,6 +331,7 @@ def three_steps(s: Any) -> None:
         s += f"{step}, " + sgl.gen(step, max_tokens=12, stop=".") + ". "
 
 
+@pytest.mark.full
 def test_a_beam_computes_little_again(server: Server, backend: Counting) -> None:
     loop.call(backend.flush_cache())
     backend.reset()

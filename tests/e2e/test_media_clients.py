@@ -51,6 +51,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield running
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", [pytest.param("ring", marks=pytest.mark.full), "url"])
 async def test_the_client(server: Server, way: str) -> None:
     asked: dict[str, Any] = {"sampling": GREEDY}

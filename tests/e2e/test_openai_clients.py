@@ -466,6 +466,7 @@ async def test_litellm_chat(litellm: Any, through: dict[str, Any], oai: openai.A
     assert (await litellm.acompletion(**asked, **bias, **through)).choices[0].finish_reason
 
 
+@pytest.mark.full
 @KEEPS_CONNECTIONS
 async def test_litellm_tools_and_schemas(litellm: Any, through: dict[str, Any]) -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": [1, 2]}}}

@@ -135,6 +135,7 @@ def test_a_run_that_was_ended_anywhere_goes_on(
     )
 
 
+@pytest.mark.full
 def test_a_killed_process_resumes_from_its_file(tmp_path: Path) -> None:
     """A child ends itself at its n-th call; the next one finishes what it began."""
     path, effects = tmp_path / "run.jsonl", tmp_path / "effects"
@@ -443,6 +444,7 @@ def test_a_batch_inside_a_run_has_its_rows() -> None:
 # ---- hashes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_hashes_are_the_same_in_every_process() -> None:
     code = (
         "from lang.logs.entries import arguments_of, request_of, request_of_effect\n"

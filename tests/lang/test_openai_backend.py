@@ -110,6 +110,7 @@ async def test_a_chat(chat_model: OpenAI) -> None:
     assert answer.text and answer.completion_tokens == 6 and answer.finish == "length"
 
 
+@pytest.mark.full
 async def test_streams_end_like_whole_answers(text_model: OpenAI, chat_model: OpenAI) -> None:
     # What has come when a busy reader looks is one part: so many do not come at once.
     long = msgspec.structs.replace(GREEDY, max_tokens=160, ignore_eos=True)

@@ -99,6 +99,7 @@ def test_wrong_arguments_of_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2/2" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_runs_inside_of_runs_never_wait_for_their_own_threads() -> None:
     """As many programs as the pool has threads, and each waits for inner programs."""
     backend = FakeBackend()

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.running import profiles
+
 # Those that take longest, the longest first: what is begun last should be short. A group is named
 # like the fixture that its tests share, or like a file if they share none.
 LONGEST = ("server", "torch", "sacrificial", "engine", "keyed")
@@ -24,6 +26,7 @@ _WANTS_TORCH = re.compile(
     r"|^ *from tests\.(checkpoints_vision|e2e\.reference|scheduler_proc\.kernels\.sampler"
     r"|scheduler_proc\.models\.(checkpoints|families)"
     r"|tokenizer_proc\.media\.(checkpoints|test_families)) import\b"
+    r"|(find_spec|importorskip)\(\"xgrammar\""  # which imports torch
     r"|\blate\(\"(torch|transformers|scheduler_proc)\b",
     re.MULTILINE,
 )
@@ -121,7 +124,8 @@ class Groups:
         """A test of another group that loads torch would load it in a second process."""
         before = "torch" in sys.modules
         result = yield
-        if self._file is not None and not before and "torch" in sys.modules:
+        is_short = self._file is not None and profiles.chosen() == profiles.PROFILES["short"]
+        if is_short and not before and "torch" in sys.modules:
             group = self._groups[item.nodeid]
             assert group == "torch", (
                 f"it loads torch, in the group {group} (tests/running/groups.py)"

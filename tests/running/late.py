@@ -16,21 +16,23 @@ from typing import Any
 
 
 class Late:
-    """Stands for a module, and imports it at the first look at one of its public attributes: pytest
-    looks at private ones of everything that a test module has."""
+    """Stands for a module, and imports it at the first look at one of its attributes; not at those
+    that pytest looks for in everything that a test module has."""
 
     def __init__(self, name: str) -> None:
-        self.__dict__["_name"] = name
+        self.__dict__["__name__"] = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):
+        if attribute.startswith("__") or attribute == "_mock_name":
             raise AttributeError(attribute)
-        value = getattr(importlib.import_module(self._name), attribute)
+        value = getattr(importlib.import_module(self.__name__), attribute)
         self.__dict__[attribute] = value
         return value
 
     def __setattr__(self, attribute: str, value: object) -> None:
-        raise AttributeError(f"set {attribute} in {self._name} itself: nobody else sees this one")
+        raise AttributeError(
+            f"set {attribute} in {self.__name__} itself: nobody else sees this one"
+        )
 
 
 def late(name: str) -> Any:

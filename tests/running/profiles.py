@@ -15,6 +15,7 @@ other cases in each run, so they belong to all profiles but `ui`.
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,6 +98,21 @@ def seeds(count: int) -> list[Any]:
 def examples(count: int) -> int:
     """How many cases hypothesis draws where the short profile has `count`."""
     return count * chosen().end
+
+
+def some(values: Iterable[Any], *short: Any) -> list[Any]:
+    """All `values`; without those in `short`, or the first one if it names none, the full profile
+    is the only one that has them. A plain tuple stands for several arguments."""
+    values = list(values)
+    short = short or tuple(values[:1])
+    missing = [value for value in short if value not in values]
+    assert not missing, f"not among the values: {missing}"
+    return [_param(value, value in short) for value in values]
+
+
+def _param(value: Any, is_short: bool) -> Any:
+    marks = () if is_short else (pytest.mark.full,)
+    return pytest.param(*(value if type(value) is tuple else (value,)), marks=marks)
 
 
 def mark_drawing_tests(items: list[pytest.Item]) -> None:

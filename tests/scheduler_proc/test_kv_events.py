@@ -232,6 +232,7 @@ async def test_a_subscriber_rebuilds_the_index_over_gaps(
     assert (subscriber.replays > 0, subscriber.ranks) == (True, {0})
 
 
+@pytest.mark.full
 async def test_a_slow_subscriber_loses_batches_and_asks_for_them(
     publisher: Publish,
     peers: Peers,

@@ -118,6 +118,7 @@ async def test_malformed_requests_are_ignored(served: Served, peers: Peers) -> N
     assert served.dropped.count == len(bad)
 
 
+@pytest.mark.full
 async def test_others_are_answered_while_one_does_not_read(served: Served, peers: Peers) -> None:
     """And that one misses nothing when it reads at last."""
     served.start()

@@ -141,6 +141,7 @@ def overload(max_wait_s: float) -> tuple[Driver, dict[str, float], dict[str, flo
     return driver, arrived, admitted
 
 
+@pytest.mark.full
 def test_wait_is_bounded_under_a_stream_of_better_matches() -> None:
     """The documented bound: nobody is overtaken by a req that came more than max_wait_s later, so
     the wait is max_wait_s plus the time to serve what had come by then. Without the bound, cold

@@ -104,6 +104,7 @@ def test_the_wait_is_bounded_at_ten_times_the_load(shape: Shape) -> None:
     assert course.waits[int(0.95 * len(course.waits))] < 25.0
 
 
+@pytest.mark.full
 def test_short_requests_hold_the_bound_and_cost_the_others_nothing() -> None:
     course = simulate(SHAPES["short"], load=10.0, limit_s=10.0, seconds=40.0, warm_s=10.0)
     best = simulate(SHAPES["short"], load=10.0, limit_s=0.0, seconds=40.0, warm_s=10.0)

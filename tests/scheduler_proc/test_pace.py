@@ -154,6 +154,7 @@ def test_the_places_that_memory_left_are_forgotten_with_the_queue() -> None:
     assert driver.core.places == 64
 
 
+@pytest.mark.full
 def test_no_request_has_had_more_outputs_than_the_longest() -> None:
     """Even if all began together, longer ago than is remembered, and none has ended."""
     driver = Driver(max_total_tokens=40_000, check=False)

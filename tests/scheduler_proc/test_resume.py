@@ -21,7 +21,7 @@ from srt.wire.errors import UNAVAILABLE
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import Abort, Reported, TokenizedReq
 from srt.wire.sampling import SamplingParams
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.byte_language import retokeniser
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor

@@ -31,6 +31,7 @@ def test_the_first_layers_are_a_model() -> None:
     assert np.array_equal(part.raw("model.norm.weight").data, whole.raw("model.norm.weight").data)
 
 
+@pytest.mark.full
 def test_all_layers_compute_what_the_model_does() -> None:
     results = []
     for layers in (None, 30, 29):

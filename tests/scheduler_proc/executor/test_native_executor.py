@@ -16,7 +16,7 @@ from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import levels, load_or_skip
 from tests.scheduler_proc.models.checkpoints import (
     LLAMA3_ROPE,

@@ -16,7 +16,7 @@ from scheduler_proc.kernels.library import pointer
 from srt.files.model_files import ModelFiles
 from srt.wire.media import MediaItem, MediaSpan
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.executor.test_native_executor import (
     POOL,
     SIZES,

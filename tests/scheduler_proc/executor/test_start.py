@@ -196,6 +196,7 @@ def test_too_little_memory_ends_the_start(small: ModelFiles) -> None:
         torch_executor.TorchExecutor(small, max_total_tokens=0, memory=memory)
 
 
+@pytest.mark.full
 def test_a_pool_of_eight_bits_has_room_for_four_times_the_tokens(tmp_path: Path) -> None:
     files = save_directory(random_llama(), tmp_path)
     sizes = []

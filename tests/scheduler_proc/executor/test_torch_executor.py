@@ -15,7 +15,7 @@ from srt.sizing import OTHERS
 from srt.wire.errors import ConfigError
 from srt.wire.sampling import SamplingParams
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.models.checkpoints import (
     LLAMA3_ROPE,
@@ -130,6 +130,7 @@ def test_prompt_logprobs_in_chunks(small: tuple[ModelFiles, Any], chunk: int) ->
     np.testing.assert_allclose(suffix, logprobs[70:], atol=1e-4)
 
 
+@pytest.mark.full
 def test_prompt_logprobs_over_several_head_chunks(small: tuple[ModelFiles, Any]) -> None:
     files, _ = small
     executor = load(files)
@@ -171,6 +172,7 @@ def test_details_are_of_the_unmodified_distribution(small: tuple[ModelFiles, Any
     np.testing.assert_allclose(result.logprobs[0], rows[0][9], atol=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lag", some([0, 1], 1))
 def test_penalised_outputs_are_those_of_transformers(
     small: tuple[ModelFiles, Any], lag: int

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from scheduler_proc.executor.native_executor import NativeExecutor
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import levels, load_or_skip
 from tests.scheduler_proc.kernels.sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.attention import Piece, Sequences, Shape, random_sequences
 from tests.scheduler_proc.kernels.ops import Ops, levels, opened
 

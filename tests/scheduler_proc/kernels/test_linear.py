@@ -15,7 +15,7 @@ import pytest
 
 from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Format, Source
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import (
     FLOATS,
     OWN_FORMATS,

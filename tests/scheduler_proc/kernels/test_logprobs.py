@@ -12,7 +12,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.files.model_files import ModelFiles
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import levels, load_or_skip
 from tests.scheduler_proc.kernels.sampler import Sampler, make_case, sampler_of
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory

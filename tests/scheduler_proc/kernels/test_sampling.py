@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import levels
 from tests.scheduler_proc.kernels.sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.ragged import int32

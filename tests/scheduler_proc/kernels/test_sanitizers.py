@@ -68,6 +68,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return program
 
 
+@pytest.mark.full
 @needs_compiler
 @pytest.mark.timeout(1800)  # the compiler is several times slower beside other work
 def test_every_thread_count_computes_the_same_without_allocating(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.checkpoints import save_directory
 from tests.scheduler_proc.models.families import FAMILIES, ON_NATIVE, random_family

@@ -16,7 +16,7 @@ from scheduler_proc.models.config import DecoderConfig, LinearRope, Rope
 from srt.files.gguf import BLOCK_TYPES
 from srt.wire.errors import ConfigError
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.checkpoints import save_directory
 from tests.scheduler_proc.models.families import FAMILIES, ON_NATIVE, YARN, random_family

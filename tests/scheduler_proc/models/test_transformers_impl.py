@@ -14,7 +14,7 @@ from scheduler_proc.executor import ExecutorOptions, make_executor
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory, write_gguf
 from tests.scheduler_proc.models.transformers_families import (

@@ -112,6 +112,7 @@ def test_too_many_ways_are_given_up() -> None:
     assert of_lark(source, "x" * 200 + "!") is None
 
 
+@pytest.mark.full
 def test_many_rules_in_one_place_are_found() -> None:
     """Only the rules that may begin or end are tried."""
     names = [f"r{i}" for i in range(MAX_CAPTURES)]

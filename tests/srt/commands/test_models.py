@@ -98,6 +98,7 @@ def test_one_that_does_not_fit(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "does not fit: 0.25 GiB of memory are available" in listed("smollm2")[0]
 
 
+@pytest.mark.full
 def test_its_speed(cache: Path) -> None:
     """That it is right is shown by bench.model_speed."""
     row = msgspec.json.decode(listed("smollm2", "--json")[0], type=list[models.Row])[0]

@@ -18,7 +18,7 @@ from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from tests.model_files import write_json
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.spm_files import (
     CORPUS,
     learned_pieces,

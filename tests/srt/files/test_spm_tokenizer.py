@@ -18,7 +18,7 @@ from srt.files.tokenizer import PlainTokenizer, Tokenizer, load_plain_tokenizer,
 from srt.files.vocab import Vocab, load_vocab
 from srt.wire.errors import ConfigError
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.spm_files import (
     BYTES,
     CORPUS,

@@ -20,7 +20,7 @@ from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.wire.errors import ConfigError
 from tests.model_files import write_json
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.srt.files.test_bpe_kinds import LLAMA3, TEXT, trained, write_bpe
 
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"

@@ -96,6 +96,7 @@ def test_what_the_library_has_brought_is_taken(hub: Hub) -> None:
     assert hub.asked == ["GET /api/models/org/sharded"]
 
 
+@pytest.mark.full
 def test_shards_and_a_split_file(hub: Hub) -> None:
     folder = fetch(HubName("org/sharded"))
     assert (folder / SHARDS[1]).read_bytes() == LARGE[::-1]
@@ -424,6 +425,7 @@ def test_without_the_server_only_the_very_address_counts(
         model_here(f"{other.url}/elsewhere/a.gguf?id=3")
 
 
+@pytest.mark.full
 def test_a_model_in_several_files_of_another_server(
     other: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ async def test_a_picture_reaches_the_scheduler(
         assert bench.actor._front.media.store.num_bytes == 0
 
 
+@pytest.mark.full
 async def test_hostile_files_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets its own error, and requests of another client go on."""
     monkeypatch.setattr(tokenizer_proc.media.worker, "CPU_S", 1.0)

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from srt.wire.media import MediaRef
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.tokenizer_proc.media.checkpoints import (
     MEAN,
     STD,

@@ -16,7 +16,7 @@ from PIL import Image
 
 from srt.wire.media import MediaItem, MediaRef
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.tokenizer_proc.media.checkpoints import config, load
 from tests.tokenizer_proc.media.films import decoded, film
 from tests.tokenizer_proc.media.gallery import encoded, rgb

@@ -16,7 +16,7 @@ from srt.wire.errors import ConfigError, RequestError
 from srt.wire.messages import ChatMessage, GenerateReq
 from srt.wire.sampling import SamplingParams
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.tokenizer_proc.media.checkpoints import MEAN, STD, config, load, make_tokenizer
 from tests.tokenizer_proc.media.fake_processor import image, video
 from tests.tokenizer_proc.media.films import decoded, film

@@ -120,6 +120,7 @@ def test_thousands_of_words() -> None:
     assert matcher.accepts(words[-1]) and not matcher.accepts(words[-1] + "0")
 
 
+@pytest.mark.full
 def test_a_grammar_above_the_librarys_size() -> None:
     source = f'root ::= "{"ab" * 40_000}" root?'
     with pytest.raises(GrammarError, match="too large: characters, groups and rules"):

@@ -70,6 +70,7 @@ def test_deep_nesting_is_refused_where_it_gets_too_deep() -> None:
     assert compile_regex("(?:x|" * 200 + "a" + ")*" * 200).num_states == 1
 
 
+@pytest.mark.full
 def test_long_patterns_and_many_alternatives() -> None:
     words = [f"{index * 7919 % 100_003:06d}" for index in range(5_000)]
     dfa = compile_regex("|".join(words))

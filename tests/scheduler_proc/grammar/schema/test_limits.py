@@ -19,6 +19,7 @@ def test_ten_thousand_enum_values() -> None:
     assert not matcher.accepts('"value10000"')
 
 
+@pytest.mark.full
 def test_thousands_of_optional_properties_do_not_make_a_regex_of_their_square() -> None:
     listed = {f"property{i}": {"type": "null"} for i in range(4000)}
     source = json.dumps({"type": "object", "properties": listed, "additionalProperties": False})
@@ -30,6 +31,7 @@ def test_thousands_of_optional_properties_do_not_make_a_regex_of_their_square() 
         tracemalloc.stop()
 
 
+@pytest.mark.full
 def test_thousands_of_properties_are_not_nested_in_a_grammar() -> None:
     listed = {f"property{i}": {"type": "null"} for i in range(4000)}
     for more in ({"minProperties": 1}, {"propertyNames": {"not": {"pattern": "x"}}}):
@@ -43,6 +45,7 @@ def test_what_contains_counts_is_bounded() -> None:
         prepare(json.dumps({"type": "array", "allOf": some}), "compact")
 
 
+@pytest.mark.full
 def test_overlapping_patterns_are_bounded() -> None:
     named = {f"a{{{i}}}": {"minimum": i} for i in range(1, 12)}
     named |= {f"{chr(98 + i)}.*{chr(99 + i)}": {"maximum": i} for i in range(10)}

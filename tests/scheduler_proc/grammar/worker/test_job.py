@@ -233,6 +233,7 @@ def busy(cpu: int) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.full
 async def test_the_time_limit_is_of_cpu_time() -> None:
     """Beside a busy process, a child of low priority takes longer than its limit by the clock, and
     still succeeds."""

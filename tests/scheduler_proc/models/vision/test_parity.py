@@ -17,7 +17,7 @@ from srt.wire.errors import ConfigError
 from srt.wire.media import MediaSpan
 from tests.checkpoints_vision import FAMILIES, make_vision_checkpoint
 from tests.running.late import late
-from tests.running.some import some
+from tests.running.profiles import some
 from tests.scheduler_proc.models.vision.showing import VIDEO_FAMILIES, Showing, Shown, together
 from tests.scheduler_proc.ragged import Row, make_batch
 
