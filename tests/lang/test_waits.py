@@ -1,5 +1,6 @@
 """What each call is reported to have waited for."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import lang as sgl
 from lang.reports import report
 from lang.reports.waits import MAX_AFTER, Waits
 from tests.lang.fakes import FakeBackend
+from tests.waiting import SOON_S
 
 Afters = dict[str, list[str]]
 
@@ -25,8 +27,15 @@ class Told:
     def end(self, head: Any) -> None:
         pass
 
+    def _is_whole(self) -> bool:
+        """Whether all steps that others came after are here: a fork's come a little later."""
+        return all(each in self.steps for step in self.steps.values() for each in step["after"])
+
     def afters(self) -> Afters:
         """By the names of the calls, which must not be used twice."""
+        deadline = time.monotonic() + SOON_S
+        while not self._is_whole() and time.monotonic() < deadline:
+            time.sleep(0.001)
         names = {name: step["name"].rpartition(".")[2] for name, step in self.steps.items()}
         assert len(set(names.values())) == len(names)
         return {
