@@ -12,7 +12,7 @@ POOL = 131_072
 
 
 # The bars are not met with fewer requests. "tree" and "multiturn" have the most of them.
-MARKS = dict.fromkeys(("groups", "zipf"), pytest.mark.full)
+MARKS = dict.fromkeys(("groups", "zipf", "fewshot"), pytest.mark.full)
 MARKS |= dict.fromkeys(("tree", "multiturn"), pytest.mark.slow)
 
 

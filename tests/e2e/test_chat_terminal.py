@@ -89,6 +89,7 @@ def test_turns_and_their_history(start: Start, server: Server, tmp_path: Path) -
     assert second.wait_end() == 0
 
 
+@pytest.mark.full
 def test_an_answer_is_interrupted_and_tried_again(
     start: Start, server: Server, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def piped(text: str, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_messages_from_a_pipe(server: Server, tmp_path: Path) -> None:
     done = piped("The capital of France?\n", "--url", f"{server.url}/v1/")
     assert done.returncode == 0 and "prompt tokens cached]" in done.stdout

@@ -48,7 +48,7 @@ def town(s: Any, tools: Tools, kind: Any, **options: Any) -> None:
     s += sgl.user("Thank you.") + sgl.assistant(sgl.gen("end", max_tokens=4))
 
 
-@pytest.mark.parametrize("thoughts", [False, True])
+@pytest.mark.parametrize("thoughts", [pytest.param(False, marks=pytest.mark.full), True])
 def test_an_agent_ends_with_a_value(backend: RuntimeEndpoint, thoughts: bool) -> None:
     for seed in range(4):
         tools, log = Tools(), sgl.Log()

@@ -116,7 +116,7 @@ def test_batches_are_the_same(name: str, backend: Any) -> None:
         assert [made(state) for state in states] == expected
 
 
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_random_programs(seed: int, backend: Any) -> None:
     steps = [*random_steps(random.Random(seed), 4), ("gen", "a", 1, None)]
     for options in OPTIONS:

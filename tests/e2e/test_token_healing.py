@@ -40,12 +40,14 @@ def vocab() -> Vocab:
     return load_vocab(resolve_model("smollm2"))
 
 
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.full)])
 async def test_a_prompt_cut_inside_a_token_goes_on_as_if_it_were_not(
-    server: Server, tokenizer: Tokenizer, vocab: Vocab
+    server: Server, tokenizer: Tokenizer, vocab: Vocab, step: int
 ) -> None:
+    """Of each `step` prompts one."""
     healed_texts = broken_texts = 0
     async with AsyncClient(server.ring) as client:
-        for prompt in PROMPTS:
+        for prompt in PROMPTS[::step]:
             whole = await client.generate(prompt, sampling=GREEDY)
             ids = tokenizer.encode(prompt).tolist()
             first = vocab.token_bytes[whole.output_ids[0]].decode()
@@ -62,7 +64,7 @@ async def test_a_prompt_cut_inside_a_token_goes_on_as_if_it_were_not(
                 plain = await client.generate(begun, sampling=GREEDY)
                 assert plain.healed_tokens == 0
                 broken_texts += not plain.text.startswith(first[cut:])
-    assert healed_texts >= 15 and broken_texts >= 5
+    assert healed_texts >= 15 // step and broken_texts >= 5 // step
 
 
 async def test_the_seam_of_an_address(server: Server, tokenizer: Tokenizer) -> None:

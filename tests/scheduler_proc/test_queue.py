@@ -120,7 +120,7 @@ def test_the_bound_holds_for_admissions_in_any_traffic(
     assert simulate(prompts, arrived_s, setting).worst_overtaking_s <= max_wait_s
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_no_new_req_takes_the_memory_of_a_retracted_one(lag: int) -> None:
     driver = Driver(lag, max_total_tokens=80, check=False)
     rng, start = random.Random(1), driver.core._state.start

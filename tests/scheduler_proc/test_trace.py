@@ -23,7 +23,10 @@ def make(trace: Path, **config: object) -> Driver:
     return Driver(trace=trace, **{**defaults, **config})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("speculative", ["off", "own", "auto"])
+@pytest.mark.parametrize(
+    "speculative",
+    ["auto", *(pytest.param(name, marks=pytest.mark.full) for name in ("off", "own"))],
+)
 def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> None:
     """Random policy, aborts, a lost client, penalties, guesses: the replay makes the same plans and
     ends in the same state."""

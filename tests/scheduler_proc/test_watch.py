@@ -133,8 +133,16 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("hang", ["time.sleep(600)", "while True: pass"])
-@pytest.mark.parametrize("numbers", ["lambda: {'num_running_reqs': 3}", "lambda: time.sleep(600)"])
+@pytest.mark.parametrize(
+    "hang", [pytest.param("time.sleep(600)", marks=pytest.mark.full), "while True: pass"]
+)
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "lambda: {'num_running_reqs': 3}",
+        pytest.param("lambda: time.sleep(600)", marks=pytest.mark.full),
+    ],
+)
 def test_a_process_that_hangs_ends_with_all_stacks(hang: str, numbers: str) -> None:
     """In native code that waits and in Python code, and even if the report itself hangs."""
     code = HANGING.format(hang=hang, numbers=numbers)

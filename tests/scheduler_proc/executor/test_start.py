@@ -122,6 +122,7 @@ def test_the_pool_is_what_weights_and_the_largest_step_leave(
     assert executor._graphs is None
 
 
+@pytest.mark.full
 def test_graphs_are_counted_and_recorded_over_the_pool(
     small: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
