@@ -59,6 +59,7 @@ async def test_every_answer_is_whole(server: Server, temperature: float, jumps: 
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("over_http", [False, pytest.param(True, marks=pytest.mark.full)])
 async def test_it_is_told_and_can_be_turned_off(server: Server, over_http: bool) -> None:
     schema = json.dumps(LETTER)

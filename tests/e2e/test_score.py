@@ -135,6 +135,7 @@ async def test_agreement_with_transformers(
     print(f"worst difference {worst:.2e} over {len(spread)} tokens; {merged} sets merged")
 
 
+@pytest.mark.full
 @SETS
 def test_select_agrees_with_transformers(
     exact_server: Server, tokenizer: Tokenizer, count: int
