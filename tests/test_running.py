@@ -66,6 +66,7 @@ def item(name: str, file: Path, *shared: str) -> Any:
 
 def test_tests_that_share_a_fixture_are_one_group(tmp_path: Path) -> None:
     plain, with_torch = tmp_path / "test_a.py", tmp_path / "test_b.py"
+    file = "tests/a/test_a.py"
     plain.write_text("import json\n")
     with_torch.write_text('    torch = late("torch")\n')
     found = groups.group_tests(
@@ -74,10 +75,16 @@ def test_tests_that_share_a_fixture_are_one_group(tmp_path: Path) -> None:
             item("2", with_torch, "server", "keyed"),  # joins the two
             item("3", plain, "keyed"),
             item("4", with_torch),
-            item("5", plain),
+            item(file + "::test_x[0]", plain),
         ]
     )
-    assert found == {"1": "server", "2": "server", "3": "server", "4": "torch", "5": "test_a.py"}
+    assert found == {
+        "1": "server",
+        "2": "server",
+        "3": "server",
+        "4": "torch",
+        file + "::test_x[0]": file,
+    }
 
 
 def test_a_late_module_is_imported_when_it_is_used() -> None:

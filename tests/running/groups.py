@@ -66,7 +66,7 @@ def group_tests(items: list[pytest.Item]) -> dict[str, str]:
             joined |= dict.fromkeys(roots[1:], roots[0])
     groups = {}
     for item in items:
-        own = "torch" if wants_torch(item.path) else item.path.name
+        own = "torch" if wants_torch(item.path) else item.nodeid.partition("::")[0]
         groups[item.nodeid] = first(names[0]) if (names := shared[item.nodeid]) else own
     return groups
 

@@ -8,10 +8,10 @@ import pytest
 
 # Of each profile: how long it takes on two quiet cores, and what the longer ones are.
 ABOUT = {
-    "short": "Each capability once: about 4 minutes on two cores. All tests: make test-full. The\n"
+    "short": "Each capability once: 4 to 6 minutes on two cores. All tests: make test-full. The\n"
     "long forms: make test-slow. The page in a browser: make test-ui.",
-    "full": "All tests but the slow ones and the page's: about 20 minutes on two cores.",
-    "rest": "What make test did not run: about 16 minutes on two cores.",
+    "full": "All tests but the slow ones and the page's: 16 to 26 minutes on two cores.",
+    "rest": "What make test did not run: 12 to 20 minutes on two cores.",
     "slow": "The long forms: hours.",
     "ui": "The page in a browser: some minutes.",
 }
