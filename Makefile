@@ -73,15 +73,16 @@ test-ui: setup kernels
 	sh tests/ui/run.sh $(BIN) $(ARGS)
 
 # The tests, more slowly, with tables of the lines that no test reaches in any process, by file and
-# by folder. ARGS="--profile full" is for those of `make test-full`.
+# by folder. Data of processes that tests have killed is empty. ARGS="--profile full" is for those of `make test-full`.
 coverage: setup kernels
 	$(BIN)/coverage erase
-	-$(BIN)/coverage run -m pytest -n 3 $(ARGS)
-	find . -maxdepth 1 -name '.coverage.*' -empty -delete  # those of processes that tests have killed
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --show-missing
-	$(BIN)/coverage json --quiet -o .coverage.json
-	$(BIN)/python -m tests.running.coverage_table .coverage.json
+	$(BIN)/coverage run -m pytest -n 3 $(ARGS); status=$$?; \
+	find . -maxdepth 1 -name '.coverage.*' -empty -delete; \
+	$(BIN)/coverage combine --quiet; \
+	$(BIN)/coverage report --show-missing; \
+	$(BIN)/coverage json --quiet -o .coverage.json; \
+	$(BIN)/python -m tests.running.coverage_table .coverage.json; \
+	exit $$status
 
 check: setup
 	$(BIN)/ruff check .

@@ -37,6 +37,7 @@ def run(context: Context) -> None:
 def run_file(path: Path, limit_s: float) -> tuple[dict[str, Outcome], str]:
     """Outcomes by test, and the output's end if the file has not succeeded as a whole."""
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--tb=short"]
+    command += ["-m", "not slow and not ui"]  # the tests on the CPU leave most of these out
     command += ["-p", recorder.__name__, "-p", "no:cacheprovider", "--color=no", str(path)]
     with tempfile.TemporaryDirectory() as directory:
         lines, log = Path(directory) / "outcomes", Path(directory) / "log"

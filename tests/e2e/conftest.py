@@ -24,11 +24,10 @@ def sacrificial_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sac
 @pytest.fixture
 def sacrificial(sacrificial_server: Sacrificial, request: pytest.FixtureRequest) -> Server:
     """A server whose parts tests may kill or stop. It is whole when a test begins: by itself after
-    what the test before has done to it, or started anew, which the run's end reports."""
-    before = len(sacrificial_server.broken_by)
+    what the test before has done to it. Else it is started anew, and the run fails."""
     server = sacrificial_server.whole()
-    for test in sacrificial_server.broken_by[before:]:
-        request.node.user_properties.append(("broken by", test))
+    while sacrificial_server.broken_by:
+        request.node.user_properties.append(("broken by", sacrificial_server.broken_by.pop()))
     sacrificial_server.user = request.node.nodeid
     return server
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,9 @@ class Server:
         raise AssertionError(f"still busy: {self.stats()}")
 
     def kill(self) -> None:
-        """End all of its processes at once."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """End all of its processes at once, if there are any."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(SOON_S)
 
     def stop(self) -> int:

@@ -20,6 +20,7 @@ VICTIM, ATTACKER = KEYS[:2]
 SECRET = "The password of the vault in the old tower by the sea is swordfish seven times over."
 STREAM = {"max_new_tokens": 4000, "temperature": 0, "ignore_eos": True, "speculative": "off"}
 ONE = {"max_new_tokens": 1, "temperature": 0}
+NOBODY = {"authorization": "Bearer nobodys-key"}
 
 
 def client_of(server: Server, key: str) -> httpx.AsyncClient:
@@ -182,7 +183,8 @@ async def test_keys_come_and_go_with_their_file(keyed: Server) -> None:
             while "the API keys stay as they were" not in keyed.log():
                 assert (await http.get("/v1/models")).status_code == 200
                 await asyncio.sleep(0.05)
+            assert (await http.get("/v1/models", headers=NOBODY)).status_code == 401
     finally:
         keys.write_text(before)
-    await until(VICTIM, 200)
+        await until(VICTIM, 200)
     assert "new-key" not in keyed.log()

@@ -10,10 +10,10 @@
 
 A test that draws cases says how many the short profile has: `@parametrize("seed", seeds(12))`, or
 `@settings(max_examples=examples(60))`. One with neither draws `EXAMPLES`. Tests of hypothesis draw
-other cases in each run, so they belong to all profiles but `ui`.
+other cases in each run, so they belong to all profiles but `ui`; so do those marked `draws`, which
+use `examples` or hypothesis inside.
 """
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
+ROOT = Path(__file__).parents[2]
 FULL, SLOW = 10, 50
 EXAMPLES = 20
 
@@ -44,6 +46,7 @@ PROFILES = {
     "ui": Profile("ui", 0, 1),
 }
 _chosen = "short"
+_imports_all = False  # whatever the profile
 # In a module all of whose tests are of longer profiles.
 _WHOLE = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(full|slow)\b", re.MULTILINE)
 
@@ -60,18 +63,20 @@ def add_option(parser: pytest.Parser) -> None:
 def choose(config: pytest.Config) -> None:
     """Take over the profile of the command line, before any test module is imported. An expression
     given with `-m` selects in place of the profile's."""
-    global _chosen
+    global _chosen, _imports_all
     _chosen = config.getoption("--profile")
+    _imports_all = bool(config.option.markexpr)
     config.option.markexpr = config.option.markexpr or chosen().tests
-    is_ci = bool(os.environ.get("CI"))
     settings.register_profile(
         _chosen,
         max_examples=examples(EXAMPLES),
         deadline=None,  # a busy machine takes ten times as long
         suppress_health_check=[HealthCheck.too_slow],
-        # What one run has found must not change what the next one draws where nobody looks.
-        database=None if is_ci else settings().database,
-        print_blob=is_ci,
+        # In CI too, where hypothesis' own profile says otherwise: each run draws other cases, and
+        # `make test-failed` tries again what has failed. A clean checkout has no database.
+        derandomize=False,
+        database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis/examples"),
+        print_blob=True,
     )
     settings.load_profile(_chosen)
 
@@ -82,16 +87,17 @@ def chosen() -> Profile:
 
 def leaves_out(module: Path) -> bool:
     """Whether the profile selects no test of a module, as a line of it says."""
-    return _chosen == "short" and bool(_WHOLE.search(module.read_text()))
+    return _chosen == "short" and not _imports_all and bool(_WHOLE.search(module.read_text()))
 
 
 def seeds(count: int) -> list[Any]:
-    """The seeds of a parametrised test, of which the short profile has `count`."""
+    """The seeds of a parametrised test, of which the short profile has `count`. Those of shorter
+    profiles are here too, without a mark: for parameters that these do not have."""
     profile = chosen()
-    marks = [getattr(pytest.mark, profile.mark)] if profile.mark else []
+    further = (getattr(pytest.mark, profile.mark),) if profile.mark else ()
     return [
-        pytest.param(seed, marks=marks)
-        for seed in range(profile.first * count, profile.end * count)
+        pytest.param(seed, marks=further if seed >= profile.first * count else ())
+        for seed in range(profile.end * count)
     ]
 
 
@@ -116,8 +122,9 @@ def _param(value: Any, is_short: bool) -> Any:
 
 
 def mark_drawing_tests(items: list[pytest.Item]) -> None:
-    """Mark hypothesis' tests so that the profile selects them."""
+    """Mark hypothesis' tests, and those marked `draws`, so that the profile selects them."""
     if mark := chosen().mark:
         for item in items:
-            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            is_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            if is_hypothesis or item.get_closest_marker("draws"):
                 item.add_marker(mark)

@@ -21,7 +21,8 @@ def add_option(parser: pytest.Parser) -> None:
     parser.addoption(
         "--flaky",
         metavar="FILE",
-        help="append the ids of the tests that pass to this file, when those run that have failed",
+        help="append to this file the tests that failed in the last run and pass in this one "
+        "(with --last-failed), and else what running tests again does not make good, after a '!'",
     )
 
 
@@ -30,9 +31,11 @@ class Report:
 
     def __init__(self, config: pytest.Config) -> None:
         self._profile: str = config.getoption("--profile")
-        self._flaky: str | None = config.getoption("--flaky")
+        self._file: str | None = config.getoption("--flaky")
+        self._is_again: bool = config.getoption("lf")
         self._passed: list[str] = []
-        self._broken_by: list[str] = []
+        self._ended: set[str] = set()
+        self._grave: list[str] = []  # what is no test's failure
         self._terminal: Any = None
         self._count = 0
 
@@ -58,19 +61,39 @@ class Report:
             self._terminal.write_line(text)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid
         if report.when == "call" and report.passed:
-            self._passed.append(report.nodeid)
+            self._passed.append(test)
         if report.when == "setup":
-            self._broken_by += [
-                str(it) for name, it in report.user_properties if name == "broken by"
+            broken = (value for name, value in report.user_properties if name == "broken by")
+            self._grave += [
+                f"The server for tests that kill did not recover from {it}" for it in broken
             ]
+        if report.when == "teardown":
+            self._ended.add(test)
+            if report.failed:
+                self._grave.append(f"What is torn down after {test} was not as it should be")
+            torch = [group for name, group in report.user_properties if name == "loads torch"]
+            for group in torch:
+                self._say(f"{test} loads torch, in the group {group} (tests/running/groups.py)")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A server that does not recover fails the run, though no test does."""
+        if len(self._ended) < self._count and not session.config.option.collectonly:
+            self._grave.append(f"{self._count - len(self._ended)} tests have not been run")
+        if self._grave and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self) -> None:
-        for test in self._broken_by:
-            self._say(f"The server for tests that kill was started again after {test}.")
-        if self._flaky is not None and self._passed:
+        for text in self._grave:
+            self._say(f"{text}.")
+        lines = [f"! {text}" for text in self._grave]
+        if self._is_again and self._passed:
             self._say("flaky: they failed among others and pass alone:")
             for test in self._passed:
                 self._say(f"  {test}")
-            with Path(self._flaky).open("a") as file:
-                file.writelines(f"{test}\n" for test in self._passed)
+            lines += self._passed
+        if self._file is not None:
+            with Path(self._file).open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)

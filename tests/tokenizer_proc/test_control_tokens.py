@@ -234,6 +234,7 @@ def chat(*contents: str) -> list[ChatMessage]:
     return [ChatMessage(roles[i % 2], content) for i, content in enumerate(contents)]
 
 
+@pytest.mark.draws
 def test_hostile_chats(family: Family) -> None:
     """Control tokens are those of the template only, as in a harmless chat. If the texts have none,
     the ids are those of the whole prompt encoded at once."""
@@ -386,6 +387,7 @@ def literal(family: Family, *parts: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join(parts), list(zip(stops[::2], stops[1::2], strict=False))
 
 
+@pytest.mark.draws
 def test_hostile_parts_of_a_text(family: Family) -> None:
     reader = PromptReader(family.tokenizer, family.template, family.size, 100_000)
     rng = random.Random(5)

@@ -173,6 +173,7 @@ KNOWN = sorted(PRE_KINDS.keys() - IN_TURN.keys() - {"gpt-2", "phi-2"})
 
 
 @pytest.mark.parametrize("pre", some([*KNOWN, "gpt-2", "phi-2"], "llama-bpe", "qwen2"))
+@pytest.mark.draws
 def test_ids_are_those_of_transformers(tmp_path: Path, pre: str) -> None:
     files = write_bpe(tmp_path / "m.gguf", pre)
     ours, theirs = load_tokenizer(files), of_transformers(files.path, pre)
@@ -191,6 +192,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, pre: str) -> None:
 
 
 @pytest.mark.parametrize("pre", some(IN_TURN, "falcon", "deepseek-v3"))
+@pytest.mark.draws
 def test_words_are_those_of_the_patterns(tmp_path: Path, pre: str) -> None:
     files = write_bpe(tmp_path / "m.gguf", pre)
     plain, token_bytes = load_plain_tokenizer(files), load_vocab(files).token_bytes

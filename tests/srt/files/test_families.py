@@ -138,6 +138,7 @@ def save(tokenizer: Any, path: Path) -> ModelFiles:
 
 
 @pytest.mark.parametrize("family", some(FAMILIES, "llama-3", "gemma"))
+@pytest.mark.draws
 def test_prompts_and_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     theirs = FAMILIES[family]()
     files = save(theirs, tmp_path)
@@ -162,6 +163,7 @@ def test_prompts_and_texts_are_those_of_transformers(tmp_path: Path, family: str
 
 
 @pytest.mark.parametrize("family", some(FAMILIES, "llama-3", "gemma"))
+@pytest.mark.draws
 def test_text_that_continues_other_text(tmp_path: Path, family: str) -> None:
     """Such text gets no prefix, and words are encoded one by one."""
     theirs = FAMILIES[family]()

@@ -59,6 +59,7 @@ def write_directory(path: Path, model: bytes, rows: int = 1000) -> ModelFiles:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "written here"])
+@pytest.mark.draws
 def test_ids_are_those_of_sentencepiece(tmp_path: Path, kind: str) -> None:
     model = trained(**KINDS[kind]) if kind in KINDS else spm_model()
     files = write_directory(tmp_path, model)

@@ -130,6 +130,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("arch", some(FAMILIES))
+@pytest.mark.draws
 def test_ids_are_those_of_transformers(tmp_path: Path, arch: str) -> None:
     files = write_spm_gguf(tmp_path / "m.gguf", arch, **FAMILIES[arch])
     ours, theirs = load_tokenizer(files), of_transformers(files.path)

@@ -85,6 +85,7 @@ def of_tiktoken(ranks: dict[bytes, int], pattern: str) -> Any:
 
 
 @pytest.mark.parametrize("model_type", some(MODEL_TYPES, "llama"))
+@pytest.mark.draws
 def test_ids_are_those_of_tiktoken(tmp_path: Path, model_type: str) -> None:
     kind = MODEL_TYPES[model_type]
     files = write_directory(tmp_path, file_of(learned()), model_type)
@@ -119,6 +120,7 @@ def test_vocabularies_that_nobody_learned(tmp_path: Path) -> None:
             assert ours.encode(text).tolist() == theirs.encode(text), text
 
 
+@pytest.mark.draws
 def test_ids_are_those_of_the_merges(tmp_path: Path) -> None:
     """Also without the package, against the BPE that learned the ranks."""
     ours = load_tokenizer(write_directory(tmp_path, file_of(learned())))

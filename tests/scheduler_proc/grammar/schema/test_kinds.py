@@ -137,6 +137,7 @@ def instance(draw: Draw, schema: dict[str, Any], depth: int = 0) -> Any:
     return draw.choice(SCALARS if depth else [*SCALARS, 1e-7, -2.5e-8, [], {"a": 1}])
 
 
+@pytest.mark.draws
 def test_what_only_a_grammar_can_say() -> None:
     draw = random.Random(SEED)
     seen = {True: 0, False: 0}
