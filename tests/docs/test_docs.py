@@ -244,6 +244,7 @@ def known_options() -> set[str]:
             "srt/commands/models.py",
             "srt/commands/bench.py",
             _GPU_REPORT,
+            "tests/running/profiles.py",
         )
         for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())
     }
