@@ -129,7 +129,7 @@ def test_what_fails_and_then_passes_alone_is_reported(tmp_path: Path) -> None:
 
     assert "2 failed, 1 passed" in (first := run()), first
     (tmp_path / "passes").touch()
-    again = run("--last-failed", "--flaky", str(tmp_path / "flaky"))
+    again = run("--last-failed", f"--flaky={tmp_path / 'flaky'}")
     assert "1 failed, 1 passed" in again, again
     assert (tmp_path / "flaky").read_text().splitlines() == ["tests/test_it.py::test_flaky"]
 

@@ -21,8 +21,9 @@ def add_option(parser: pytest.Parser) -> None:
     parser.addoption(
         "--flaky",
         metavar="FILE",
-        help="append to this file the tests that failed in the last run and pass in this one "
-        "(with --last-failed), and else what running tests again does not make good, after a '!'",
+        help="append to this file the tests that failed in the last run and pass in this one (with "
+        "--last-failed), and else what running tests again does not make good, after a '!'; only "
+        "--flaky=FILE: pytest looks for its settings beside a file named alone",
     )
 
 
