@@ -33,7 +33,7 @@ class Report:
     def __init__(self, config: pytest.Config) -> None:
         self._profile: str = config.getoption("--profile")
         self._file: str | None = config.getoption("--flaky")
-        self._is_again: bool = config.getoption("lf")
+        self._is_again: bool = config.getoption("lf", False)
         self._passed: list[str] = []
         self._ended: set[str] = set()
         self._grave: list[str] = []  # what is no test's failure
