@@ -28,6 +28,8 @@ SMALL, LARGE = picture(16, 8, 1), picture(2000, 2000, 2)
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch, forker: Forker) -> Iterator[MediaWorker]:
     monkeypatch.setattr(tokenizer_proc.media.worker, "CPU_S", 1.0)
+    # At 19 a busy machine gives a child so little that it starves before it has used that.
+    monkeypatch.setattr(tokenizer_proc.media.worker, "NICENESS", 0)
     worker = MediaWorker(forker, FakeProcessor())
     yield worker
     worker.close()
@@ -52,7 +54,13 @@ async def test_the_same_as_in_this_process(worker: MediaWorker) -> None:
         found = await made(worker, *(memoryview(file) for file in files), ref=ref)
         assert [item for item, _ in found] == [item for item, _ in expected]
         assert [bytes(pixels) for _, pixels in found] == [bytes(p) for _, p in expected]
+
+
+async def test_what_serves_comes_first(forker: Forker) -> None:
+    worker = MediaWorker(forker, FakeProcessor())
+    await made(worker, SMALL)
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == 19
+    worker.close()
 
 
 @pytest.mark.parametrize(
