@@ -37,12 +37,12 @@ from bench.mask_executor import SMALL_POOL, MaskExecutor
 from bench.patterns import seeded_patterns
 from bench.roofline import markdown
 from bench.schemas import BENCH_FILE
-from scheduler_proc.closing.chain import Closing
-from scheduler_proc.closing.grammar import ClosingGrammar
-from scheduler_proc.closing.texts import texts_of
-from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
+from scheduler_proc.grammar.closing.chain import Closing
+from scheduler_proc.grammar.closing.grammar import ClosingGrammar
+from scheduler_proc.grammar.closing.texts import texts_of
+from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.worker.trial import check_affordable

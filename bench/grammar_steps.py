@@ -14,11 +14,11 @@ import numpy as np
 
 from bench.laboratory import Laboratory
 from bench.patterns import CHARACTER
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar
 from scheduler_proc.grammar.compiler import GrammarCompiler
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
 from srt.wire.constraint import Constraint
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import numpy as np
 from msgspec import Struct
 
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import Counters, SchedulerConfig
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import Counters, SchedulerConfig
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import Vocab, load_vocab

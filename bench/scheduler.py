@@ -16,11 +16,11 @@ import numpy as np
 
 from bench.roofline import markdown
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
+from scheduler_proc.core.steps.step import Step
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from scheduler_proc.step import Step
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams

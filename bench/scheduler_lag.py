@@ -24,18 +24,18 @@ from bench.roofline import markdown
 from bench.scheduler import VOCAB, Loop, null_result
 from scheduler_proc.actor import SWITCH_INTERVAL_S, SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.compute import ComputeThread
-from scheduler_proc.core_lock import CoreLock
+from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.reports import Reports
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.stats import StatsLog
-from scheduler_proc.step_clock import StepClock
+from scheduler_proc.process.compute import ComputeThread
+from scheduler_proc.process.core_lock import CoreLock
+from scheduler_proc.process.load_reports import Reports
+from scheduler_proc.process.metrics import StatsLog
+from scheduler_proc.process.step_clock import StepClock
 from srt.files.tokenizer import Pieces
 from srt.files.vocab import Vocab
 

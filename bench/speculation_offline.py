@@ -16,15 +16,15 @@ import numpy as np
 from msgspec import Struct
 
 from bench.roofline import markdown
-from scheduler_proc.drafting.base import Match, Source
-from scheduler_proc.drafting.combined import best
-from scheduler_proc.drafting.limits import limits_along
-from scheduler_proc.drafting.own import OwnTokens
-from scheduler_proc.drafting.seen import SeenOutputs
-from scheduler_proc.drafting.tree import TreeTokens
-from scheduler_proc.memory import TokenPool
-from scheduler_proc.radix_cache import RadixCache
-from scheduler_proc.req import Req
+from scheduler_proc.core.drafting.base import Match, Source
+from scheduler_proc.core.drafting.combined import best
+from scheduler_proc.core.drafting.limits import limits_along
+from scheduler_proc.core.drafting.own import OwnTokens
+from scheduler_proc.core.drafting.seen import SeenOutputs
+from scheduler_proc.core.drafting.tree import TreeTokens
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.radix_cache import RadixCache
 from srt.benchmark.report import percentile
 from srt.benchmark.workloads import Node
 from srt.offline.engine import Engine

@@ -17,11 +17,11 @@ import numpy as np
 from bench.hit_rate.simulator import DEFAULTS, StepCost
 from bench.roofline import markdown
 from bench.scheduler import null_result
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
+from scheduler_proc.core.steps.step import Step
+from scheduler_proc.core.steps.step_target import CostMeter
 from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from scheduler_proc.step import Step
-from scheduler_proc.step_target import CostMeter
 from srt.benchmark.report import percentile
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import pack_ids

@@ -22,36 +22,36 @@ import msgspec
 import zmq
 
 from scheduler_proc.batch import StepResult
-from scheduler_proc.blame import GUILTY, Blame
-from scheduler_proc.compute import ComputeThread, Launched
-from scheduler_proc.construction import (
-    facts_of,
-    load_executor,
-    make_core,
-    shared_by_grammars,
-)
-from scheduler_proc.controls import Controls
-from scheduler_proc.core_lock import CoreLock
-from scheduler_proc.cpus import take_share
-from scheduler_proc.encodes import Encodes
+from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.core.steps.plan import Plan
+from scheduler_proc.core.steps.step import Step
+from scheduler_proc.crash.journal import GUILTY, Blame
+from scheduler_proc.crash.recovery import UnclearFailure, parts_of_failed
+from scheduler_proc.events.kv_events import KvEvents
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.failures import is_device_lost, is_out_of_memory, release_memory
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
-from scheduler_proc.intake import GrammarIntake
-from scheduler_proc.invariants import check_invariants
-from scheduler_proc.kv_events import KvEvents
-from scheduler_proc.pace import REPORT_INTERVAL_S
-from scheduler_proc.plan import Plan
-from scheduler_proc.recovery import UnclearFailure, parts_of_failed
-from scheduler_proc.reports import Reports
-from scheduler_proc.stats import StatsLog, stats_of
-from scheduler_proc.step import Step
-from scheduler_proc.step_clock import StepClock
-from scheduler_proc.trace import RecordedScheduler
-from scheduler_proc.views.look import Views
-from scheduler_proc.watch import Doing, LoopProbe, Watch, end_process
+from scheduler_proc.process.admin import Controls
+from scheduler_proc.process.compute import ComputeThread, Launched
+from scheduler_proc.process.construction import (
+    facts_of,
+    load_executor,
+    make_core,
+    shared_by_grammars,
+)
+from scheduler_proc.process.core_lock import CoreLock
+from scheduler_proc.process.cpus import take_share
+from scheduler_proc.process.encodes import Encodes
+from scheduler_proc.process.grammar_loading import GrammarIntake
+from scheduler_proc.process.load_reports import Reports
+from scheduler_proc.process.metrics import StatsLog, stats_of
+from scheduler_proc.process.pace import REPORT_INTERVAL_S
+from scheduler_proc.process.snapshots.look import Views
+from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.watchdog import Doing, LoopProbe, Watch, end_process
+from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.ring.actor import Actor
 from srt.ring.places import Ring, send_now
 from srt.wire.errors import ErrorInfo

@@ -24,10 +24,10 @@ from bench.gpu_report.shape import (
 )
 from bench.gpu_report.stand_ins import on_cpu
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.steps.step import NO_LATE_TOKENS, LateTokens, Step
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.decoder import Decoder
-from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Step
 from tests.scheduler_proc.ragged import Row, make_batch
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from bench.hit_rate.families import Prompt
-from scheduler_proc.memory import TokenPool
-from scheduler_proc.radix_cache import RadixCache
-from scheduler_proc.tree_node import TreeNode
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.tree_node import TreeNode
 
 
 class PromptTree:

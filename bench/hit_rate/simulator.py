@@ -13,9 +13,9 @@ import numpy as np
 
 from bench.hit_rate.families import OUTPUT_TOKEN, VOCAB, Prompt
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from scheduler_proc.step import Step
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
+from scheduler_proc.core.steps.step import Step
 from srt.args import ServerArgs
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq

@@ -9,9 +9,9 @@ import numpy as np
 
 from bench.hit_rate.families import VOCAB
 from bench.routing.replica import MODEL
-from scheduler_proc.block_hashes import BlockHashes
-from scheduler_proc.memory import TokenPool
-from scheduler_proc.radix_cache import RadixCache
+from scheduler_proc.memory.block_hashes import BlockHashes
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.radix_cache import RadixCache
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad

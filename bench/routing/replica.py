@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from bench.hit_rate.families import VOCAB
 from bench.hit_rate.simulator import DEFAULTS, StepCost
 from bench.scheduler import null_result
-from scheduler_proc.cache_news import CacheNews
-from scheduler_proc.pace import PaceMeter
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from scheduler_proc.step import Step
-from scheduler_proc.step_target import CostMeter
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
+from scheduler_proc.core.steps.step import Step
+from scheduler_proc.core.steps.step_target import CostMeter
+from scheduler_proc.events.cache_events import CacheNews
+from scheduler_proc.process.pace import PaceMeter
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq
 
 MODEL = "bench"

@@ -6,8 +6,8 @@ from typing import Protocol, cast
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.steps.step import Step
 from scheduler_proc.media.facts import MediaFacts as MediaFacts
-from scheduler_proc.step import Step
 from srt.wire.media import MediaItem
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.core.steps.step import NO_LATE_TOKENS, LateTokens
 from scheduler_proc.executor.media_store import tokens_of
-from scheduler_proc.step import NO_LATE_TOKENS, LateTokens
-from scheduler_proc.transfers import Sent, Upload
+from scheduler_proc.sampling.transfers import Sent, Upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from scheduler_proc.batch import SAMPLE_DTYPES, ForwardBatch, Samples, StepResult
+from scheduler_proc.core.steps.step import MOST_GUESSED
 from scheduler_proc.executor.cuda_graphs import DecodeGraphs
 from scheduler_proc.executor.device_memory import Budget, DeviceMemory, pool_tokens
 from scheduler_proc.executor.failures import is_unrecordable
 from scheduler_proc.ragged import indptr_of
-from scheduler_proc.step import MOST_GUESSED
 from srt.args import DEFAULT_MEM_FRACTION
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from scheduler_proc.attention.base import RaggedRows
 from scheduler_proc.attention.choice import make_attention
 from scheduler_proc.attention.kv_store import FP8
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
+from scheduler_proc.core.steps.step import NO_LATE_TOKENS, LateTokens, Step
 from scheduler_proc.executor.base import MediaFacts, Pending
 from scheduler_proc.executor.cuda_graphs import (
     CudaRecorder,
@@ -29,14 +30,13 @@ from scheduler_proc.executor.device_memory import CudaMemory, DeviceMemory
 from scheduler_proc.executor.media_store import MediaStore
 from scheduler_proc.executor.start import NO_OPTIONS, Bounds, measured_tokens
 from scheduler_proc.executor.torch_slices import torch_slices
-from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import Shown, TokenLayout
 from scheduler_proc.models.torch_models import load_model
 from scheduler_proc.models.vision.base import VisionModel
 from scheduler_proc.models.vision.choice import load_vision_of
-from scheduler_proc.sampling import Sampler
-from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Step
-from scheduler_proc.transfers import Download, Upload
+from scheduler_proc.sampling.logprobs import DetailRows, token_logprobs
+from scheduler_proc.sampling.sampling import Sampler
+from scheduler_proc.sampling.transfers import Download, Upload
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from srt.wire.media import MediaItem

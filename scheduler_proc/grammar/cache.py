@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-import scheduler_proc.closing
+import scheduler_proc.grammar.closing
 import scheduler_proc.kernels
 import srt.answers.captures
 import srt.patterns
@@ -46,7 +46,7 @@ def compiler_version() -> str:
         __file__,
         srt.patterns.__file__,
         srt.answers.captures.__file__,
-        scheduler_proc.closing.__file__,
+        scheduler_proc.grammar.closing.__file__,
         scheduler_proc.kernels.__file__,
     )
     for module in ours:

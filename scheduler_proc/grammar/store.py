@@ -18,10 +18,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from scheduler_proc.closing.chain import Closing
-from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.artefact import Artefact, read_artefact
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
+from scheduler_proc.grammar.closing.chain import Closing
+from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_free
 from scheduler_proc.grammar.retokenise import Retokeniser

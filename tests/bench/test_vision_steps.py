@@ -3,7 +3,7 @@
 import pytest
 
 from bench.vision_steps import MACHINES, Simulation, main
-from scheduler_proc.step_target import AUTO_STEPS, MIN_SHARE
+from scheduler_proc.core.steps.step_target import AUTO_STEPS, MIN_SHARE
 from srt.args import ServerArgs
 from srt.benchmark.report import percentile
 

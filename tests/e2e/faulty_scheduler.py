@@ -16,7 +16,7 @@ from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar
-from scheduler_proc.intake import GrammarIntake
+from scheduler_proc.process.grammar_loading import GrammarIntake
 from srt.ring.actor import run_actor
 from srt.wire.media import MediaItem
 from srt.wire.messages import unpack_ids

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler_proc.trace import replay
+from scheduler_proc.trace.recorded import replay
 from srt.block_hash import BLOCK
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput

@@ -13,9 +13,9 @@ import torch
 
 from bench.gpu_report.steps import launch
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.steps.step import NO_LATE_TOKENS, LateTokens, Step
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.torch_executor import TorchExecutor
-from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Step
 from srt.files.model_files import ModelFiles
 from tests.gpu.cases import ENGINES, ON_CUDA, Engine, needs_cuda
 from tests.scheduler_proc.driver import Driver

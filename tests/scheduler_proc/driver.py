@@ -10,18 +10,18 @@ import msgspec
 import numpy as np
 
 from scheduler_proc.batch import StepResult
-from scheduler_proc.drafting.base import Source
+from scheduler_proc.core.drafting.base import Source
+from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.core.requests.resume import reading, reported_ids
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
+from scheduler_proc.core.steps.plan import Plan
+from scheduler_proc.core.steps.step import Step
+from scheduler_proc.crash.recovery import UnclearFailure, parts_of_failed
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.invariants import check_invariants
-from scheduler_proc.plan import Plan
-from scheduler_proc.recovery import UnclearFailure, parts_of_failed
-from scheduler_proc.resume import reading, reported_ids
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from scheduler_proc.step import Step
-from scheduler_proc.trace import RecordedScheduler
+from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
 from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq

@@ -16,10 +16,10 @@ from queue import SimpleQueue
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.steps.step import LateTokens, Step
 from scheduler_proc.executor.base import Pending
 from scheduler_proc.executor.native_executor import empty_result
-from scheduler_proc.penalties import LateChange
-from scheduler_proc.step import LateTokens, Step
+from scheduler_proc.sampling.penalties import LateChange
 from tests.scheduler_proc.fake_executor import FakeExecutor
 
 GARBAGE = -7  # in what the device has not written yet

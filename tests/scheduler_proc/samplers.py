@@ -10,15 +10,15 @@ from tests.running.late import late
 if TYPE_CHECKING:
     import torch
 
-    from scheduler_proc import logprobs as logprobs_module
-    from scheduler_proc import restrictions as restrictions_module
-    from scheduler_proc import sampling, transfers
+    from scheduler_proc.sampling import logprobs as logprobs_module
+    from scheduler_proc.sampling import restrictions as restrictions_module
+    from scheduler_proc.sampling import sampling, transfers
 else:
-    logprobs_module = late("scheduler_proc.logprobs")
-    restrictions_module = late("scheduler_proc.restrictions")
-    sampling = late("scheduler_proc.sampling")
+    logprobs_module = late("scheduler_proc.sampling.logprobs")
+    restrictions_module = late("scheduler_proc.sampling.restrictions")
+    sampling = late("scheduler_proc.sampling.sampling")
     torch = late("torch")
-    transfers = late("scheduler_proc.transfers")
+    transfers = late("scheduler_proc.sampling.transfers")
 
 
 def sample(

@@ -13,16 +13,16 @@ import pytest
 import scheduler_proc.actor
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.blame import Blame
-from scheduler_proc.compute import ComputeThread
-from scheduler_proc.controls import Controls
-from scheduler_proc.core_lock import CoreLock
-from scheduler_proc.encodes import Encodes
-from scheduler_proc.invariants import check_invariants
-from scheduler_proc.reports import Reports
-from scheduler_proc.stats import StatsLog
-from scheduler_proc.step_clock import StepClock
-from scheduler_proc.views.look import Views
+from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.crash.journal import Blame
+from scheduler_proc.process.admin import Controls
+from scheduler_proc.process.compute import ComputeThread
+from scheduler_proc.process.core_lock import CoreLock
+from scheduler_proc.process.encodes import Encodes
+from scheduler_proc.process.load_reports import Reports
+from scheduler_proc.process.metrics import StatsLog
+from scheduler_proc.process.snapshots.look import Views
+from scheduler_proc.process.step_clock import StepClock
 from srt.tasks import TaskSet
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq

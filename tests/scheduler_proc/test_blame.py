@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scheduler_proc.blame import Blame
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from scheduler_proc.step import Row
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
+from scheduler_proc.core.steps.step import Row
+from scheduler_proc.crash.journal import Blame
 from srt.ring.blame_file import BlameFile, Record, blame_path, left_by
 from srt.wire.ring_messages import Reported
 from tests.scheduler_proc.fake_executor import VOCAB, reference_output

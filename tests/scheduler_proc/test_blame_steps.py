@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scheduler_proc.step import Step
+from scheduler_proc.core.steps.step import Step
 from srt.ring.blame_file import Left, Record, left_by, packed
 from srt.wire.ring_messages import Reported
 from tests.scheduler_proc.driver import Driver

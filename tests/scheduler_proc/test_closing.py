@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_proc.trace import replay
+from scheduler_proc.trace.recorded import replay
 from srt.wire.messages import Finish
 from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.step_cost import StepSize
+from scheduler_proc.core.steps.step_cost import StepSize
 from srt.ring.blame_file import left_by
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Reported, TokenizedReq

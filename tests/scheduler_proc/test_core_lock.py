@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from scheduler_proc.core_lock import CoreLock
+from scheduler_proc.process.core_lock import CoreLock
 from tests.waiting import SOON_S
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scheduler_proc.trace import replay
+from scheduler_proc.trace.recorded import replay
 from srt.wire.errors import TIMED_OUT
 from srt.wire.messages import Finish
 from tests.scheduler_proc.driver import Driver

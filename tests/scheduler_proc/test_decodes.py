@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from scheduler_proc.decodes import DECODE_RUN
+from scheduler_proc.core.decode_planner import DECODE_RUN
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.step import Step
+from scheduler_proc.core.steps.step import Step
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
 from tests.scheduler_proc.test_actor_steps import LoopOnly

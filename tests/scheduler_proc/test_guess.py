@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.guess import Guess
-from scheduler_proc.joining import joined
-from scheduler_proc.layout import lay_out
-from scheduler_proc.plan import Plan
-from scheduler_proc.step import Row, Step
+from scheduler_proc.core.steps.batch_concat import joined
+from scheduler_proc.core.steps.batch_layout import lay_out
+from scheduler_proc.core.steps.plan import Plan
+from scheduler_proc.core.steps.prelaid import Guess
+from scheduler_proc.core.steps.step import Row, Step
 from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser

@@ -6,13 +6,13 @@ import random
 import numpy as np
 import pytest
 
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.store import free_grammar
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from scheduler_proc.core.invariants import check_invariants
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.store import GrammarStore, Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.intake import MAX_RECALLS, GrammarIntake
-from scheduler_proc.invariants import check_invariants
-from scheduler_proc.trace import replay
+from scheduler_proc.process.grammar_loading import MAX_RECALLS, GrammarIntake
+from scheduler_proc.trace.recorded import replay
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import Finish, pack_ids

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import Adjust, Details, ForwardBatch, Masks, Samples
-from scheduler_proc.joining import joined
-from scheduler_proc.parts import part_of
-from scheduler_proc.step import LateTokens, Step
+from scheduler_proc.core.steps.batch_concat import joined
+from scheduler_proc.core.steps.split import part_of
+from scheduler_proc.core.steps.step import LateTokens, Step
 from tests.running.profiles import seeds
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar

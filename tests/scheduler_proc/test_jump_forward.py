@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.req import Req
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.trace import replay
+from scheduler_proc.trace.recorded import replay
 from srt.wire.messages import Finish
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams

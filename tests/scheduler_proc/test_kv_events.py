@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 import zmq
 
-from scheduler_proc import kv_events
-from scheduler_proc.kv_events import KvEvents
+from scheduler_proc.events import kv_events
+from scheduler_proc.events.kv_events import KvEvents
 from srt.args import ServerArgs
 from srt.ring.inbox import Dropped
 from srt.ring.socket import RingContext

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 import zmq
 
-from scheduler_proc import kv_replay
-from scheduler_proc.kv_replay import PORTION_BATCHES, History, Replays
+from scheduler_proc.events import kv_replay
+from scheduler_proc.events.kv_replay import PORTION_BATCHES, History, Replays
 from srt.ring.inbox import Dropped
 from srt.ring.places import open_socket
 from srt.ring.socket import RingContext

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.limits import BadSequences
-from scheduler_proc.req import Req
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.sampling.token_rules import BadSequences
 from srt.wire.errors import BAD_REQUEST
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenizedReq

@@ -15,9 +15,9 @@ from tests.scheduler_proc.samplers import details_in_parts
 if TYPE_CHECKING:
     import torch
 
-    from scheduler_proc import logprobs
+    from scheduler_proc.sampling import logprobs
 else:
-    logprobs = late("scheduler_proc.logprobs")
+    logprobs = late("scheduler_proc.sampling.logprobs")
     torch = late("torch")
 
 

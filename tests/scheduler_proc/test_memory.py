@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.memory import ReqToTokenPool, TokenPool
+from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 10**6)), max_size=80))

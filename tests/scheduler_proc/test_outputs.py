@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.outputs import HELD_TOKENS, OutputBuffer
-from scheduler_proc.req import Req
+from scheduler_proc.core.requests.outputs import HELD_TOKENS, OutputBuffer
+from scheduler_proc.core.requests.request import Req
 from srt.wire.messages import (
     DraftCounts,
     Finish,

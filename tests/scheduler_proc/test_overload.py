@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from scheduler_proc.pace import PaceMeter
+from scheduler_proc.process.pace import PaceMeter
 from srt.wire.errors import RequestError
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq

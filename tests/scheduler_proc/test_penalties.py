@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.penalties import LateChange, LogitChanges, with_entries
-from scheduler_proc.tokens import Tokens
+from scheduler_proc.core.requests.tokens import Tokens
+from scheduler_proc.sampling.penalties import LateChange, LogitChanges, with_entries
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.fake_executor import changes_of
 from tests.scheduler_proc.ragged import adjust_of

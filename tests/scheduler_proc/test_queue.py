@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
-from scheduler_proc.memory import TokenPool
-from scheduler_proc.queue import WaitingQueue
-from scheduler_proc.queue_order import POLICIES
-from scheduler_proc.radix_cache import RadixCache
-from scheduler_proc.req import Req
-from scheduler_proc.tree_node import TreeNode
-from scheduler_proc.watchers import Cursor
+from scheduler_proc.core.requests.queue import WaitingQueue
+from scheduler_proc.core.requests.queue_order import POLICIES
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.memory.match_trackers import Cursor
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.tree_node import TreeNode
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams

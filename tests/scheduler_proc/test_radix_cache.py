@@ -7,13 +7,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler_proc.block_hashes import Block, BlockHashes, all_hashes
 from scheduler_proc.media.spans import Spans
-from scheduler_proc.memory import TokenPool
-from scheduler_proc.prefix_cache import Inserted, NoCache
-from scheduler_proc.radix_cache import RadixCache
-from scheduler_proc.tree_node import TreeNode
-from scheduler_proc.watchers import Cursor
+from scheduler_proc.memory.block_hashes import Block, BlockHashes, all_hashes
+from scheduler_proc.memory.match_trackers import Cursor
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.prefix_cache import Inserted, NoCache
+from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.tree_node import TreeNode
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.media import MediaItem, MediaSpan
 from tests.scheduler_proc.test_memory import taken

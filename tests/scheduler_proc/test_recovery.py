@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
+from scheduler_proc.core.steps.split import part_of
+from scheduler_proc.crash.recovery import MAX_SPLITS, UnclearFailure
 from scheduler_proc.executor.native_executor import NativeExecutor
-from scheduler_proc.parts import part_of
-from scheduler_proc.recovery import MAX_SPLITS, UnclearFailure
 from srt.wire.sampling import SamplingParams
 from tests.running.late import late
 from tests.scheduler_proc.driver import Driver

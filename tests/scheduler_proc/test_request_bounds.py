@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.native_executor import NativeExecutor
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
 from srt.wire.errors import RequestError
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from scheduler_proc import resume
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.requests import resume
+from scheduler_proc.core.requests.resume import SLICE_S, reading
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.resume import SLICE_S, reading
-from scheduler_proc.trace import replay
+from scheduler_proc.trace.recorded import replay
 from srt.wire.errors import UNAVAILABLE
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import Abort, Reported, TokenizedReq
@@ -330,7 +330,9 @@ async def test_one_whose_timer_is_early_times_out_too(
 ) -> None:
     """A loop's timers are: without its grammar it must not have a step."""
     now = asyncio.get_running_loop().time()
-    monkeypatch.setattr("scheduler_proc.intake.time", SimpleNamespace(monotonic=lambda: now + 100))
+    monkeypatch.setattr(
+        "scheduler_proc.process.grammar_loading.time", SimpleNamespace(monotonic=lambda: now + 100)
+    )
     actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 100))
     await actor.until_entered()
     await actor.serve()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import ForwardBatch, Masks, SuppressedIds
-from scheduler_proc.penalties import LogitChanges
+from scheduler_proc.sampling.penalties import LogitChanges
 from srt.wire.sampling import SamplingParams
 from tests.running.late import late
 from tests.scheduler_proc.ragged import adjust_of, int32, sampling_batch
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import torch
     import transformers
 
-    from scheduler_proc import logprobs as logprobs_module
-    from scheduler_proc import sampling
+    from scheduler_proc.sampling import logprobs as logprobs_module
+    from scheduler_proc.sampling import sampling
 else:
-    logprobs_module = late("scheduler_proc.logprobs")
-    sampling = late("scheduler_proc.sampling")
+    logprobs_module = late("scheduler_proc.sampling.logprobs")
+    sampling = late("scheduler_proc.sampling.sampling")
     torch = late("torch")
     transformers = late("transformers")
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from scheduler_proc.batch import SAMPLE_DTYPES
-from scheduler_proc.req import Req
-from scheduler_proc.sampling_table import SamplingTable
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.requests.sampling_table import SamplingTable
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams

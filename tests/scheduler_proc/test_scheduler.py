@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from scheduler_proc.decodes import DECODE_RUN
-from scheduler_proc.invariants import check_invariants
-from scheduler_proc.step import Step
+from scheduler_proc.core.decode_planner import DECODE_RUN
+from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.core.steps.step import Step
 from srt.wire.messages import Finish
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.drafting.reqs import plain, req_of

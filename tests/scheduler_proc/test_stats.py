@@ -5,10 +5,10 @@ import logging
 import msgspec
 import pytest
 
-from scheduler_proc.construction import core_config, speculative
-from scheduler_proc.stats import LOG_INTERVAL_S, StatsLog, stats_of
-from scheduler_proc.step import STEP_KINDS
-from scheduler_proc.step_clock import StepClock
+from scheduler_proc.core.steps.step import STEP_KINDS
+from scheduler_proc.process.construction import core_config, speculative
+from scheduler_proc.process.metrics import LOG_INTERVAL_S, StatsLog, stats_of
+from scheduler_proc.process.step_clock import StepClock
 from srt.args import ServerArgs
 from tests.scheduler_proc.driver import Driver
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from scheduler_proc.step_clock import StepClock
-from scheduler_proc.step_cost import StepSize
+from scheduler_proc.core.steps.step_cost import StepSize
+from scheduler_proc.process.step_clock import StepClock
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.step_cost import StepSize
-from scheduler_proc.step_target import (
+from scheduler_proc.core.steps.step_cost import StepSize
+from scheduler_proc.core.steps.step_target import (
     AUTO_STEPS,
     MAX_SLICE_S,
     MIN_SHARE,
@@ -24,7 +23,8 @@ from scheduler_proc.step_target import (
     slice_beside,
     tokens_beside,
 )
-from scheduler_proc.trace import replay
+from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.trace.recorded import replay
 from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.driver import Driver

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scheduler_proc.outputs import HELD_TOKENS, OutputBuffer
+from scheduler_proc.core.requests.outputs import HELD_TOKENS, OutputBuffer
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenBatch, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring

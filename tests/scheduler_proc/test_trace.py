@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.step_target import StepCosts
-from scheduler_proc.trace import replay
+from scheduler_proc.trace.recorded import replay
 from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser

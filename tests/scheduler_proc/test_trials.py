@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.step import Step
-from scheduler_proc.trace import replay
+from scheduler_proc.core.steps.step import Step
+from scheduler_proc.trace.recorded import replay
 from srt.ring.blame_file import Name
 from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.reports import Reports
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
-from scheduler_proc.step_clock import StepClock
-from scheduler_proc.step_cost import StepSize
-from scheduler_proc.warm_up import MAX_S, PROMPT, ROWS, warm_up
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
+from scheduler_proc.core.steps.step_cost import StepSize
+from scheduler_proc.process.load_reports import Reports
+from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.warm_up import MAX_S, PROMPT, ROWS, warm_up
 from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor
 
 SIZES = {  # as seconds of steps

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_proc.watch import LATE_S, LOOK_S, LoopProbe, Watch, shape_of
+from scheduler_proc.process.watchdog import LATE_S, LOOK_S, LoopProbe, Watch, shape_of
 from srt.ring.actor import EXIT_HANG
 from tests.scheduler_proc.driver import Driver
 from tests.waiting import SOON_S
@@ -122,7 +122,7 @@ def test_the_shape_says_whose_rows_a_step_has() -> None:
 
 HANGING = """
 import threading, time
-from scheduler_proc.watch import Watch, end_process
+from scheduler_proc.process.watchdog import Watch, end_process
 
 def never_returns():
     {hang}

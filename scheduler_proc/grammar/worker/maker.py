@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import msgspec
 
-from scheduler_proc.closing.texts import texts_of
-from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.cache import ArtefactFolder
+from scheduler_proc.grammar.closing.texts import texts_of
+from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.grammar.worker.job import Outcome

@@ -1,7 +1,7 @@
 // The sampler: logits of one row to a token id. Included once per instruction-set level; the engine
 // calls sample_row through the kernel table.
 //
-// Semantics are those of scheduler_proc/sampling.py. A row's token is a function of that row
+// Semantics are those of scheduler_proc/sampling/sampling.py. A row's token is a function of that row
 // alone, and every float64 sum has a fixed order. In id order: a tile of 256 tokens is 16 lanes
 // (token i in lane i % 16), each summed in id order, then added as a tree; tiles follow each
 // other, and within the tile that holds the draw tokens are added one by one. In rank order:

@@ -3,7 +3,7 @@ more."""
 
 import pytest
 
-from scheduler_proc.closing import chain, witness
+from scheduler_proc.grammar.closing import chain, witness
 
 
 @pytest.fixture(autouse=True)

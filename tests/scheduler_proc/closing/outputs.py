@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scheduler_proc.closing.chain import Closing
-from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.base import CompiledGrammar
+from scheduler_proc.grammar.closing.chain import Closing
+from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.llg.backend import compile_llguidance
 from srt.wire.constraint import Constraint
 from tests.scheduler_proc.grammar.automata import mask_ids, real_vocabulary

@@ -10,9 +10,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduler_proc.closing import chain
-from scheduler_proc.closing.chain import Closing
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.closing import chain
+from scheduler_proc.grammar.closing.chain import Closing
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.llg.backend import LlguidanceMatcher, compile_llguidance
 from scheduler_proc.grammar.wrapped import WrappedGrammar

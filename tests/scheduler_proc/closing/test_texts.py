@@ -6,7 +6,12 @@ from itertools import product
 
 import pytest
 
-from scheduler_proc.closing.texts import LONGEST_PATTERN, MOST_PATTERNS, shortest_text, texts_of
+from scheduler_proc.grammar.closing.texts import (
+    LONGEST_PATTERN,
+    MOST_PATTERNS,
+    shortest_text,
+    texts_of,
+)
 from scheduler_proc.grammar.llg.backend import compile_llguidance
 from scheduler_proc.grammar.regex.compile import compile_regex
 from srt.wire.constraint import Constraint

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_proc.closing.witness import WitnessFinder
+from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.llg.backend import compile_llguidance
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scheduler_proc.drafting.base import Match
-from scheduler_proc.req import Req
+from scheduler_proc.core.drafting.base import Match
+from scheduler_proc.core.requests.request import Req
 
 
 class Knowing:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import count
 
-from scheduler_proc.drafting.base import Match
+from scheduler_proc.core.drafting.base import Match
+from scheduler_proc.core.requests.request import Req
 from scheduler_proc.media.spans import Spans
-from scheduler_proc.req import Req
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams

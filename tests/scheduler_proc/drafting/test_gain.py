@@ -6,7 +6,7 @@ from operator import mul
 
 import pytest
 
-from scheduler_proc.drafting.gain import (
+from scheduler_proc.core.drafting.gain import (
     SHORTEST_WAIT,
     TRIAL_SHARE,
     Acceptance,
@@ -15,8 +15,8 @@ from scheduler_proc.drafting.gain import (
     is_worth,
     lengths,
 )
-from scheduler_proc.step_cost import StepSize
-from scheduler_proc.step_target import StepCosts
+from scheduler_proc.core.steps.step_cost import StepSize
+from scheduler_proc.core.steps.step_target import StepCosts
 from tests.running.profiles import seeds
 
 MEMORY_BOUND = StepCosts(base_s=0.0077, row_s=0.0003, token_s=0.0003, draft_s=0.0003)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
-from scheduler_proc.step_cost import StepSize
-from scheduler_proc.step_target import CostMeter, StepCosts
+from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
+from scheduler_proc.core.steps.step_cost import StepSize
+from scheduler_proc.core.steps.step_target import CostMeter, StepCosts
 
 MOST, FIXED = 8, (0, 1, 2, 4, 8)
 NOISE = 0.1  # of a step's seconds, up to

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler_proc.drafting.limits import limits_along
+from scheduler_proc.core.drafting.limits import limits_along
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.llg.backend import LlguidanceGrammar, compile_llguidance
-from scheduler_proc.limits import NO_LIMITS, Limits, NoTokenLeft
-from scheduler_proc.req import Req
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
+from scheduler_proc.sampling.token_rules import NO_LIMITS, Limits, NoTokenLeft
 from srt.wire.constraint import Constraint
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.drafting import ngrams
-from scheduler_proc.drafting.own import OwnTokens
+from scheduler_proc.core.drafting import ngrams
+from scheduler_proc.core.drafting.own import OwnTokens
+from scheduler_proc.core.requests.request import Req
 from scheduler_proc.media.spans import Spans
-from scheduler_proc.req import Req
 from srt.wire.media import MediaItem, MediaSpan
 from tests.scheduler_proc.drafting.reqs import common_end, longest_place, plain, req_of
 

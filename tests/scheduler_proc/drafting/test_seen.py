@@ -5,9 +5,9 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.drafting import ngrams
-from scheduler_proc.drafting.seen import SeenOutputs
-from scheduler_proc.req import Req
+from scheduler_proc.core.drafting import ngrams
+from scheduler_proc.core.drafting.seen import SeenOutputs
+from scheduler_proc.core.requests.request import Req
 from tests.scheduler_proc.drafting.reqs import (
     common_end,
     ended_req,

@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler_proc.drafting.base import Match
-from scheduler_proc.drafting.combined import best
-from scheduler_proc.drafting.tree import TreeTokens
-from scheduler_proc.memory import TokenPool
-from scheduler_proc.prefix_cache import NoCache
-from scheduler_proc.radix_cache import RadixCache
-from scheduler_proc.req import Req
+from scheduler_proc.core.drafting.base import Match
+from scheduler_proc.core.drafting.combined import best
+from scheduler_proc.core.drafting.tree import TreeTokens
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.prefix_cache import NoCache
+from scheduler_proc.memory.radix_cache import RadixCache
 from tests.scheduler_proc.drafting.reqs import plain, req_of
 from tests.scheduler_proc.ragged import int32
 from tests.scheduler_proc.test_radix_cache import (

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.batch import Adjust, ForwardBatch, Masks, StepResult, SuppressedIds
-from scheduler_proc.penalties import Entries, LateChange, LogitChanges, with_entries
-from scheduler_proc.step import LateTokens, Step
+from scheduler_proc.core.steps.step import LateTokens, Step
+from scheduler_proc.sampling.penalties import Entries, LateChange, LogitChanges, with_entries
 from srt.files.model_files import ModelFiles
 from srt.wire.sampling import SamplingParams
 from tests.running.late import late
@@ -26,18 +26,18 @@ from tests.scheduler_proc.ragged import Row, adjust_of, details_of, int32, make_
 if TYPE_CHECKING:
     import torch
 
-    from scheduler_proc import restrictions as restrictions_module
-    from scheduler_proc import sampling as sampling_module
-    from scheduler_proc import transfers
     from scheduler_proc.executor import torch_executor
+    from scheduler_proc.sampling import restrictions as restrictions_module
+    from scheduler_proc.sampling import sampling as sampling_module
+    from scheduler_proc.sampling import transfers
     from tests.scheduler_proc.executor import no_looking
 else:
     no_looking = late("tests.scheduler_proc.executor.no_looking")
-    restrictions_module = late("scheduler_proc.restrictions")
-    sampling_module = late("scheduler_proc.sampling")
+    restrictions_module = late("scheduler_proc.sampling.restrictions")
+    sampling_module = late("scheduler_proc.sampling.sampling")
     torch = late("torch")
     torch_executor = late("scheduler_proc.executor.torch_executor")
-    transfers = late("scheduler_proc.transfers")
+    transfers = late("scheduler_proc.sampling.transfers")
 
 
 POOL, VOCAB = 640, 131

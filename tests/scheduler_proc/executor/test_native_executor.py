@@ -96,8 +96,8 @@ def test_torch_is_not_imported(small: tuple[ModelFiles, np.ndarray]) -> None:
     code = f"""
 import sys
 from scheduler_proc.executor import ExecutorOptions, make_executor
-from scheduler_proc.warm_up import warm_up
-from scheduler_proc.construction import core_config
+from scheduler_proc.process.warm_up import warm_up
+from scheduler_proc.process.construction import core_config
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.trace import replay
+from scheduler_proc.trace.recorded import replay
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 from tests.scheduler_proc.media.pictures import numbers_of

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from scheduler_proc.controls import Controls
-from scheduler_proc.views import queue
-from scheduler_proc.views.look import Views
+from scheduler_proc.process.admin import Controls
+from scheduler_proc.process.snapshots import queue
+from scheduler_proc.process.snapshots.look import Views
 from srt.wire.ring_messages import Control, ControlReply
 from tests.scheduler_proc.driver import Driver
 

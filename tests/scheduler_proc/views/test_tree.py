@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.memory import TokenPool
-from scheduler_proc.prefix_cache import NoCache
-from scheduler_proc.radix_cache import RadixCache
-from scheduler_proc.tree_node import TreeNode
-from scheduler_proc.views import tree as views
-from scheduler_proc.views.tree import NodeView, TreeViews
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.prefix_cache import NoCache
+from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.tree_node import TreeNode
+from scheduler_proc.process.snapshots import tree as views
+from scheduler_proc.process.snapshots.tree import NodeView, TreeViews
 
 PROMPTS = st.tuples(
     st.lists(st.integers(0, 2), min_size=1, max_size=8),

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_proc.closing.witness import WitnessFinder
 from scheduler_proc.grammar.artefact import Artefact, read_artefact
 from scheduler_proc.grammar.cache import ArtefactFolder
+from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.store import GrammarStore, Shared, load_compiled
 from scheduler_proc.grammar.worker.maker import ArtefactMaker

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.core.steps.media_layout import media_arrays
 from scheduler_proc.executor import ExecutorOptions, make_executor
-from scheduler_proc.media.layout import media_arrays
 from scheduler_proc.media.spans import NO_SPANS, Spans, spans_of
 from srt.files.model_files import resolve_model
 from srt.wire.errors import ConfigError

@@ -1,0 +1,1 @@
+"""The scheduler core: decides what each step computes, without I/O, clock or thread."""

@@ -1,0 +1,189 @@
+"""Which reqs of the scheduler core are guessed ahead, from which source, and how far."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from scheduler_proc.core.drafting.base import Match, Source
+from scheduler_proc.core.drafting.combined import best
+from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
+from scheduler_proc.core.drafting.own import OwnTokens
+from scheduler_proc.core.drafting.seen import SeenOutputs
+from scheduler_proc.core.drafting.tree import TreeTokens
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.steps.step import MOST_GUESSED, Origin, Row, Step
+from scheduler_proc.core.steps.step_target import StepCosts
+from scheduler_proc.memory.prefix_cache import PrefixCache
+
+log = logging.getLogger(__name__)
+
+
+class Proposal(NamedTuple):
+    """Tokens that may come next, one at least, and where they are from."""
+
+    tokens: list[int]
+    origin: Origin
+
+
+class Speculation:
+    """Of one core. It is told what steps cost (`costs`, None: not known yet) and its own results,
+    from which the lengths of guesses follow in the mode "auto"; there nothing is guessed before the
+    costs are known. In the others, a guess is as long as it can be."""
+
+    def __init__(self, mode: str, most: int, cache: PrefixCache) -> None:
+        """`mode` is that of `--speculative`, `most` how many tokens of a req a step may guess."""
+        self.most = most
+        self.costs: StepCosts | None = None
+        self._is_measured = mode == "auto"
+        self._seen = SeenOutputs()
+        self.sources: list[Source] = []
+        if mode in ("auto", "tree"):  # the first: what it finds is longer than all others
+            self.sources.append(TreeTokens(cache))
+        if mode in ("auto", "own"):
+            self.sources.append(OwnTokens())
+        if mode == "auto":
+            self.sources.append(self._seen)
+        self._acceptance = Acceptance()
+        self._pauses = Pauses()
+        self._due: set[int] = set()  # handles of those whose next guess is a trial
+        self._step = 0  # counts those that were committed
+
+    def may_guess(self, req: Req) -> bool:
+        """Whether the req, which runs, may be guessed at all."""
+        if not self.sources or req.wish.sampling.speculative == "off":
+            return False
+        return not req.wants_logprobs and req.remaining > 1
+
+    def wanted(self, reqs: Sequence[Req], rows: int, are_alone: bool) -> set[int]:
+        """The handles of those of these reqs, which decode, whose next row is to wait for the
+        newest token: probably something can be guessed after it. They are among so many `rows` that
+        decode; `are_alone`: the step has nothing else, as far as is known."""
+        if not self.sources:
+            return set()
+        if not self._is_measured:
+            return {req.handle for req in reqs if self.may_guess(req)}
+        wanted = {req.handle for req in reqs if req.held.num_drafted > 0 and self.may_guess(req)}
+        costs = self.costs
+        if costs is None or (are_alone and self._pauses.is_due(rows)):
+            return wanted
+        found: list[tuple[Req, Candidate]] = []
+        for req in reqs:
+            if req.handle not in wanted and self.may_guess(req):
+                proposal = self._best(req, self.most)
+                if proposal is not None:
+                    found.append((req, self._candidate(req, proposal)))
+        # What a step with guesses costs at all is shared by all that have some.
+        others = len(wanted) + len(found) - 1
+        for req, candidate in found:
+            if self._is_wanted(costs, rows, req, candidate, others):
+                wanted.add(req.handle)
+        return wanted
+
+    def proposals(
+        self, reqs: Iterable[Req], rows: int, others: int, room: int
+    ) -> dict[int, Proposal]:
+        """By handle, for those of the reqs that something can be guessed of: what to extend beside
+        their newest tokens, which are known. The step has this many rows that decode, theirs among
+        them, and other tokens, and room for so many guessed ones."""
+        found: list[tuple[Req, Proposal]] = []
+        for req in reqs:
+            most = min(self.most, req.remaining - 1)
+            proposal = self._best(req, most) if self.may_guess(req) else None
+            if proposal is not None:
+                found.append((req, proposal))
+            elif self._is_measured and req.held.prefill_left == 0:
+                self._due.discard(req.handle)
+                self._acceptance.has_none(req.handle, self._step)
+        counts, room = self._lengths(found, rows, others), min(room, MOST_GUESSED)
+        proposals = {}
+        for (req, proposal), count in zip(found, counts, strict=True):
+            count = min(count, room)
+            if count > 0:
+                proposals[req.handle] = proposal._replace(tokens=proposal.tokens[:count])
+                room -= count
+        return proposals
+
+    def verified(self, row: Row, num_tried: int, num_right: int) -> None:
+        """Of what the row had guessed, as many were looked at, and right."""
+        if self._is_measured and row.origin is not None and num_tried > 0:
+            step = self._step if row.is_decode else None
+            self._acceptance.verified(row.req.handle, *row.origin, num_tried, num_right, step)
+            if row.req.finish is not None:
+                self._acceptance.ended(row.req.handle)
+
+    def refused(self, req: Req, proposal: Proposal) -> None:
+        """Nothing of the proposal could be extended: it has gained nothing, like a wrong one."""
+        if self._is_measured:
+            handle = req.handle
+            self._acceptance.verified(handle, *proposal.origin, 1, 0, self._step)
+
+    def ran(self, step: Step) -> None:
+        """A step has been committed."""
+        self._step += 1
+        if self._is_measured:
+            self._pauses.ran(step.size)
+
+    def ended(self, req: Req) -> None:
+        """The req has ended."""
+        self._acceptance.ended(req.handle)
+        self._due.discard(req.handle)
+        for source in list(self.sources):
+            try:
+                source.ended(req)
+            except Exception:
+                self._drop(source)
+
+    def flush(self) -> None:
+        """Guess nothing of what ended before. The tree is the caller's to empty."""
+        self._seen.clear()
+
+    def _is_wanted(
+        self, costs: StepCosts, rows: int, req: Req, candidate: Candidate, others: int
+    ) -> bool:
+        """Whether the req is worth it, or to be tried."""
+        if is_worth(costs, rows, candidate, others):
+            return True
+        if self._acceptance.is_due(costs, rows, req.handle, candidate, self._step):
+            self._due.add(req.handle)
+        return req.handle in self._due
+
+    def _candidate(self, req: Req, proposal: Proposal) -> Candidate:
+        reach = self._acceptance.reach(req.handle, *proposal.origin, len(proposal.tokens))
+        return Candidate(reach, int(req.handle in self._due))
+
+    def _lengths(
+        self, found: Sequence[tuple[Req, Proposal]], rows: int, others: int
+    ) -> Sequence[int]:
+        """How many tokens of each proposal to take."""
+        if not self._is_measured:
+            return [self.most] * len(found)
+        costs = self.costs
+        if costs is None or not found or (others == 0 and self._pauses.is_due(rows)):
+            return [0] * len(found)
+        candidates = [self._candidate(req, proposal) for req, proposal in found]
+        self._due.difference_update(req.handle for req, _ in found)
+        return lengths(costs, rows, others, candidates)
+
+    def _best(self, req: Req, most: int) -> Proposal | None:
+        """The best match of all sources: where it is measured, how often they are right, the most
+        likely, else the longest."""
+        chance = partial(self._acceptance.chance, req.handle) if self._is_measured else None
+        matches = ((source.name, self._match(source, req, most)) for source in self.sources)
+        found = best(matches, chance)
+        if found is None:
+            return None
+        name, match = found
+        return Proposal(match.tokens.tolist(), Origin(name, match.length))
+
+    def _match(self, source: Source, req: Req, most: int) -> Match | None:
+        try:
+            return source.match(req, most)
+        except Exception:
+            self._drop(source)
+            return None
+
+    def _drop(self, source: Source) -> None:
+        """A source that fails, from an `except` clause, is not asked again: nobody needs it."""
+        log.exception("%s can guess no more", source.name)
+        self.sources = [other for other in self.sources if other is not source]

@@ -1,0 +1,334 @@
+"""Plans the rows of each step of the scheduler core: decodes, chunks of prompts, and admissions.
+
+Takes memory, and reads no token values but those that limit a row (`Req.limits`). What fails while
+a row is planned ends its own req. While there are suspects (`Trials`), one of them and all others
+have steps in turn: a step has either the one suspect whose trial it is, or no suspects.
+"""
+
+import math
+from collections.abc import Iterable
+
+from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
+from scheduler_proc.core.drafting.limits import limits_along
+from scheduler_proc.core.drafting.speculation import Proposal
+from scheduler_proc.core.jumps import fail_grammar
+from scheduler_proc.core.requests.admission import is_being_computed, prefix_need
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.state import SchedulerState
+from scheduler_proc.core.steps.plan import Plan
+from scheduler_proc.core.steps.step import ANYTHING, Follows
+from scheduler_proc.core.steps.step_target import (
+    MAX_SLICE_S,
+    NO_DECODES,
+    Beside,
+    StepCosts,
+    slice_beside,
+    tokens_beside,
+)
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.sampling.token_rules import NoTokenLeft
+from srt.wire.errors import BAD_REQUEST
+
+ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
+
+
+class StepPlanner:
+    """Chooses what the reqs of `state` do in the next step."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self.costs: StepCosts | None = None  # as measured; None: not known yet
+        self._decodes = DecodePlanner(
+            state.running,
+            state.memory,
+            state.config.chunked_prefill_size,
+            state.retract,
+            self._follows,
+            state.speculation,
+        )
+        self._is_trials_turn = True
+        self._admission_refused_at: int | None = None  # the forward step at which memory was short
+        self._beside = NO_DECODES  # prompts, in the last plan
+        self._slice_s = 0.0  # that have been taken before the next step
+        self._places_in_memory = 0  # reqs that ran then; 0 once all waiting reqs were admitted
+
+    @property
+    def places(self) -> int:
+        """Reqs that can run at once: as many as did when memory last stopped the next one."""
+        if self._places_in_memory == 0:
+            return self._state.config.max_running_requests
+        return max(self._places_in_memory, len(self._state.running))
+
+    def take_slice(self) -> float:
+        """The seconds of encoding that there is time for before the next step, which has that much
+        less for prompts."""
+        config, costs = self._state.config, self.costs
+        if config.media is None or not config.media.in_slices:
+            return math.inf
+        if self._beside.decodes == 0 or costs is None:
+            return MAX_SLICE_S
+        cut = [req.held for req in self._state.running.values() if _is_cut(req)]
+        others = sum(held.prefill_len - held.kv_len for held in cut)
+        self._slice_s = slice_beside(costs, self._beside, others, config.step_target_s)
+        return self._slice_s
+
+    def plan(self) -> Plan | None:
+        """A step, or None if nothing can run now."""
+        self._beside = NO_DECODES
+        plan = self._plan()
+        self._slice_s = 0.0
+        return plan
+
+    def _plan(self) -> Plan | None:
+        state = self._state
+        plan = Plan(state.table, state.memory.sampling)
+        suspect = state.trials.next
+        state.trials.at = None if suspect is None else suspect.key
+        if suspect is not None and self._is_trials_turn and self._plan_trial(plan, suspect):
+            self._is_trials_turn = False
+            return plan
+        self._is_trials_turn = True
+        budget = self._plan_others(plan, suspect)
+        if plan.rows or plan.deferred:
+            return plan
+        if suspect is not None and suspect.finish is None and self._plan_trial(plan, suspect):
+            return plan
+        return plan if self._unblock(plan, budget) else None
+
+    def _others(self) -> Iterable[Req]:
+        """The running reqs that are no suspects."""
+        running, trials = self._state.running.values(), self._state.trials
+        if trials.next is None:
+            return running
+        return [req for req in running if not trials.is_suspect(req)]
+
+    def _plan_others(self, plan: Plan, suspect: Req | None) -> int:
+        """The rows of all but suspects; returns the prompt tokens for which there is still room."""
+        state = self._state
+        self._decodes.plan(plan, self._others())
+        budget = self._prefill_budget(plan)
+        budget -= self._plan_prefills(plan, budget, self._others())
+        if len(state.waiting) == 0:
+            self._places_in_memory = 0
+            state.cache.want(())
+        elif budget > 0 and self._may_admit():
+            # A suspect that is not in memory may wait for that, or for what it shows, for which the
+            # others make room if nobody takes more.
+            if suspect is None:
+                self._admit(plan, budget, state.waiting.ordered())
+            elif suspect.residency is not None or not self._may_see(suspect):
+                waiting = state.waiting.ordered()
+                others = (r for r in waiting if not state.trials.is_suspect(r))
+                self._admit(plan, budget, others, may_pin=suspect.residency is not None)
+        return budget
+
+    def plan_deferred(self, plan: Plan) -> None:
+        """The rows that had to wait for tokens, which are known now."""
+        self._decodes.plan_deferred(plan)
+
+    def _plan_trial(self, plan: Plan, suspect: Req) -> bool:
+        """Plan the suspect's next tokens; none while others of it are being computed, or if it has
+        to wait for memory, which others hold. Whether there are any."""
+        budget = self._state.config.chunked_prefill_size
+        self._beside = Beside(sum(not _is_cut(req) for req in self._others()))
+        if self._beside.decodes > 0 and self.costs is not None:  # which wait for this step
+            budget = self._tokens_beside(self.costs)
+        if suspect.residency is None:
+            if self._may_admit():
+                self._admit(plan, budget, [suspect])
+        elif not suspect.is_in_flight:
+            if _is_cut(suspect):
+                self._plan_prefills(plan, budget, [suspect])
+            else:
+                self._decodes.plan(plan, [suspect])
+            if not plan.rows and suspect.residency is not None:
+                self._state.retract(suspect)
+        return bool(plan.rows)
+
+    def _prefill_budget(self, plan: Plan) -> int:
+        """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
+        budget = whole = self._state.config.chunked_prefill_size
+        self._beside = self._beside_prompts(plan)
+        if self._beside.decodes > 0 and self.costs is not None:
+            budget = self._tokens_beside(self.costs)
+        return min(budget, max(whole - plan.num_tokens - len(plan.deferred), whole // 8, 1))
+
+    def _beside_prompts(self, plan: Plan) -> Beside:
+        """What the plan has before prompts are added. Deferred reqs will guess about as many tokens
+        as in the step that runs."""
+        rows, deferred = plan.rows, plan.deferred
+        drafted = sum(len(row.draft) for row in rows)
+        drafted += sum(req.held.num_drafted for req in deferred)
+        return Beside(sum(row.num_known for row in rows) + len(deferred), drafted)
+
+    def _tokens_beside(self, costs: StepCosts) -> int:
+        """Prompt tokens beside the decodes, after what is encoded before them."""
+        whole, target_s = self._state.config.chunked_prefill_size, self._state.config.step_target_s
+        return tokens_beside(costs, self._beside, whole, target_s, self._slice_s)
+
+    def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
+        """The next chunks of those that are partly prefilled; returns the tokens planned."""
+        planned = 0
+        for req in [req for req in running if _is_cut(req)]:
+            if planned < budget and req.residency is not None:
+                planned += self._extend(plan, req, budget - planned)
+        return planned
+
+    def _extend(self, plan: Plan, req: Req, budget: int) -> int:
+        """Plan up to `budget` of the req's tokens, fewer if memory is short; returns how many, with
+        those that are guessed."""
+        state = self._state
+        length = min(req.extend_left, budget, state.memory.room)
+        if req.spans.are_whole:
+            length = _whole(req, length, state.memory.room)
+        if length == 0:
+            return 0
+        follows = self._follows(req, length, self._proposal(plan, req, length))
+        if follows is None:
+            return 0
+        slots = state.memory.alloc(length + len(follows.draft))
+        assert slots is not None
+        held = req.held
+        state.table.slots[held.row, held.kv_len : held.kv_len + len(slots)] = slots
+        plan.add(req, length, is_decode=False, follows=follows)
+        return len(slots)
+
+    def _proposal(self, plan: Plan, req: Req, length: int) -> Proposal | None:
+        """What to guess after the last `length` tokens of a prompt, if there is room to spare."""
+        state, speculation = self._state, self._state.speculation
+        if length < req.extend_left or not speculation.may_guess(req):
+            return None
+        planned = plan.num_tokens + len(plan.deferred) + length
+        room = state.config.chunked_prefill_size - planned
+        room = min(room, state.memory.easy_room - length)
+        if room <= 0:
+            return None
+        decodes = plan.num_decodes + len(plan.deferred)
+        others = planned - decodes
+        return speculation.proposals([req], decodes + 1, others, room).get(req.handle)
+
+    def _follows(self, req: Req, length: int, proposal: Proposal | None) -> Follows | None:
+        """What the req may sample if `length` more of its tokens are extended, and as much of the
+        proposal as may come. None if nothing may, which has ended the req."""
+        if length < req.extend_left or req.remaining == 0:
+            return ANYTHING
+        try:
+            if proposal is None:
+                return Follows([], (req.limits(),)) if req.is_limited else ANYTHING
+            return Follows(*limits_along(req, proposal.tokens), proposal.origin)
+        except GrammarError as error:
+            fail_grammar(self._state, req, error)
+        except NoTokenLeft as error:
+            self._state.abort(req, BAD_REQUEST, str(error))
+        return None
+
+    def _may_admit(self) -> bool:
+        """Whether it is worth looking at the queue: with a full pool, a long queue would be sorted
+        for nothing, step after step."""
+        state = self._state
+        if state.table.num_free_rows == 0:
+            return False
+        if state.memory_changed:
+            state.memory_changed, self._admission_refused_at = False, None
+        since = self._admission_refused_at
+        recently = (
+            since is not None and state.counters.forward_steps < since + ADMISSION_RETRY_STEPS
+        )
+        return not recently or not state.running
+
+    def _admit(self, plan: Plan, budget: int, waiting: Iterable[Req], may_pin: bool = True) -> None:
+        """Move these waiting reqs into the batch, in this order, while memory lasts. Without
+        `may_pin`, none of them takes room in the encoder cache that it does not have already.
+
+        `available` shrinks by everything a taken req will need: tokens to compute, expected
+        output, and the part of its prefix that its lock makes unevictable.
+        """
+        state = self._state
+        available = self._available()
+        prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
+        latest = math.inf  # the arrival after which nobody may overtake those that stand aside
+        for req in waiting:
+            if budget <= 0 or state.table.num_free_rows == 0 or req.arrival_s > latest:
+                return
+            if req.tokens.are_late:
+                return  # retracted just now: nobody takes its place before its last token is known
+            if is_being_computed(req, prefilling, state.cache):
+                latest = min(latest, req.arrival_s + state.config.max_wait_s)
+                continue  # soon: when the prefix that it needs is in the tree
+            if req.spans and not self._has_media(req, may_pin):
+                # Nobody else waits for it: what others show is encoded meanwhile, where there is
+                # room beside what this one and those before it need.
+                may_pin = may_pin and req.handle in state.media.pinned
+                continue
+            need = prefix_need(req, state.cache) + state.new_token_ratio.expected_outputs(req)
+            if need > available and state.running:
+                self._admission_refused_at = state.counters.forward_steps
+                state.memory_changed = False
+                self._places_in_memory = len(state.running)
+                return
+            available -= need
+            state.start(req)
+            budget -= self._extend(plan, req, budget)
+            if req.residency is not None:  # it may have ended, with nothing left to sample
+                prefilling.append(req)
+        self._places_in_memory = 0
+
+    def _may_see(self, req: Req) -> bool:
+        """Whether nothing that a waiting req shows is missing."""
+        return not req.spans or self._has_media(req)
+
+    def _has_media(self, req: Req, may_pin: bool = True) -> bool:
+        """Whether all is encoded that its cached prefix does not cover; what is not will be, as
+        soon as there is room for it."""
+        media = self._state.media
+        if req.media_version == media.version:
+            return False  # as at the last look
+        if not may_pin and req.handle not in media.pinned:
+            return False
+        first, stop = req.matched(self._state.cache), req.tokens.prompt_len
+        items = [span.item for span in req.spans.within(first, stop)]
+        is_ready = media.need(req.handle, items)
+        req.media_version = None if is_ready else media.version
+        return is_ready
+
+    def _unblock(self, plan: Plan, budget: int) -> bool:
+        """Nothing could be planned. If that is because partly prefilled reqs hold all memory,
+        retract until one of them can go on. False if there is simply nothing to do now."""
+        state = self._state
+        while True:
+            running = [req.held for req in state.running.values()]
+            stuck = [held for held in running if held.kv_len < held.prefill_len]
+            in_flight = any(held.computed_len < held.kv_len for held in running)
+            if len(stuck) == 0 or in_flight:
+                return False
+            if self._plan_prefills(plan, max(budget, 1), self._others()) > 0:
+                return True
+            if len(state.running) < 2:
+                return False
+            state.retract(min(state.running.values(), key=retraction_key))
+
+    def _available(self) -> int:
+        """Slots that a new req could count on, the running reqs' future needs set aside."""
+        state = self._state
+        reserved = sum(
+            max(0, req.extend_left) + state.new_token_ratio.expected_outputs(req)
+            for req in state.running.values()
+        )
+        return state.memory.room - reserved
+
+
+def _is_cut(req: Req) -> bool:
+    """Whether the tokens that the req entered with are not all planned."""
+    return req.held.kv_len < req.held.prefill_len
+
+
+def _whole(req: Req, length: int, room: int) -> int:
+    """Of the next `length` tokens, as many as leave no span cut in two. A span that is longer than
+    that is planned all the same, if there is room in memory."""
+    start = req.held.kv_len
+    usable = req.spans.usable(start + length) - start
+    if usable > 0 or length == 0:
+        return usable
+    span = req.spans.around(start + length)
+    assert span is not None and span.start == start
+    return span.item.length if span.item.length <= room else 0

@@ -1,0 +1,71 @@
+"""What the scheduler weighs before it lets a waiting req into the batch."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.memory.prefix_cache import PrefixCache
+
+OUTPUT_CLIP = 4096  # expected outputs are not counted beyond this
+RETRACT_HEADROOM = 20  # decode steps that the ratio makes room for after a retraction
+
+
+class NewTokenRatio:
+    """How much of the allowed output a req is expected to need: the scheduler's optimism.
+
+    Starts at `START`, decays to `MIN` over `DECAY_STEPS` steps that go well, and jumps to what the
+    running reqs really used, plus some head-room, when a retraction shows it was too low.
+    """
+
+    START, MIN, DECAY_STEPS = 0.7, 0.1, 600
+
+    def __init__(self) -> None:
+        self.value = self.START
+
+    def expected_outputs(self, req: Req) -> int:
+        return int(self.value * min(max(0, req.remaining), OUTPUT_CLIP))
+
+    def decay(self) -> None:
+        self.value = max(self.MIN, self.value - (self.START - self.MIN) / self.DECAY_STEPS)
+
+    def raise_after_retraction(self, running: Iterable[Req]) -> None:
+        reqs = list(running)
+        used = sum(req.tokens.num_outputs + RETRACT_HEADROOM for req in reqs)
+        allowed = sum(req.tokens.max_len - req.tokens.prompt_len for req in reqs)
+        self.value = min(1.0, max(self.value, used / max(1, allowed)))
+
+
+def prefix_need(req: Req, cache: PrefixCache) -> int:
+    """Slots that admitting `req` takes from what is available: its uncached tokens, and those
+    cached tokens that its lock would make unevictable."""
+    matched = req.matched(cache)
+    newly_locked = 0
+    for node in req.cursor.path():
+        if node.lock_ref > 0:
+            break  # and so are all above it
+        newly_locked += max(0, min(node.end, matched) - node.start)
+    return req.tokens.known_len - matched + newly_locked
+
+
+def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bool:
+    """Whether the first uncached token of `req` belongs to the prompt of a req in `prefilling`.
+
+    Then waiting a step or two saves computing it twice. What such a req has computed is in the
+    tree already, so comparing up to the end of the match plus one token is enough.
+    """
+    candidates = [other for other in prefilling if other.wish.salt == req.wish.salt]
+    if not candidates or not cache.enabled:
+        return False
+    tokens = req.tokens.known
+    matched = cache.track(*req.tracked)
+    if matched == len(tokens) or matched >= req.max_prefix_len:
+        return False  # a longer match would be of no use
+    next_key = req.spans.key(tokens, matched)
+    for other in candidates:
+        theirs = other.tokens.known
+        if other.held.prefill_len > matched and other.spans.key(theirs, matched) == next_key:
+            if np.array_equal(theirs[:matched], tokens[:matched]):
+                if req.spans.alike(other.spans, matched):
+                    return True
+    return False

@@ -1,0 +1,219 @@
+"""Collects what the scheduler has to send to the detokenizer until the actor takes it as one batch.
+
+Tokens that nobody looks at before the end are held back and sent HELD_TOKENS at a time: a step
+then costs the detokenizer nothing. Tokens that are forced before the req is admitted for the first
+time wait until then: its start says how much of the prompt was cached.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.sampling.details import no_detail
+from srt.wire.messages import DraftCounts, Finish, LogprobDetail, pack_floats, pack_ids
+from srt.wire.ring_messages import PromptLogprobs, ReqEnd, ReqStart, TokenBatch
+
+HELD_TOKENS = 64  # of a req that is not watched, at most
+
+
+@dataclass(slots=True)
+class _Held:
+    """Sampled tokens of one req that have not been sent, and their log-probabilities."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class OutputBuffer:
+    """Starts come before tokens, tokens before ends; each req starts and ends exactly once."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, including what is held back."""
+        self._held: dict[int, _Held] = {}  # by handle
+        self._early: dict[int, list[int]] = {}  # by handle: forced before its first admission
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start an empty batch."""
+        self._starts: list[ReqStart] = []
+        self._prompt_logprobs: list[PromptLogprobs] = []
+        self._handles: list[int] = []
+        self._counts: list[int] = []
+        self._jumps: dict[int, tuple[int, int]] = {}  # column -> drop, skip
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._wants_logprobs = False  # whether any of these reqs asked for them
+        self._details: dict[int, LogprobDetail] = {}  # by column
+        self._ends: list[ReqEnd] = []
+        self._firsts: list[int] = []
+        self._drafting: dict[int, Req] = {}  # by handle
+        self._guessed: list[int] = []  # columns
+        self._closing: list[int] = []
+
+    def token(
+        self,
+        req: Req,
+        token: int,
+        logprob: float,
+        detail: LogprobDetail | None = None,
+        *,
+        was_guessed: bool = False,
+    ) -> None:
+        if not req.has_first:
+            self._first(req)
+        if req.wish.is_watched:
+            if was_guessed and req.wish.sampling.token_origins:
+                self._guessed.append(len(self._handles))
+            self._add_detail(detail)
+            self._add_column(req, [token], [logprob])
+            return
+        held = self._held.get(req.handle)
+        if held is None:
+            held = self._held[req.handle] = _Held()
+        held.ids.append(token)
+        held.logprobs.append(logprob)
+        if len(held.ids) == HELD_TOKENS:
+            self._release(req)
+
+    def jump(
+        self,
+        req: Req,
+        drop: int,
+        skip: int,
+        tokens: list[int],
+        logprobs: list[float],
+        detail: LogprobDetail | None = None,
+        *,
+        closes: bool = False,
+    ) -> None:
+        """`tokens` replace the last `drop` tokens and begin with `skip` bytes of these;
+        `logprobs` and `detail` belong to `tokens`. They may be what closes the output."""
+        if req.cached_tokens is None and not req.is_resumed:
+            self._early.setdefault(req.handle, []).extend(tokens)
+            return
+        self._first(req)
+        self._release(req)
+        self._add_detail(detail)
+        self._jumps[len(self._handles)] = (drop, skip)
+        if closes and req.wish.sampling.token_origins:
+            self._closing.append(len(self._handles))
+        self._add_column(req, tokens, logprobs)
+
+    def admitted(self, req: Req) -> None:
+        """The req has been admitted for the first time: send what had to wait for that."""
+        tokens = self._early.pop(req.handle, None)
+        if tokens is not None:
+            self._first(req)
+            self._jumps[len(self._handles)] = (0, 0)
+            self._add_column(req, tokens, [math.nan] * len(tokens))
+
+    def prompt_logprobs(
+        self, req: Req, start: int, logprobs: np.ndarray, detail: LogprobDetail | None = None
+    ) -> None:
+        """Log-probabilities (float32 [n]) of prompt tokens [start, start+n)."""
+        self._start(req)
+        ids = req.tokens.known[start : start + len(logprobs)]
+        self._prompt_logprobs.append(
+            PromptLogprobs(req.handle, start, pack_ids(ids), pack_floats(logprobs), detail)
+        )
+
+    def end(self, req: Req, finish: Finish) -> None:
+        self._start(req)
+        self.admitted(req)  # if not yet, it never will be
+        self._release(req)
+        self._note_drafts(req)
+        self._ends.append(ReqEnd(req.handle, finish))
+
+    def take(self, incarnation: int, now: float) -> TokenBatch | None:
+        """Everything collected until now, or None if there is nothing to send."""
+        has_columns = self._handles or self._prompt_logprobs
+        if not (has_columns or self._starts or self._firsts or self._ends):
+            return None
+        batch = TokenBatch(
+            incarnation=incarnation,
+            handles=self._handles,
+            counts=self._counts,
+            ids=pack_ids(self._ids),
+            logprobs=pack_floats(self._logprobs) if self._wants_logprobs else b"",
+            starts=self._starts,
+            prompt_logprobs=self._prompt_logprobs,
+            ends=self._ends,
+            jumps=[(column, drop, skip) for column, (drop, skip) in self._jumps.items()],
+            details=self._details,
+            time_s=now,
+            firsts=self._firsts,
+            drafts={
+                handle: DraftCounts(req.num_verified, req.num_drafted, req.num_accepted)
+                for handle, req in self._drafting.items()
+            },
+            guessed=self._guessed,
+            closing=self._closing,
+        )
+        self._begin()
+        return batch
+
+    def _release(self, req: Req) -> None:
+        """Put what is held back of the req into the batch, if anything."""
+        held = self._held.pop(req.handle, None)
+        if held is not None:
+            self._add_column(req, held.ids, held.logprobs)
+
+    def _add_column(self, req: Req, ids: list[int], logprobs: list[float]) -> None:
+        self._handles.append(req.handle)
+        self._counts.append(len(ids))
+        self._ids += ids
+        self._logprobs += logprobs
+        self._wants_logprobs |= req.wish.scoring is not None
+        self._note_drafts(req)
+
+    def _note_drafts(self, req: Req) -> None:
+        """Report its numbers as of the end of the step, of whose tokens some may be to come."""
+        if req.num_verified:
+            self._drafting[req.handle] = req
+
+    def _add_detail(self, detail: LogprobDetail | None) -> None:
+        """The detail belongs to the column that is added next."""
+        if detail is not None:
+            self._details[len(self._handles)] = detail
+
+    def _first(self, req: Req) -> None:
+        """The req has a token, its first if there was none: the detokenizer notes the time."""
+        if not req.has_first:
+            self._start(req)
+            req.has_first = True
+            self._firsts.append(req.handle)
+
+    def _start(self, req: Req) -> None:
+        if req.started:
+            return
+        req.started = True
+        wish, scoring = req.wish, req.wish.scoring
+        self._starts.append(
+            ReqStart(
+                handle=req.handle,
+                client=wish.client,
+                rid=wish.rid,
+                prompt_tokens=req.tokens.prompt_len + wish.healed_tokens,
+                cached_tokens=req.cached_tokens or 0,
+                stop=wish.sampling.stop,
+                min_new_tokens=wish.sampling.min_new_tokens,
+                stream=wish.stream,
+                scoring=scoring,
+                skip_special_tokens=wish.sampling.skip_special_tokens,
+                skip_bytes=wish.healed_bytes,
+                stop_regex=wish.sampling.stop_regex,
+                no_stop_trim=wish.sampling.no_stop_trim,
+                arrival_s=req.came_s,
+                queued_s=req.queued_s,
+                token_origins=wish.sampling.token_origins,
+            )
+        )
+        if scoring is not None and scoring.start == 0:
+            # Position 0 has no log-probability; NaN stands for null.
+            none = no_detail(scoring.top, len(scoring.ids)) if wish.wants_details else None
+            self.prompt_logprobs(req, 0, np.array([np.nan], np.float32), none)

@@ -1,0 +1,1 @@
+"""Steps: planned rows, their arrays as a `ForwardBatch`, and what a step costs."""

@@ -1,0 +1,1 @@
+"""The crash journal of a scheduler, and recovery from steps that raise."""

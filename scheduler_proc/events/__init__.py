@@ -1,0 +1,1 @@
+"""Publishes changes of the radix tree to routers."""

@@ -1,0 +1,1 @@
+"""KV memory: the slots and their owners, and the radix tree that keeps prefixes."""

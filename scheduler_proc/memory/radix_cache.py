@@ -1,0 +1,354 @@
+"""RadixAttention's prefix cache: a radix tree from token ids to the KV slots that hold them.
+
+An edge is a run of token ids and carries as many slots; the pool's page is one token, so an edge
+may be split anywhere and no KV is ever copied. The scheduler owns the tree and is its only caller.
+Where the span of a picture begins, so does an edge, which its parent reaches by the item's digest:
+two pictures' KV cannot be taken for one another's, whatever the placeholder ids in their spans.
+
+Rules that the rest of the scheduler relies on:
+* Only tokens whose KV has been computed are in the tree.
+* A running req locks the node where its prefix ends; a lock counts on every node up to the root,
+  so `node.lock_ref >= child.lock_ref` and nothing on a locked path is evicted.
+* What is not locked is evictable, leaf by leaf: first what no waiting req has matched, the least
+  recently used first; then what waiting reqs have matched, the last in the queue first. A leaf
+  gives up its tail token by token, and its parent becomes a leaf once it has no children left.
+* A childless node that nobody but the inserting req locks grows in place, so that a prompt that
+  grows by a token per request is one edge, not a chain of nodes.
+* Namespaces (`salt`) are separate trees that share the pool and the eviction order.
+
+Time is a counter, not a clock, so that a recorded trace replays exactly. What a look at the queue
+marks as wanted is stamped later than all uses until the next look. The eviction heap is lazy: a
+node has at most one entry, pushed when it becomes an evictable leaf and checked when popped
+(`last_access` only grows, so a stale entry comes up too early, never too late).
+
+Source: Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
+arXiv 2312.07104, section 3.
+"""
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+
+from scheduler_proc.media.spans import NO_SPANS, EdgeKey, Spans
+from scheduler_proc.memory.block_hashes import BlockHashes
+from scheduler_proc.memory.match_trackers import Cursor, Watchers
+from scheduler_proc.memory.pools import TokenPool
+from scheduler_proc.memory.prefix_cache import NO_SLOTS, Inserted, Match
+from scheduler_proc.memory.tree_node import TreeNode
+
+USES_PER_LOOK = 1 << 20  # more than there are while a sixteenth of the queue changes
+
+
+class RadixCache:
+    """The radix tree. `evictable_size + protected_size` is the number of cached tokens. If there
+    are `hashes`, they are kept of all its blocks."""
+
+    enabled = True
+
+    def __init__(self, pool: TokenPool, hashes: BlockHashes | None = None) -> None:
+        self._pool = pool
+        self.hashes = hashes  # is told of every change
+        self._roots: dict[str, TreeNode] = {}  # of the salts that have something cached
+        self._salts: dict[int, str] = {}  # a root's uid -> its salt
+        self._nowhere = TreeNode(
+            0, None, 0, NO_SLOTS, NO_SLOTS
+        )  # where a match in an empty tree ends
+        self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
+        self._clock = 0
+        self._last_wanted = 0  # the latest stamp that `want` has given
+        self._least_wanted = 0  # below all of those, above all uses since
+        self._uids = 0
+        self.evictable_size = 0
+        self.protected_size = 0
+        self.evicted_total = 0
+        self.watchers = Watchers()
+
+    def match_len(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> int:
+        """The length of the longest cached prefix of `tokens`. Changes nothing."""
+        return self.track(Cursor(), tokens, salt, spans)
+
+    def track(
+        self, cursor: Cursor, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
+    ) -> int:
+        """`match_len` for a caller that asks again and again: goes on where `cursor` stood."""
+        node, matched = cursor.current(), cursor.length
+        if node is None:
+            node, matched = self._roots.get(salt), 0
+        is_text = spans is NO_SPANS
+        while node is not None and matched < len(tokens):
+            if matched == node.end:
+                key = int(tokens[matched]) if is_text else spans.key(tokens, matched)
+                child = node.children.get(key)
+                if child is None:
+                    break
+                node = child
+            offset = matched - node.start
+            if node.key[offset] != tokens[matched]:
+                break
+            if not is_text and offset > 0 and spans.begins(matched):
+                break
+            stop = None if is_text else spans.next_start(matched)
+            matched += _common_len(node.key[offset:], tokens[matched:stop])
+            if matched < node.end:
+                break
+        cursor.node, cursor.length = node, matched
+        return matched
+
+    def want(self, cursors: Sequence[Cursor]) -> None:
+        """Mark what waiting reqs have matched, the next to be admitted first: it is evicted last.
+        Forgets earlier marks, and splits the edges where the matches end. What is added to a
+        wanted leaf counts as wanted until the next look. The cursors must just have been
+        tracked."""
+        self._clock = before = max(self._clock, self._last_wanted)
+        if not cursors:
+            return
+        self._least_wanted = before + USES_PER_LOOK
+        self._last_wanted = stamp = self._least_wanted + len(cursors)
+        for cursor in cursors:
+            node = cursor.current()
+            if node is not None and cursor.length < node.end:
+                node = self._split(node, cursor.length - node.start)
+            cursor.node = node
+            while node is not None and node.last_access <= before:
+                node.last_access = stamp
+                node = node.parent
+            stamp -= 1
+
+    def also_want(self, cursor: Cursor) -> None:
+        """Mark what one more waiting req has matched, as the last in the queue, and the rest of the
+        edge on which the match ends. The cursor must just have been tracked."""
+        node = cursor.node
+        while node is not None and node.last_access < self._least_wanted:
+            node.last_access = self._least_wanted
+            node = node.parent
+
+    def following(self, cursor: Cursor, most: int) -> np.ndarray:
+        """Up to `most` tokens that the tree has after a match, int32 [n]: on its edge, then on that
+        to the most recently used child, and so on; a picture ends them. The cursor must just have
+        been tracked. Changes nothing; O(most)."""
+        node = cursor.node
+        if node is None:
+            return NO_SLOTS
+        parts = [node.key[cursor.length - node.start :][:most]]
+        left = most - len(parts[0])
+        while left > 0 and node.children:
+            edge, node = next(reversed(node.children.items()))
+            if isinstance(edge, bytes):
+                break
+            parts.append(node.key[:left])
+            left -= len(parts[-1])
+        return np.concatenate(parts)
+
+    def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
+        """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
+
+        The slots stay the tree's: lock the node before anything can evict them.
+        """
+        return self._match(tokens, salt, spans, uses=1)
+
+    def _match(self, tokens: np.ndarray, salt: str, spans: Spans, uses: int) -> Match:
+        """`match_prefix`, counted as so many uses of the nodes."""
+        node, parts, matched = self._roots.get(salt, self._nowhere), [], 0
+        is_text = spans is NO_SPANS
+        self._clock += 1
+        while matched < len(tokens):
+            key = int(tokens[matched]) if is_text else spans.key(tokens, matched)
+            child = node.children.get(key)
+            if child is None:
+                break
+            stop = None if is_text else spans.next_start(matched)
+            common = _common_len(child.key, tokens[matched:stop])
+            if len(node.children) > 1:  # the most recently used is the last
+                node.children[key] = node.children.pop(key)
+            node = child if common == len(child.key) else self._split(child, common)
+            node.last_access = max(node.last_access, self._clock)
+            node.matched += uses
+            parts.append(node.slots)
+            matched += common
+            if child is not node:
+                break
+        return Match(node, np.concatenate(parts) if parts else NO_SLOTS)
+
+    def insert(
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        salt: str = "",
+        own: TreeNode | None = None,
+        spans: Spans = NO_SPANS,
+    ) -> Inserted:
+        """Give the tree `tokens` (int32 [n]) whose KV lies in `slots` (int32 [n]). `own` is the
+        node that the caller has locked once, if any.
+
+        Of the caller's slots it takes those from `existing` on; those before stay the caller's
+        unless they are the tree's already. The caller frees its duplicates.
+        """
+        found = self._match(tokens, salt, spans, uses=0)
+        existing = found.length
+        node = found.node
+        cuts = () if spans is NO_SPANS else spans.cuts(existing, len(tokens))
+        for start, stop in pairwise((existing, *cuts, len(tokens))):
+            if start == stop:
+                break
+            key, part = tokens[start:stop], slots[start:stop]
+            is_ours = not node.children and node.lock_ref == (node is own)
+            if node.parent is not None and is_ours and not spans.begins(start):
+                self._grow(node, key, part)
+            else:
+                node = self._root(salt) if node is self._nowhere else node
+                node = self._add_child(node, spans.key(tokens, start), key.copy(), part.copy())
+            if self.hashes is not None:
+                self.hashes.added(node, start, salt)
+        all_slots = np.concatenate((found.slots, slots[existing:]))
+        return Inserted(node, existing, len(tokens), all_slots)
+
+    def inc_lock_ref(self, node: TreeNode) -> None:
+        """Protect the path from the root to `node` from eviction."""
+        while node.parent is not None:
+            if node.lock_ref == 0:
+                self.evictable_size -= len(node.key)
+                self.protected_size += len(node.key)
+            node.lock_ref += 1
+            node = node.parent
+
+    def dec_lock_ref(self, node: TreeNode) -> None:
+        """Undo one `inc_lock_ref(node)`."""
+        while node.parent is not None:
+            node.lock_ref -= 1
+            if node.lock_ref == 0:
+                self.evictable_size += len(node.key)
+                self.protected_size -= len(node.key)
+                self._push_if_evictable(node)
+            node = node.parent
+
+    def evict(self, n: int) -> int:
+        """Return up to `n` slots of least recently used leaves to the pool; returns how many."""
+        evicted = 0
+        while evicted < n and self._heap:
+            last_access, _, node = heappop(self._heap)
+            node.in_heap = False
+            if not _is_evictable_leaf(node):
+                continue
+            if node.last_access != last_access:
+                self._push_if_evictable(node)
+                continue
+            evicted += self._evict_tail(node, n - evicted)
+        if evicted:
+            self.evicted_total += evicted
+        return evicted
+
+    def nodes(self) -> Iterator[TreeNode]:
+        """Every node but the roots, in no particular order."""
+        stack = [child for root in self._roots.values() for child in root.children.values()]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def roots(self) -> list[TreeNode]:
+        """Of all namespaces, in no particular order."""
+        return list(self._roots.values())
+
+    def unused(self, node: TreeNode) -> int:
+        """How many matches there have been since its last; -1 if a waiting req has matched it."""
+        return max(-1, self._clock - node.last_access)
+
+    @property
+    def clock(self) -> int:
+        """The number of the last match; those of matches that went before are smaller."""
+        return self._clock
+
+    def _root(self, salt: str) -> TreeNode:
+        root = self._roots.get(salt)
+        if root is None:
+            root = self._roots[salt] = self._new_node(None, 0, NO_SLOTS, NO_SLOTS)
+            self._salts[root.uid] = salt
+        return root
+
+    def _new_node(
+        self, parent: TreeNode | None, edge: EdgeKey, key: np.ndarray, slots: np.ndarray
+    ) -> TreeNode:
+        self._uids += 1
+        node = TreeNode(self._uids, parent, edge, key, slots)
+        node.last_access = self._clock
+        return node
+
+    def _add_child(
+        self, parent: TreeNode, edge: EdgeKey, key: np.ndarray, slots: np.ndarray
+    ) -> TreeNode:
+        node = self._new_node(parent, edge, key, slots)
+        parent.children[edge] = node
+        home = self._salts[parent.uid] if parent.is_root else parent.uid
+        self.watchers.lengthened(home, parent.end, edge)
+        self.evictable_size += len(key)
+        self._push_if_evictable(node)
+        return node
+
+    def _grow(self, node: TreeNode, key: np.ndarray, slots: np.ndarray) -> None:
+        """Lengthen the edge to a leaf that no req but the caller has locked."""
+        self.watchers.lengthened(node.uid, node.end, int(key[0]))
+        node.key = np.concatenate((node.key, key))
+        node.slots = np.concatenate((node.slots, slots))
+        node.end += len(key)
+        if node.lock_ref == 0:
+            self.evictable_size += len(key)
+        else:
+            self.protected_size += len(key)
+
+    def _split(self, node: TreeNode, at: int) -> TreeNode:
+        """Cut the edge to `node` after `at` tokens; returns the new upper node."""
+        parent = node.parent
+        assert parent is not None
+        upper = self._new_node(parent, node.edge, node.key[:at], node.slots[:at])
+        upper.lock_ref = node.lock_ref
+        upper.last_access = node.last_access
+        upper.matched = node.matched
+        parent.children[upper.edge] = upper
+        node.key, node.slots, node.parent = node.key[at:], node.slots[at:], upper
+        node.edge = int(node.key[0])
+        upper.children[node.edge] = node
+        self.watchers.split(node, upper)
+        if self.hashes is not None:
+            self.hashes.split(upper, node)
+        return upper
+
+    def _push_if_evictable(self, node: TreeNode) -> None:
+        if _is_evictable_leaf(node) and not node.in_heap:
+            node.in_heap = True
+            heappush(self._heap, (node.last_access, node.uid, node))
+
+    def _evict_tail(self, node: TreeNode, n: int) -> int:
+        """Free the last `n` tokens of leaf `node`, or all of it if it has no more."""
+        if n < len(node.key):
+            kept = self._split(node, len(node.key) - n)  # a new node, see Cursor
+            kept.key, kept.slots = kept.key.copy(), kept.slots.copy()
+        freed = len(node.key)
+        self._pool.free(node.slots)
+        self.evictable_size -= freed
+        self._remove_leaf(node)
+        return freed
+
+    def _remove_leaf(self, node: TreeNode) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.edge]
+        node.parent = None
+        self.watchers.removed(node)
+        if self.hashes is not None:
+            self.hashes.removed(node)
+        if not parent.is_root:
+            self._push_if_evictable(parent)
+        elif not parent.children:
+            del self._roots[self._salts.pop(parent.uid)]
+
+
+def _common_len(a: np.ndarray, b: np.ndarray) -> int:
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n
+
+
+def _is_evictable_leaf(node: TreeNode) -> bool:
+    return node.lock_ref == 0 and not node.children and node.parent is not None

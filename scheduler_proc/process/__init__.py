@@ -1,0 +1,1 @@
+"""What surrounds the core in its process: threads, messages, clocks, reports, metrics."""

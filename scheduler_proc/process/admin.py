@@ -1,0 +1,92 @@
+"""Operations on the scheduler that clients ask for: its statistics, looks at it, and emptying the
+cache.
+
+The scheduler's actor owns one. Invariant: each Control is answered once, or its incarnation ends.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.process.snapshots.look import Views
+from srt.wire.errors import CONFLICT, ErrorInfo
+from srt.wire.ring_messages import Control, ControlReply
+
+MAX_FLUSH_WAIT_S = 300.0
+MAX_PENDING_FLUSHES = 8
+
+
+class _PendingFlush(NamedTuple):
+    """A flush_cache that waits for the core to be idle, and the timer that gives it up."""
+
+    control: Control
+    timer: asyncio.TimerHandle
+
+
+class Controls:
+    """Answers through `reply`, with what `stats` and the `views` of the core give."""
+
+    def __init__(
+        self,
+        core: Scheduler,
+        stats: Callable[[], dict[str, Any]],
+        views: Views,
+        reply: Callable[[ControlReply], None],
+    ) -> None:
+        self._core, self._stats, self._views, self._reply = core, stats, views, reply
+        self._pending: dict[str, _PendingFlush] = {}
+
+    def take(self, control: Control) -> None:
+        """Answer at once, except for a flush that may wait."""
+        if control.op == "stats":
+            self._answer(control, msgspec.json.encode(self._stats() | control.counts))
+        elif control.op == "look":
+            self._answer(control, msgspec.json.encode(self._views.look()))
+        elif control.op == "edge":
+            self._answer(control, msgspec.json.encode(self._views.edge(control.node)))
+        elif not self._core.has_work:
+            self._flush(control)
+        elif control.timeout_s <= 0 or len(self._pending) >= MAX_PENDING_FLUSHES:
+            self._refuse(control)
+        else:
+            wait_s = min(control.timeout_s, MAX_FLUSH_WAIT_S)
+            timer = asyncio.get_running_loop().call_later(wait_s, self._give_up, control)
+            self._pending[_key(control)] = _PendingFlush(control, timer)
+
+    def flush_pending(self) -> None:
+        """The core is idle now."""
+        for pending in self._pending.values():
+            pending.timer.cancel()
+            self._flush(pending.control)
+        self._pending.clear()
+
+    def clear(self) -> None:
+        """A new incarnation: forget what waits."""
+        for pending in self._pending.values():
+            pending.timer.cancel()
+        self._pending.clear()
+
+    def _flush(self, control: Control) -> None:
+        self._core.flush_cache()
+        self._answer(control)
+
+    def _give_up(self, control: Control) -> None:
+        del self._pending[_key(control)]
+        self._refuse(control)
+
+    def _refuse(self, control: Control) -> None:
+        reason = "the cache is in use: requests are running or waiting"
+        self._answer(control, error=ErrorInfo(CONFLICT, reason))
+
+    def _answer(
+        self, control: Control, data: bytes = b"{}", error: ErrorInfo | None = None
+    ) -> None:
+        number, asked = control.incarnation, control.asked
+        self._reply(ControlReply(control.client, control.rid, number, data, error, asked))
+
+
+def _key(control: Control) -> str:
+    return f"{control.client.hex()}/{control.rid}"

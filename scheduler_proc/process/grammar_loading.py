@@ -1,0 +1,218 @@
+"""Requests with a grammar, on their way into the core: they wait here while it is loaded.
+
+The scheduler's actor owns it. A grammar that is here already, which is the rule, delays nothing,
+unless it has to read what an earlier scheduler has reported: a slice at a time, between messages.
+One whose file is missing or damaged is recalled: the front has it made again.
+Invariant: each request that is added leaves once: by `enter`, by `fail` or by `take`; after
+`clear`, not at all.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from scheduler_proc.core.requests.resume import reading, reported_ids
+from scheduler_proc.grammar.allowance import MeteredGrammar
+from scheduler_proc.grammar.artefact import ArtefactError
+from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
+from scheduler_proc.grammar.closing.grammar import ClosingGrammar
+from scheduler_proc.grammar.retokenise import Retokeniser
+from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.process.crash_notes import NotedGrammar
+from srt.ring.blame_file import Notes, packed
+from srt.tasks import TaskSet
+from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
+from srt.wire.messages import unpack_ids
+from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
+
+log = logging.getLogger(__name__)
+
+MAX_RECALLS = 2  # of one grammar for one request
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """One request, and the task that waits for its grammar."""
+
+    req: TokenizedReq
+    task: "asyncio.Task[None] | None" = None
+
+
+class GrammarIntake:
+    """Loads grammars from `store`. `enter(req, grammar, retokeniser)` puts a request into the
+    core, `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
+    `made`. What `enter` or `fail` raises is a failure of `tasks`. If there are `notes`, when a
+    request comes, they tell whose grammar is followed."""
+
+    def __init__(
+        self,
+        store: GrammarStore,
+        enter: Callable[[TokenizedReq, Grammar | None, Retokeniser | None], None],
+        fail: Callable[[TokenizedReq, ErrorInfo], None],
+        recall: Callable[[str], None],
+        tasks: TaskSet,
+        notes: Callable[[], Notes | None] = lambda: None,
+    ) -> None:
+        self._store, self._enter, self._fail, self._recall = store, enter, fail, recall
+        self._tasks, self._notes = tasks, notes
+        self._recalled: dict[str, asyncio.Future[ErrorInfo | None]] = {}
+        self._waiting: list[_Waiting] = []
+        self._one_reads = asyncio.Lock()  # a slice of each would add up to a long one
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, req: TokenizedReq) -> None:
+        """Take a request with a grammar."""
+        if req.reported is not None and req.reported.aborted:
+            self._enter_to_end(req)
+            return
+        compiled = self._store.get(req.grammar)
+        if compiled is not None and self._is_ready(req, compiled) and not reported_ids(req):
+            try:
+                if (refusal := _refusal(req, compiled)) is not None:
+                    self._fail(req, refusal)
+                else:
+                    self._enter(req, self._started(req, compiled), self._store.retokeniser)
+            except GrammarError as error:
+                self._fail(req, ErrorInfo(INTERNAL, str(error)))
+            return
+        waiting = _Waiting(req)
+        self._waiting.append(waiting)
+        waiting.task = self._tasks.start(self._load(waiting))
+
+    def take(self, message: Abort) -> list[TokenizedReq]:
+        """Remove the request that a message ends, if it is here."""
+        taken = [waiting for waiting in self._waiting if _is_meant(waiting.req, message)]
+        for waiting in taken:
+            self._remove(waiting)
+        return [waiting.req for waiting in taken]
+
+    def made(self, message: GrammarMade) -> None:
+        """A recalled grammar lies ready, or cannot be had."""
+        recalled = self._recalled.pop(message.key, None)
+        if recalled is not None:
+            recalled.set_result(message.error)
+
+    def clear(self) -> None:
+        """A new incarnation: forget every request."""
+        self._recalled.clear()
+        for waiting in list(self._waiting):
+            self._remove(waiting)
+
+    def _remove(self, waiting: _Waiting) -> None:
+        self._waiting.remove(waiting)
+        if waiting.task is not None:
+            waiting.task.cancel()
+
+    async def _load(self, waiting: _Waiting) -> None:
+        grammar: Grammar | ErrorInfo
+        ids = reported_ids(waiting.req)
+        deadline_s = waiting.req.deadline_s
+        left_s = deadline_s - time.monotonic() if deadline_s else None
+        try:
+            async with asyncio.timeout(left_s):
+                loaded = await self._loaded(waiting.req.grammar)
+                if not (isinstance(loaded, ErrorInfo) or self._is_ready(waiting.req, loaded)):
+                    await self._store.look_ahead(loaded)
+                if isinstance(loaded, ErrorInfo):
+                    grammar = loaded
+                elif (refusal := _refusal(waiting.req, loaded)) is not None:
+                    grammar = refusal
+                else:
+                    grammar = self._started(waiting.req, loaded)
+                    await self._read(grammar, ids)
+        except TimeoutError:
+            grammar = TIMED_OUT_EARLY
+        except GrammarError as error:
+            is_resumed = waiting.req.reported is not None  # and may be sent again
+            code = UNAVAILABLE if is_resumed else INTERNAL
+            grammar = ErrorInfo(code, str(error), retryable=is_resumed)
+        except Exception:  # a back end's defect, which must not harm other requests
+            log.exception("a compiled grammar could not be loaded")
+            grammar = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")
+        self._waiting.remove(waiting)
+        if grammar is TIMED_OUT_EARLY and ids:
+            # The loop's timer may be early, and the core must not run it without its grammar.
+            self._enter_to_end(replace(waiting.req, deadline_s=-math.inf))
+        elif isinstance(grammar, ErrorInfo):
+            self._fail(waiting.req, grammar)
+        else:
+            self._enter(waiting.req, grammar, self._store.retokeniser)
+
+    async def _read(self, grammar: Grammar, ids: list[int]) -> None:
+        """Have a grammar read an output, at most a slice in a round of the loop."""
+        async with self._one_reads:
+            await asyncio.sleep(0)
+            for _ in reading(grammar, ids):
+                await asyncio.sleep(0)
+
+    def _enter_to_end(self, req: TokenizedReq) -> None:
+        """Put a request into the core that this ends before its next step, as aborted or late."""
+        self._enter(replace(req, grammar=""), None, None)
+
+    async def _loaded(self, key: str) -> CompiledGrammar | ErrorInfo:
+        """A grammar, or why it could not be made again. Raises what loading raises."""
+        for _ in range(MAX_RECALLS):
+            try:
+                return await self._store.load(key)
+            except ArtefactError as error:
+                log.warning("%s; it is made again", error)
+            failure = await self._made_again(key)
+            if failure is not None:
+                return failure
+        return await self._store.load(key)
+
+    async def _made_again(self, key: str) -> ErrorInfo | None:
+        """Wait until the front has answered, which it does in bounded time; many may wait."""
+        recalled = self._recalled.get(key)
+        if recalled is None:
+            recalled = self._recalled[key] = asyncio.get_running_loop().create_future()
+            self._recall(key)
+        return await asyncio.shield(recalled)
+
+    def _is_ready(self, req: TokenizedReq, compiled: CompiledGrammar) -> bool:
+        """Whether the request can start with this grammar."""
+        return not req.sampling.close or self._store.can_close(compiled)
+
+    def _started(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
+        """The request's own grammar, before its output."""
+        grammar: Grammar = MeteredGrammar(self._unmetered(req, compiled))
+        if req.sampling.close and not compiled.narrows:
+            # Its own, since what closing costs has a limit of its own.
+            limit = req.sampling.max_new_tokens
+            assert limit is not None
+            closing = self._store.closing(compiled, self._unmetered(req, compiled), limit)
+            grammar = ClosingGrammar(grammar, closing)
+        return grammar
+
+    def _unmetered(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
+        grammar, notes = compiled.start(), self._notes()
+        if notes is not None:
+            grammar = NotedGrammar(grammar, notes, packed((req.client, req.rid)))
+        if req.healed_ids:
+            grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
+        return grammar
+
+
+def _refusal(req: TokenizedReq, compiled: CompiledGrammar) -> ErrorInfo | None:
+    """Why no output of the request can be whole: its limit is below what any takes."""
+    limit = req.sampling.max_new_tokens
+    if not req.sampling.close or not limit or req.reported is not None:
+        return None  # nothing is generated, or it has been looked at before
+    fewest = compiled.fewest_tokens
+    if limit >= fewest:
+        return None
+    reason = (
+        f" ({limit}) is less than the {fewest} tokens that every text within the constraint takes"
+    )
+    return ErrorInfo(BAD_REQUEST, reason, "max_new_tokens", follows_param=True)
+
+
+def _is_meant(req: TokenizedReq, message: Abort) -> bool:
+    return (req.client, req.rid) == (message.client, message.rid)

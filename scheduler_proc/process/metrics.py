@@ -1,0 +1,120 @@
+"""The scheduler's numbers: for /metrics and /server_info, and one log line while it is busy."""
+
+import logging
+from typing import Any
+
+from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import Counters
+from scheduler_proc.core.steps.step import STEP_KINDS
+from scheduler_proc.executor.base import Executor
+from scheduler_proc.process.step_clock import StepClock
+from srt.wire.messages import DRAFT_SOURCES
+
+log = logging.getLogger(__name__)
+
+LOG_INTERVAL_S = 5.0
+
+
+def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str, Any]:
+    """Gauges and totals, in requests, tokens, bytes, steps and seconds. `cache_hit_rate` is of the
+    tokens of all prompts."""
+    counters = core.counters
+    used = core.config.max_total_tokens - core.pool.free_size - core.cache.evictable_size
+    return {
+        "executor": executor.name,
+        "num_running_reqs": len(core.running),
+        "num_queue_reqs": len(core.waiting),
+        "num_used_tokens": used,
+        "num_cached_tokens": core.cache.evictable_size + core.cache.protected_size,
+        "num_free_tokens": core.pool.free_size,
+        "max_total_tokens": core.config.max_total_tokens,
+        "token_usage": used / core.config.max_total_tokens,
+        "cache_hit_rate": counters.cached_tokens / max(1, counters.prompt_tokens),
+        "cached_tokens_total": counters.cached_tokens,
+        "prompt_tokens_total": counters.prompt_tokens,
+        "computed_prompt_tokens_total": counters.computed_prompt_tokens,
+        "generation_tokens_total": counters.generation_tokens,
+        "jump_forward_tokens_total": counters.jump_forward_tokens,
+        "closed_outputs_total": counters.closed,
+        "num_requests_total": counters.requests,
+        "num_aborted_requests_total": counters.aborted,
+        "num_retracted_reqs_total": counters.retracted,
+        "num_resumed_reqs_total": counters.resumed,
+        "recomputed_tokens_total": counters.recomputed_tokens,
+        "verified_drafts_total": counters.verified_drafts,
+        **_by_source(counters),
+        "evicted_tokens_total": core.cache.evicted_total,
+        "media_cache_bytes": core.media.num_bytes,
+        "media_cache_hits_total": core.media.num_hits,
+        "media_encoded_total": core.media.num_encoded,
+        "media_encode_seconds_total": clock.encode_s,
+        "new_token_ratio": core.new_token_ratio.value,
+        "forward_steps_total": counters.forward_steps,
+        **{f"{kind}_steps_total": counters.steps[kind] for kind in STEP_KINDS},
+        "forward_seconds_total": clock.step_s,
+        "exposed_seconds_total": clock.exposed_s,
+    }
+
+
+def _by_source(counters: Counters) -> dict[str, int]:
+    """Guessed tokens, one number for each source: numbers can be summed over replicas."""
+    return {
+        f"{name}_{source}_total": counts[source]
+        for name, counts in (
+            ("drafted_tokens", counters.drafted_tokens),
+            ("accepted_draft_tokens", counters.accepted_draft_tokens),
+        )
+        for source in DRAFT_SOURCES
+    }
+
+
+class StatsLog:
+    """Logs what happened since its last line, every LOG_INTERVAL_S of busy time."""
+
+    def __init__(self, core: Scheduler) -> None:
+        self._core = core
+        self._since = 0.0
+        self._remember()
+
+    def tick(self, now: float) -> None:
+        """Called at every step."""
+        if self._since == 0.0 or now - self._since > 4 * LOG_INTERVAL_S:  # was idle
+            self._since = now
+            self._remember()
+        elif now - self._since >= LOG_INTERVAL_S:
+            self._log(now - self._since)
+            self._since = now
+            self._remember()
+
+    def _remember(self) -> None:
+        counters = self._core.counters
+        self._prompt, self._cached = counters.prompt_tokens, counters.cached_tokens
+        self._computed = counters.computed_prompt_tokens
+        self._generated = counters.generation_tokens
+        self._verified = counters.verified_drafts
+        self._accepted = sum(counters.accepted_draft_tokens.values())
+
+    def _log(self, elapsed_s: float) -> None:
+        core, counters = self._core, self._core.counters
+        hit_rate = (counters.cached_tokens - self._cached) / max(
+            1, counters.prompt_tokens - self._prompt
+        )
+        used = 1 - (core.pool.free_size + core.cache.evictable_size) / core.pool.size
+        log.info(
+            "running %d, waiting %d, hit rate %.0f %%, prefill %.0f tok/s, decode %.0f tok/s, "
+            "pool %.0f %% used%s",
+            len(core.running),
+            len(core.waiting),
+            100 * hit_rate,
+            (counters.computed_prompt_tokens - self._computed) / elapsed_s,
+            (counters.generation_tokens - self._generated) / elapsed_s,
+            100 * used,
+            self._accept_length(),
+        )
+
+    def _accept_length(self) -> str:
+        """Tokens of a row that verified guesses, as the end of the line; nothing without any."""
+        counters = self._core.counters
+        verified = counters.verified_drafts - self._verified
+        accepted = sum(counters.accepted_draft_tokens.values()) - self._accepted
+        return f", accept length {1 + accepted / verified:.2f}" if verified else ""

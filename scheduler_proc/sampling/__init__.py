@@ -1,0 +1,1 @@
+"""Turns logits into tokens on torch: restrictions, penalties, sampling, log-probabilities."""

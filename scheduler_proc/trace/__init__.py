@@ -1,0 +1,1 @@
+"""Records runs of the core and replays them exactly."""
