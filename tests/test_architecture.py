@@ -253,7 +253,7 @@ def test_folders_import_only_what_they_may() -> None:
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("srt/x.py", "import tokenizer_proc.front"),
+        ("srt/x.py", "import tokenizer_proc.admission.front"),
         ("srt/gateway/x.py", "def f():\n    from tests.fakes import FakeClient"),
         ("srt/x.py", "from bench import text"),
         ("tokenizer_proc/x.py", "import scheduler_proc"),

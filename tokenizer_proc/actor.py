@@ -45,21 +45,21 @@ from srt.wire.ring_messages import (
     TextStopped,
 )
 from srt.wire.ring_state import RingEvent, replica_of
-from tokenizer_proc.chat_template import load_template
-from tokenizer_proc.dispatch import Dispatch
-from tokenizer_proc.forker import Forker
-from tokenizer_proc.front import Answer, Front, Word
-from tokenizer_proc.grammars import GrammarFinder
+from tokenizer_proc.admission.front import Answer, Front, Word
+from tokenizer_proc.admission.grammars import GrammarFinder
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.children.forker import Forker
+from tokenizer_proc.dispatch.dispatch import Dispatch
+from tokenizer_proc.dispatch.placing import Placing
+from tokenizer_proc.dispatch.verdict import spelled
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.load import load_processor
 from tokenizer_proc.media.showing import controls_of
 from tokenizer_proc.media.store import key_of
 from tokenizer_proc.media.worker import MediaWorker
-from tokenizer_proc.parking import Parked
-from tokenizer_proc.placing import Placing
-from tokenizer_proc.readers import Reader
+from tokenizer_proc.prompt.chat_template import load_template
 from tokenizer_proc.routing.router import Router
-from tokenizer_proc.verdict import spelled
+from tokenizer_proc.tokenizing.readers import Reader
 
 log = logging.getLogger(__name__)
 

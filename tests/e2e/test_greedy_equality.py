@@ -21,7 +21,7 @@ from srt.wire.messages import ChatMessage
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.kernels.ops import load_or_skip
-from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 
 POOL = 2048
 MAX_NEW = 16

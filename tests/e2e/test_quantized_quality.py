@@ -22,7 +22,7 @@ from tests.e2e.reference import reference_logits
 from tests.running.late import late
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
-from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage
 from tests.lang.fakes import FakeBackend
-from tokenizer_proc.chat_template import ChatTemplate as ServerTemplate
+from tokenizer_proc.prompt.chat_template import ChatTemplate as ServerTemplate
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tests.srt.gateway.setup import served
 from tests.tokenizer_proc.media.fake_processor import IMAGE, SeeingFront
 from tests.tokenizer_proc.test_front import EPOCH, A
 from tests.waiting import SOON_S
-from tokenizer_proc.admission import Admission
+from tokenizer_proc.dispatch.admission import Admission
 
 CAT, DOG, FILM = b"a cat", b"some dog", b"the film"
 PLACEHOLDERS = {"image": "<image>", "video": "<video>"}

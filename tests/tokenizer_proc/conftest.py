@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.tokenizer_proc.forking import LateForker
-from tokenizer_proc.forker import Forker
+from tokenizer_proc.children.forker import Forker
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from srt.wire.messages import (
     TokenizeReq,
 )
 from srt.wire.ring_messages import Abort, Control, SchedulerMessage
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.dispatch import Dispatch
-from tokenizer_proc.front import Front, Word
-from tokenizer_proc.parking import Parked
-from tokenizer_proc.placing import Placing
-from tokenizer_proc.turns import TextReq
+from tokenizer_proc.admission.front import Front, Word
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.dispatch import Dispatch
+from tokenizer_proc.dispatch.placing import Placing
+from tokenizer_proc.queueing.turns import TextReq
 
 
 class DirectFront(Front):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tokenizer_proc.forker import Forker, Life
+from tokenizer_proc.children.forker import Forker, Life
 
 
 class LateForker(Forker):

@@ -9,7 +9,7 @@ from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
-from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 
 USER = ChatMessage("user", "Hi <b>")
 

@@ -10,9 +10,9 @@ from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, GenerateReq, ToolCall
 from srt.wire.sampling import SamplingParams
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.continuation import render_open
-from tokenizer_proc.prompt import PromptReader
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.continuation import render_open
+from tokenizer_proc.prompt.prompt import PromptReader
 
 USER = ChatMessage("user", "Say it.")
 LOOP = "{%% for m in messages %%}<%%s>{{ %s }}</%%s>{%% endfor %%}".replace("%%s", "{{ m.role }}")

@@ -24,9 +24,9 @@ from srt.wire.sampling import SamplingParams
 from tests.model_files import save_directory
 from tests.running.profiles import examples
 from tests.tokenizer_proc.test_family_templates import CHAT_ML, GEMMA, LLAMA_3, MISTRAL, PHI_3
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.scoring import ScoreReader
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
 
 TURNS = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
 DEEPSEEK = """\

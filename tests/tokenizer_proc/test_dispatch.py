@@ -4,7 +4,7 @@ from srt.ring.blame_file import Left
 from srt.wire.messages import ControlReq, Refused
 from srt.wire.ring_messages import ClientGone, Credit, SchedulerLost, TextStopped, TokenizedReq
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, request
-from tokenizer_proc.admission import Admission
+from tokenizer_proc.dispatch.admission import Admission
 
 
 def test_what_is_no_request_is_refused_at_a_loss() -> None:

@@ -14,7 +14,7 @@ from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 from tests.model_files import byte_level_tokenizer, save_directory
 from tests.running.late import late
-from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 
 if TYPE_CHECKING:
     import transformers

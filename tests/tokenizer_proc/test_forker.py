@@ -12,8 +12,8 @@ import pytest
 
 from srt.ring.socket import Blob
 from tests.tokenizer_proc.forking import kill
-from tokenizer_proc.children import Child, ChildDied
-from tokenizer_proc.forker import Forker
+from tokenizer_proc.children.child import Child, ChildDied
+from tokenizer_proc.children.forker import Forker
 
 HELD_BYTES = 200 * 2**20
 

@@ -31,9 +31,9 @@ from srt.wire.messages import (
 from srt.wire.ring_messages import Abort, CompileCounts, Control, Credit, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring, sub_seed
 from tests.tokenizer_proc.direct_front import DirectFront
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.parking import Parked
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 
 EPOCH, CONTEXT, EOS = 3, 100, 257
 A, B = b"client-a", b"client-b"

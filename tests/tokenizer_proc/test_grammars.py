@@ -8,8 +8,8 @@ import pytest
 
 from srt.ring.places import Ring
 from srt.wire.constraint import Constraint, artefact_key
-from tokenizer_proc import grammars as module
-from tokenizer_proc.grammars import GrammarFinder, KnownGrammars
+from tokenizer_proc.admission import grammars as module
+from tokenizer_proc.admission.grammars import GrammarFinder, KnownGrammars
 
 DIGITS = Constraint("regex", "[0-9]+")
 

@@ -16,9 +16,9 @@ from srt.wire.ring_messages import CompileReply
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, A, make_front, request
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.healing import Healing, PromptHealer
-from tokenizer_proc.parking import Parked
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.prompt.healing import Healing, PromptHealer
 
 HEAL = SamplingParams(token_healing=True)
 

@@ -23,9 +23,9 @@ from srt.wire.ring_messages import (
 )
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, refused, request
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.front import Answer
-from tokenizer_proc.parking import Parked
+from tokenizer_proc.admission.front import Answer
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
 
 WAIT_S, SILENCE_S = 60.0, 25.0  # those of make_front
 

@@ -9,10 +9,10 @@ from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, GenerateReq, ToolCall, ToolSpec
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, byte_tokenizer, make_front
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.parking import Parked
-from tokenizer_proc.prompt import Prompt, PromptReader
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.prompt import Prompt, PromptReader
 
 USER = ChatMessage("user", "hi")
 PLAIN = "{% for m in messages %}{{ m.content }};{% endfor %}"

@@ -24,10 +24,10 @@ from tests.tokenizer_proc.test_front import (
     request,
     samples,
 )
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.front import Word
-from tokenizer_proc.parking import Parked
-from tokenizer_proc.queue_wait import SLACK, QueueWait, QueueWaits
+from tokenizer_proc.admission.front import Word
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.queueing.queue_wait import SLACK, QueueWait, QueueWaits
 
 # Each token of a waiting prompt takes 0.1 s, each request without a place 2 s. "hello" is 5 tokens.
 PACE = Pace(EPOCH, prompt_token_s=0.1, request_s=2.0)

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import Regex, models, pre_tokenizers
 
-import tokenizer_proc.readers
+import tokenizer_proc.tokenizing.readers
 from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.patterns import classes
@@ -21,13 +21,13 @@ from srt.wire.messages import ChatMessage, GenerateReq, TokenizeReq
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.forking import fail_once, kill
 from tests.tokenizer_proc.test_front import VOCAB, byte_tokenizer
-from tokenizer_proc.chat_template import ChatTemplate, load_template
-from tokenizer_proc.forker import Forker
-from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.readers import Read, Reader
-from tokenizer_proc.reading import Reading, ReadPrompt, TextReader, Unreadable
-from tokenizer_proc.scoring import ScoreReader
-from tokenizer_proc.turns import Piece, TextReq
+from tokenizer_proc.children.forker import Forker
+from tokenizer_proc.prompt.chat_template import ChatTemplate, load_template
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
+from tokenizer_proc.queueing.turns import Piece, TextReq
+from tokenizer_proc.tokenizing.readers import Read, Reader
+from tokenizer_proc.tokenizing.reading import Reading, ReadPrompt, TextReader, Unreadable
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 ONE = "(messages | length)"  # Jinja cannot compute it in advance
@@ -36,7 +36,7 @@ CHAT = [ChatMessage("user", "hi")]
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_proc.readers, "CPU_S", 0.2)
+    monkeypatch.setattr(tokenizer_proc.tokenizing.readers, "CPU_S", 0.2)
 
 
 def text(rid: str = "t", content: str = "hello") -> Piece:
@@ -185,8 +185,8 @@ async def test_a_child_that_stands_still_is_given_up(
 ) -> None:
     reader = reader_of(forker, "")
     await reader.read(text())
-    monkeypatch.setattr(tokenizer_proc.readers, "WALL_S", -1.0)
-    monkeypatch.setattr(tokenizer_proc.readers, "CPU_S", 0.25)
+    monkeypatch.setattr(tokenizer_proc.tokenizing.readers, "WALL_S", -1.0)
+    monkeypatch.setattr(tokenizer_proc.tokenizing.readers, "CPU_S", 0.25)
     child = reader.pid
     assert child > 0  # 0 would be this process and all that runs the tests
     os.kill(child, signal.SIGSTOP)
@@ -195,7 +195,7 @@ async def test_a_child_that_stands_still_is_given_up(
 
 
 def test_a_template_that_cannot_be_compiled_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokenizer_proc.chat_template.COMPILE_CPU_S", 0.2)
+    monkeypatch.setattr("tokenizer_proc.prompt.chat_template.COMPILE_CPU_S", 0.2)
     vocab = dataclasses.replace(VOCAB, chat_template="{{ 9 ** (9 ** 9) }}")
     template = load_template(vocab)
     with pytest.raises(Exception, match="cannot be compiled in time"):

@@ -22,9 +22,9 @@ from srt.wire.ring_messages import (
 )
 from srt.wire.ring_state import next_incarnation, replica_of
 from srt.wire.sampling import SamplingParams
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.placing import Placing
-from tokenizer_proc.relay import Relay
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.placing import Placing
+from tokenizer_proc.dispatch.relay import Relay
 from tokenizer_proc.routing.router import Router
 
 A, B = b"a", b"b"

@@ -27,10 +27,10 @@ from srt.wire.messages import (
 from srt.wire.ring_messages import Abort, Credit, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.tokenizer_proc.direct_front import DirectFront
-from tokenizer_proc import scoring
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.scoring import common_length
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.prompt import scoring
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.scoring import common_length
 
 EPOCH, CONTEXT, CLIENT = 3, 100, b"client"
 BOS, EOS, AB, ABC, XY = 259, 260, 256, 257, 258

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-import tokenizer_proc.turns
+import tokenizer_proc.queueing.turns
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from srt.wire.messages import (
@@ -27,11 +27,11 @@ from srt.wire.messages import (
 from srt.wire.ring_messages import Abort
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, request
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.front import Front, Word
-from tokenizer_proc.parking import Parked
-from tokenizer_proc.reading import num_chars
-from tokenizer_proc.turns import Piece, TextReq, Turns
+from tokenizer_proc.admission.front import Front, Word
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.queueing.turns import Piece, TextReq, Turns
+from tokenizer_proc.tokenizing.reading import num_chars
 
 
 def tokenize(rid: str, text: str = "hello", tenant: str = "") -> TokenizeReq:
@@ -87,7 +87,7 @@ def test_two_floods_alternate() -> None:
 
 def test_a_caller_cannot_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("PIECES", 5), ("CALLER_PIECES", 3), ("CHARS", 100), ("CALLER_CHARS", 60)):
-        monkeypatch.setattr(tokenizer_proc.turns, f"MAX_{name}", value)
+        monkeypatch.setattr(tokenizer_proc.queueing.turns, f"MAX_{name}", value)
     turns = Turns()
     for i in range(3):
         turns.check_room((A, ""), 5)
@@ -260,7 +260,7 @@ def test_places_of_a_text_that_is_refused_are_free() -> None:
 def test_a_piece_that_is_held_counts_and_waits_for_nothing_but_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tokenizer_proc.turns, "MAX_CALLER_PIECES", 2)
+    monkeypatch.setattr(tokenizer_proc.queueing.turns, "MAX_CALLER_PIECES", 2)
     turns = Turns()
     held, other, gone = piece(A, "held"), piece(A, "other"), piece(A, "gone")
     for one in (held, gone):

@@ -18,7 +18,7 @@ from srt.wire.ring_messages import MediaSent, MediaWanted
 from tokenizer_proc.media.checks import check_media, files_of
 from tokenizer_proc.media.lines import Lines
 from tokenizer_proc.media.store import Held, MediaStore, Name
-from tokenizer_proc.turns import Caller, Piece
+from tokenizer_proc.queueing.turns import Caller, Piece
 
 _NOT_THERE = ErrorInfo(UNAVAILABLE, "a picture of the request is not there any more", None, True)
 

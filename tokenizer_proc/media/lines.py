@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Generic, TypeVar
 
-from tokenizer_proc.turns import Caller
+from tokenizer_proc.queueing.turns import Caller
 
 Job = TypeVar("Job")
 

@@ -1,7 +1,7 @@
 """The children that decode pictures and videos: one `MediaWorker`, one child.
 
 A decoder runs on what anybody sends: it may crash the process, or take more time or memory than
-there is. See `tokenizer_proc.children`.
+there is. See `tokenizer_proc.children.child`.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from srt.ring.places import MAX_MESSAGE_BYTES
 from srt.ring.socket import Blob
 from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem, MediaRef
-from tokenizer_proc.children import Child, ChildDied
-from tokenizer_proc.forker import Forker
+from tokenizer_proc.children.child import Child, ChildDied
+from tokenizer_proc.children.forker import Forker
 from tokenizer_proc.media.base import MediaError, MediaProcessor
 from tokenizer_proc.media.desk import Made
 

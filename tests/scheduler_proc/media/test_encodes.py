@@ -28,7 +28,7 @@ from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
 from tests.scheduler_proc.media.pictures import GRIDS, ITEMS, item_of, numbers_of, pixels_of
 from tests.scheduler_proc.test_actor_steps import LoopOnly
 from tests.waiting import SOON_S
-from tokenizer_proc.verdict import Verdict, verdict_on
+from tokenizer_proc.dispatch.verdict import Verdict, verdict_on
 
 if TYPE_CHECKING:
     import torch

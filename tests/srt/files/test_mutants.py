@@ -29,7 +29,7 @@ from tests.running.profiles import seeds
 from tests.scheduler_proc.models.test_family_configs import HUB
 from tests.spm_files import spm_model, write_spm_gguf
 from tests.srt.files.test_tiktoken import file_of, learned, write_directory
-from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 
 CPU_S = 20.0
 TEMPLATE = (

@@ -20,12 +20,12 @@ from srt.wire.media import MediaItem, MediaRef
 from srt.wire.messages import Refused
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.front import Word
+from tokenizer_proc.admission.front import Word
 from tokenizer_proc.media.base import MediaError, Processed
 from tokenizer_proc.media.showing import controls_of
 from tokenizer_proc.media.store import key_of
 from tokenizer_proc.media.worker import made_of
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 
 IMAGE, VIDEO = 258, 259
 SEEING = dataclasses.replace(

@@ -29,8 +29,8 @@ from tests.tokenizer_proc.media.fake_processor import (
     video,
 )
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.front import Word
+from tokenizer_proc.admission.front import Word
+from tokenizer_proc.dispatch.admission import Admission
 
 SMALL, LARGE = picture(16, 8, 1), picture(24, 16, 2)  # of 2 and 6 tokens
 

@@ -16,9 +16,9 @@ from tests.tokenizer_proc.media.fake_processor import image, video
 from tests.tokenizer_proc.media.films import film
 from tests.tokenizer_proc.media.gallery import gallery
 from tests.tokenizer_proc.media.test_families import CASES, ours, shown
-from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.media.showing import Showing, Shown, controls_of
-from tokenizer_proc.prompt import PromptReader
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.prompt import PromptReader
 
 PICTURES = list(gallery().values())[:2]
 TEMPLATE = (

@@ -23,11 +23,11 @@ from tests.tokenizer_proc.media.films import decoded, film
 from tests.tokenizer_proc.media.gallery import encoded, rgb
 from tests.tokenizer_proc.media.test_families import CASES, normalised
 from tests.tokenizer_proc.media.test_family_videos import watched
-from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.media.base import MediaProcessor, Processed
 from tokenizer_proc.media.families.smolvlm import in_words
 from tokenizer_proc.media.showing import Showing, Shown, controls_of
-from tokenizer_proc.prompt import PromptReader
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.prompt import PromptReader
 
 if TYPE_CHECKING:
     import transformers

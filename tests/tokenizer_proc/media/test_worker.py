@@ -17,8 +17,8 @@ from srt.wire.media import MediaRef
 from tests.srt.gateway.holds import watched_loop
 from tests.tokenizer_proc.forking import fail_once, kill
 from tests.tokenizer_proc.media.fake_processor import FakeProcessor, image, picture, video
-from tokenizer_proc.children import Child, ChildDied
-from tokenizer_proc.forker import Forker
+from tokenizer_proc.children.child import Child, ChildDied
+from tokenizer_proc.children.forker import Forker
 from tokenizer_proc.media.desk import Made
 from tokenizer_proc.media.worker import MediaWorker, made_of
 

@@ -24,8 +24,8 @@ from srt.files.vocab import Vocab
 from srt.ring.forked import ends_in_time
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
-from tokenizer_proc.chat_contents import TEXTS, ContentForm, Contents, form_of
-from tokenizer_proc.chat_messages import with_tools_as_text
+from tokenizer_proc.prompt.chat_contents import TEXTS, ContentForm, Contents, form_of
+from tokenizer_proc.prompt.chat_messages import with_tools_as_text
 
 COMPILE_CPU_S, COMPILE_BYTES = 5.0, 2**31
 MAX_RENDERED_CHARS = 4 * 1024 * 1024

@@ -15,11 +15,11 @@ from srt.wire.errors import RequestError
 from srt.wire.messages import Admitted, GenerateReq, ScoreReq, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
-from tokenizer_proc.admission import Admission, samples_of
-from tokenizer_proc.healing import Healing, PromptHealer
-from tokenizer_proc.prompt import Prompt, too_long
-from tokenizer_proc.reading import Reading, ReadPrompt, ReadScore
-from tokenizer_proc.scoring import ScorePrompts
+from tokenizer_proc.dispatch.admission import Admission, samples_of
+from tokenizer_proc.prompt.healing import Healing, PromptHealer
+from tokenizer_proc.prompt.prompt import Prompt, too_long
+from tokenizer_proc.prompt.scoring import ScorePrompts
+from tokenizer_proc.tokenizing.reading import Reading, ReadPrompt, ReadScore
 
 # With the constraint that must still be compiled.
 Built = tuple[Admission, Constraint | None]

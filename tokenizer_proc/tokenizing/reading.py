@@ -16,11 +16,11 @@ from srt.wire.constraint import Capture, GrammarError
 from srt.wire.errors import INTERNAL, ErrorInfo, RequestError
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import CaptureReq, ChatMessage, GenerateReq, ScoreReq, pack_ids
-from tokenizer_proc.bad_words import bad_ids
 from tokenizer_proc.media.showing import Shown
-from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.scoring import ScoreReader
-from tokenizer_proc.turns import TextReq
+from tokenizer_proc.prompt.bad_words import bad_ids
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
+from tokenizer_proc.queueing.turns import TextReq
 
 
 class ReadPrompt(Struct, frozen=True, tag=True, array_like=True):

@@ -24,11 +24,11 @@ from srt.wire.messages import (
     ToolSpec,
     unpack_ids,
 )
-from tokenizer_proc.chat_contents import Contents, text_of
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.continuation import render_open
-from tokenizer_proc.marking import Chat, marked_chat, marked_text
 from tokenizer_proc.media.showing import NOTHING, Showing, Shown
+from tokenizer_proc.prompt.chat_contents import Contents, text_of
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.continuation import render_open
+from tokenizer_proc.prompt.marking import Chat, marked_chat, marked_text
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16

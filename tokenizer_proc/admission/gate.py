@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from srt.ring.socket import Blob
 from srt.wire.errors import UNAVAILABLE, RequestError
 from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq
-from tokenizer_proc.checks import check_generate, check_names, check_replica
-from tokenizer_proc.dispatch import Dispatch
+from tokenizer_proc.admission.checks import check_generate, check_names, check_replica
+from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.desk import MediaDesk
-from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.reading import has_text, num_chars
-from tokenizer_proc.scoring import ScoreReader
-from tokenizer_proc.turns import Piece, Question, TextReq, Turns, rids_of
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
+from tokenizer_proc.queueing.turns import Piece, Question, TextReq, Turns, rids_of
+from tokenizer_proc.tokenizing.reading import has_text, num_chars
 
 
 class Gate:

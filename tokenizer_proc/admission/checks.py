@@ -8,7 +8,7 @@ import math
 from srt.wire.errors import RequestError
 from srt.wire.messages import ControlReq, GenerateReq
 from srt.wire.sampling import Scoring
-from tokenizer_proc.turns import Question, TextReq
+from tokenizer_proc.queueing.turns import Question, TextReq
 
 MAX_RID_CHARS = 256
 MAX_NAME_CHARS = 256

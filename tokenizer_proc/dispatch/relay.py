@@ -26,9 +26,9 @@ from srt.wire.ring_messages import (
     TokenizedReq,
 )
 from srt.wire.ring_state import replica_of
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.placing import Placing
-from tokenizer_proc.verdict import verdict_on
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.placing import Placing
+from tokenizer_proc.dispatch.verdict import verdict_on
 
 MAX_GONE_CLIENTS = 4096
 NOWHERE = -1  # the replica of a request that no scheduler has had

@@ -12,10 +12,10 @@ import msgspec
 from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.messages import GenerateReq, TokenizeReq, encode
-from tokenizer_proc.children import Child, ChildDied
-from tokenizer_proc.forker import Forker
-from tokenizer_proc.reading import Reading, Unreadable
-from tokenizer_proc.turns import Piece, TextReq
+from tokenizer_proc.children.child import Child, ChildDied
+from tokenizer_proc.children.forker import Forker
+from tokenizer_proc.queueing.turns import Piece, TextReq
+from tokenizer_proc.tokenizing.reading import Reading, Unreadable
 
 # CPU time of one piece: the template's, and for the tokenizer some twenty times its need.
 CPU_S, CPU_S_PER_CHAR, MAX_CPU_S = 2.0, 20e-6, 60.0

@@ -18,11 +18,11 @@ from srt.wire.ring_messages import (
     TextStopped,
 )
 from srt.wire.ring_state import replica_of
-from tokenizer_proc.admission import Admission
-from tokenizer_proc.places import Places
-from tokenizer_proc.placing import Placing
-from tokenizer_proc.queue_wait import QueueWaits
-from tokenizer_proc.relay import Addressed, Kept, Relay
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.placing import Placing
+from tokenizer_proc.dispatch.relay import Addressed, Kept, Relay
+from tokenizer_proc.queueing.places import Places
+from tokenizer_proc.queueing.queue_wait import QueueWaits
 
 MAX_CONTROLS = 256  # that are remembered, to be refused if a scheduler is lost
 _LOST = ErrorInfo(UNAVAILABLE, "the scheduler was lost", retryable=True)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from srt.wire.constraint import Constraint
 from srt.wire.ring_messages import CompileCancel, CompileReq, TokenizedReq
-from tokenizer_proc.admission import Admission
+from tokenizer_proc.dispatch.admission import Admission
 
 _Name = tuple[bytes, str]  # client, rid
 

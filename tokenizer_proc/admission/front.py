@@ -47,19 +47,21 @@ from srt.wire.ring_messages import (
     GrammarLost,
     GrammarMade,
 )
-from tokenizer_proc.admission import Admission, prompt_tokens, without
-from tokenizer_proc.builder import Builder
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.checks import check_control
-from tokenizer_proc.dispatch import Dispatch
-from tokenizer_proc.gate import Gate
-from tokenizer_proc.grammars import KnownGrammars, compile_error
+from tokenizer_proc.admission.builder import Builder
+from tokenizer_proc.admission.checks import check_control
+from tokenizer_proc.admission.gate import Gate
+from tokenizer_proc.admission.grammars import KnownGrammars, compile_error
+from tokenizer_proc.admission.parking import Parked, Parking, Recall
+from tokenizer_proc.dispatch.admission import Admission, prompt_tokens, without
+from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.desk import MediaDesk
 from tokenizer_proc.media.showing import Showing
-from tokenizer_proc.parking import Parked, Parking, Recall
-from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.reading import (
+from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
+from tokenizer_proc.queueing.turns import Piece, Question, TextReq, Turns
+from tokenizer_proc.tokenizing.reading import (
     ReadCaptures,
     Reading,
     ReadPrompt,
@@ -67,8 +69,6 @@ from tokenizer_proc.reading import (
     Unreadable,
     has_text,
 )
-from tokenizer_proc.scoring import ScoreReader
-from tokenizer_proc.turns import Piece, Question, TextReq, Turns
 
 _ABORTED = ErrorInfo(CONFLICT, "the request was aborted")
 

@@ -16,9 +16,9 @@ from srt.wire.media import MediaSpan
 from srt.wire.messages import Admitted, Continuation, ScoreReq, pack_ids, score_rid
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
-from tokenizer_proc.admission import Admission
+from tokenizer_proc.dispatch.admission import Admission
 from tokenizer_proc.media.showing import NOTHING, Shown
-from tokenizer_proc.prompt import PromptReader
+from tokenizer_proc.prompt.prompt import PromptReader
 
 MAX_CONTINUATIONS = 1024
 # The prefix counts once for each continuation: this bounds how long one score holds up the front.

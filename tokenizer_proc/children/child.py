@@ -19,7 +19,7 @@ import numpy as np
 
 from srt.ring.forked import detach, limit_memory
 from srt.ring.socket import Blob
-from tokenizer_proc.forker import Forker, Life
+from tokenizer_proc.children.forker import Forker, Life
 
 log = logging.getLogger(__name__)
 

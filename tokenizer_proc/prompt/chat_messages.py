@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from srt.answers.tool_format import ToolFormat
 from srt.wire.messages import ChatMessage, ToolSpec
-from tokenizer_proc.chat_contents import text_of
+from tokenizer_proc.prompt.chat_contents import text_of
 
 
 def with_tools_as_text(

@@ -1,0 +1,1 @@
+"""Prompts as token ids: texts, chats and their templates, token healing, scores."""

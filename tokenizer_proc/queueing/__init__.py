@@ -1,0 +1,1 @@
+"""Who is next, and how long it takes: fair turns, capacity, estimates of the wait."""

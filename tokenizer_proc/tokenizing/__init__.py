@@ -1,0 +1,1 @@
+"""Children of the tokenizer process that read requests' texts."""
