@@ -18,7 +18,7 @@ from typing import Any
 import lang as sgl
 from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
-from lang.sampling import PLAIN, Sampling
+from lang.backends.sampling import PLAIN, Sampling
 from srt.offline.engine import Engine
 
 

@@ -23,10 +23,10 @@ from bench.roofline import markdown
 from lang import loop
 from lang.backends.base import Backend, Completion, Prompt
 from lang.backends.runtime import RuntimeEndpoint, params_of
+from lang.backends.sampling import Sampling
 from lang.functions.prepared import Prepared
 from lang.logs.journal import Journal
 from lang.run.program import Place
-from lang.sampling import Sampling
 from srt.benchmark.report import machine
 from srt.offline.engine import Engine
 

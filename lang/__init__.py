@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from lang.agents.agent import agent
 from lang.agents.tools import describe
-from lang.asking.choices import (
-    ChoicesDecision,
-    ChoicesSamplingMethod,
-    greedy_token_selection,
-    token_length_normalized,
-    unconditional_likelihood_normalized,
-)
+from lang.backends.config import backend_of, global_config, set_default_backend
 from lang.chat_template import (
     ChatTemplate,
     register_chat_template,
     register_chat_template_matching_function,
 )
-from lang.config import backend_of, global_config, set_default_backend
 from lang.decoders.beam import beam
 from lang.decoders.search import Node, Search
 from lang.decoders.votes import Vote, best_of, decided, vote
@@ -33,12 +26,14 @@ from lang.errors import (
     UnsupportedError,
 )
 from lang.functions.function import ProgramStream, SglFunction, function
-from lang.graph.graph import Graph
-from lang.graph.recorder import arg
-from lang.logs.address import Address
-from lang.logs.journal import LogWarning
-from lang.logs.log import Log
-from lang.primitives import (
+from lang.generation.choices import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    greedy_token_selection,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+from lang.generation.primitives import (
     distribution,
     gen,
     gen_int,
@@ -49,11 +44,16 @@ from lang.primitives import (
     separate_reasoning,
     video,
 )
-from lang.refs.control import repeat, unordered, var, when
-from lang.refs.refs import Condition, Ref
-from lang.refs.unread import concat, first
-from lang.refs.unread import formatted as format
-from lang.roles import (
+from lang.graph.graph import Graph
+from lang.graph.recorder import arg
+from lang.logs.address import Address
+from lang.logs.journal import LogWarning
+from lang.logs.log import Log
+from lang.state.certificates import Certificate
+from lang.state.control import repeat, unordered, var, when
+from lang.state.forks import ProgramStateGroup
+from lang.state.refs import Condition, Ref
+from lang.state.roles import (
     assistant,
     assistant_begin,
     assistant_end,
@@ -67,17 +67,17 @@ from lang.roles import (
     user_begin,
     user_end,
 )
-from lang.states.certificates import Certificate
-from lang.states.forks import ProgramStateGroup
-from lang.states.state import ProgramState
+from lang.state.state import ProgramState
+from lang.state.unread import concat, first
+from lang.state.unread import formatted as format
 from lang.values import grammar as g
 
 if TYPE_CHECKING:
     from lang.backends.openai import OpenAI
     from lang.backends.runtime import Runtime, RuntimeEndpoint
-    from lang.submit.semantic import Input, Output, semantic_function
-    from lang.submit.session import Session, session
-    from lang.submit.variables import ProgramVar, negated
+    from lang.remote.semantic import Input, Output, semantic_function
+    from lang.remote.session import Session, session
+    from lang.remote.variables import ProgramVar, negated
     from srt.offline.engine import Engine
 
 __all__ = [
@@ -165,13 +165,13 @@ __all__ = [
 
 _LATER = {  # what needs more than the language alone
     "Engine": "srt.offline.engine",
-    "Input": "lang.submit.semantic",
-    "Output": "lang.submit.semantic",
-    "ProgramVar": "lang.submit.variables",
-    "Session": "lang.submit.session",
-    "negated": "lang.submit.variables",
-    "semantic_function": "lang.submit.semantic",
-    "session": "lang.submit.session",
+    "Input": "lang.remote.semantic",
+    "Output": "lang.remote.semantic",
+    "ProgramVar": "lang.remote.variables",
+    "Session": "lang.remote.session",
+    "negated": "lang.remote.variables",
+    "semantic_function": "lang.remote.semantic",
+    "session": "lang.remote.session",
     "OpenAI": "lang.backends.openai",
     "Runtime": "lang.backends.runtime",
     "RuntimeEndpoint": "lang.backends.runtime",

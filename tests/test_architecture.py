@@ -321,7 +321,7 @@ def test_rooms_stand_below_what_they_import(package: str) -> None:
         ("srt.wire.x", "from srt.ring.places import RingPaths"),
         ("srt.ring.x", "def f():\n    import srt.gateway.app"),
         ("srt.gateway.wire.x", "from srt.gateway import batch"),
-        ("lang.run.x", "from lang.states.state import ProgramState"),
+        ("lang.run.x", "from lang.state.state import ProgramState"),
         (
             "scheduler_proc.grammar.fsm.x",
             "if TYPE_CHECKING:\n    import scheduler_proc.grammar.llg",

@@ -8,9 +8,9 @@ from typing import Any
 
 import lang as sgl
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
+from lang.backends.sampling import Sampling
 from lang.backends.scores import Scored, Scores
 from lang.chat_template import ChatTemplate, chat_template_named
-from lang.sampling import Sampling
 
 STEPS = 200
 RUNS = 15

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from lang import marks
 from lang.agents.calling import Outcome, outcome_of
 from lang.agents.tools import Forms, Functions, Tool, tools_of
-from lang.asking.gens import Gen
-from lang.ir import Expr, Slots, Writer
+from lang.backends.sampling import Sampling
+from lang.generation.gens import Gen
+from lang.run import marks
+from lang.run.ir import Expr, Slots, Writer
 from lang.run.stream import Slot, Stream
-from lang.sampling import Sampling
-from lang.states.effects import Called, Effect, names_of, program_in
+from lang.state.effects import Called, Effect, names_of, program_in
 
 _REFUSED = (
     *("n", "regex", "json_schema", "ebnf", "stop", "stop_regex", "stop_token_ids"),
@@ -50,7 +50,7 @@ def agent(
     a `"thought"`; results follow in the role `tool`. A tool has `timeout_s` seconds; what it
     raises, a time-out, and a result that JSON cannot have are told to the model as texts that begin
     with "error: ". `s.get_meta_info(name)["calls"]` are the calls. `max_tokens` is that of each
-    round; `others` are more fields of `lang.sampling.Sampling`.
+    round; `others` are more fields of `lang.backends.sampling.Sampling`.
 
     Raises TypeError for tools without annotations, or with *args; ValueError for two tools of one
     name and for limits that leave nothing to do.

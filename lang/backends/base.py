@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from msgspec import Struct
 
 from lang import loop
+from lang.backends.sampling import Sampling
 from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
-from lang.sampling import Sampling
 
 if TYPE_CHECKING:
     from srt.client.programs import ProgramSession

@@ -29,10 +29,10 @@ from lang.backends.openai_request import (
     choice_fields,
     sampling_fields,
 )
+from lang.backends.sampling import Sampling
 from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
-from lang.sampling import Sampling
 from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import msgspec
 
 from lang.backends.base import Image, Prompt, Turn
 from lang.backends.openai_tools import call_and_result
+from lang.backends.sampling import Sampling
 from lang.backends.shown import in_order
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
-from lang.sampling import Sampling
 from srt.wire.sampling import CommonSampling
 
 # Whose fields a server takes: OpenAI's own only; SGLang's, which are srt's too; or vLLM's.

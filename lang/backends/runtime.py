@@ -15,11 +15,11 @@ import msgspec
 
 from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
+from lang.backends.sampling import CONSTRAINTS, Sampling
 from lang.backends.scores import Scored, Scores
 from lang.backends.served_model import ServedModel
 from lang.backends.shown import with_placeholders
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
-from lang.sampling import CONSTRAINTS, Sampling
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.client.many import patiently

@@ -15,8 +15,8 @@ from lang.logs.entries import Entry
 from lang.logs.journal import Journal, LogWarning
 from lang.logs.log import Log
 from lang.run.program import Place
-from lang.source import place_of_caller
-from lang.states.state import ProgramState
+from lang.run.source import place_of_caller
+from lang.state.state import ProgramState
 
 Score = Literal["mean_logprob", "logprob"] | Callable[[Node], float]
 

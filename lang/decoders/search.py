@@ -17,7 +17,7 @@ from lang.logs.frontier import Frontier
 from lang.logs.journal import Journal, Models
 from lang.logs.log import Log
 from lang.run.program import Place
-from lang.states.state import ProgramState
+from lang.state.state import ProgramState
 
 
 class Node:

@@ -11,8 +11,8 @@ from lang.decoders.outcome import Outcome
 from lang.errors import ProgramError
 from lang.functions.prepared import Prepared, Runnable
 from lang.functions.runs import Run
-from lang.source import place_of_caller
-from lang.states.state import ProgramState
+from lang.run.source import place_of_caller
+from lang.state.state import ProgramState
 
 StopWhen = Callable[[Mapping[Any, int], int], bool]
 

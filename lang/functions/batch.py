@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lang import loop
-from lang.config import backend_of, global_config
+from lang.backends.config import backend_of, global_config
+from lang.backends.sampling import Sampling
 from lang.functions.logs import Logs
 from lang.functions.prepared import Prepared
 from lang.functions.runs import Function, Run, holding_thread
 from lang.functions.tracer import constant_prefix, text_of
 from lang.logs.log import Log
 from lang.run.program import Place, current
-from lang.sampling import Sampling
-from lang.states.state import ProgramState
+from lang.state.state import ProgramState
 from srt.offline.progress import ProgressBar
 
 MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request

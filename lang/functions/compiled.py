@@ -19,8 +19,8 @@ from lang.logs.journal import Journal
 from lang.logs.log import Log
 from lang.run.program import Program, current, running
 from lang.run.shared import SharedAnswers
-from lang.states.state import ProgramState
-from lang.work.worker import Worker
+from lang.run.worker import Worker
+from lang.state.state import ProgramState
 
 
 class Body:

@@ -17,8 +17,9 @@ from collections.abc import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lang import loop, marks
-from lang.config import backend_of
+from lang import loop
+from lang.backends.config import backend_of
+from lang.backends.sampling import PLAIN, Sampling
 from lang.errors import UnsupportedError
 from lang.functions import batch
 from lang.functions.logs import Logs
@@ -31,14 +32,14 @@ from lang.graph.ops import Recorded
 from lang.graph.recorder import ADVICE, arg, record, recording
 from lang.logs.address import Address
 from lang.logs.log import Log
-from lang.refs.unread import trace_error
+from lang.run import marks
 from lang.run.program import Place, current
-from lang.sampling import PLAIN, Sampling
-from lang.states.state import ProgramState
+from lang.state.state import ProgramState
+from lang.state.unread import trace_error
 
 if TYPE_CHECKING:
     from lang.functions.compiled import Compiled
-    from lang.submit.session import Session
+    from lang.remote.session import Session
     from srt.wire.programs import Guard
 
 # Arguments of a run that are defaults of all gens, and their names here. A parameter of the
@@ -212,8 +213,8 @@ class SglFunction:
         that may pass is made up to `retries` times again.
         """
         # Late: what travels to a server needs numpy, and the language alone does not.
-        from lang.submit.recorder import Recording, record
-        from lang.submit.session import session_of
+        from lang.remote.recorder import Recording, record
+        from lang.remote.session import session_of
 
         if inspect.iscoroutinefunction(self.func):
             raise TypeError(f"{self.__name__} is an async def: submit takes plain functions")

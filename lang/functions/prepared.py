@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import structs
 
 from lang.backends.base import Backend
+from lang.backends.sampling import Sampling, derived_seed
 from lang.functions.logs import Logs
 from lang.functions.runs import Function, Run
 from lang.logs.address import Step
 from lang.run.program import Place, Program
-from lang.sampling import Sampling, derived_seed
 
 
 class Runnable(Protocol):

@@ -18,8 +18,8 @@ from lang.errors import CancelledError, original
 from lang.functions.returns import returns_of
 from lang.logs.frontier import Reached
 from lang.run.program import Program, running
-from lang.states.state import ProgramState
-from lang.work.worker import Worker
+from lang.run.worker import Worker
+from lang.state.state import ProgramState
 
 MAX_BODIES = 64
 

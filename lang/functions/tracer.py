@@ -12,12 +12,13 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lang import marks, roles
 from lang.backends.base import Backend
-from lang.ir import Part, RoleBegin, RoleEnd
+from lang.backends.sampling import PLAIN
+from lang.run import marks
+from lang.run.ir import Part, RoleBegin, RoleEnd
 from lang.run.program import Program
-from lang.sampling import PLAIN
-from lang.work.worker import Worker
+from lang.run.worker import Worker
+from lang.state import roles
 
 _ROLES = {
     roles.system: "system",

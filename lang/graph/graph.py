@@ -10,7 +10,7 @@ from lang.graph import passes
 from lang.graph.drawing import svg_of
 from lang.graph.nodes import MODEL_CALLS, Node, nodes_of
 from lang.graph.ops import Recorded
-from lang.ir import Part
+from lang.run.ir import Part
 
 
 class Report(Struct, frozen=True):

@@ -5,14 +5,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from lang.asking.calls import described
-from lang.asking.gens import Gen
-from lang.asking.selects import Score, Select
+from lang.generation.calls import described
+from lang.generation.gens import Gen
+from lang.generation.selects import Score, Select
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, flat, refs_in
-from lang.ir import Constant, Expr, ExprList, Media, Part, RoleBegin, RoleEnd, placeholders_of
 from lang.logs.entries import digest_of
-from lang.refs.control import Repeat, Unordered, When
-from lang.refs.refs import Ref
+from lang.run.ir import Constant, Expr, ExprList, Media, Part, RoleBegin, RoleEnd, placeholders_of
+from lang.state.control import Repeat, Unordered, When
+from lang.state.refs import Ref
 
 # text, role, image, video, gen, select, score, pure, fork, join, set, when, repeat, unordered, run
 Kind = str

@@ -7,8 +7,8 @@ variables that the program reads, each of which a `Read` gives its number.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from lang.ir import Part
-from lang.refs.refs import Ref
+from lang.run.ir import Part
+from lang.state.refs import Ref
 
 
 class Extend(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any
 
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, flat, refs_in
 from lang.graph.recorder import ROOT
-from lang.ir import Constant, Expr, ExprList, Media, Part, placeholders_of
-from lang.refs.control import Unordered
-from lang.refs.refs import Ref, ref_of
+from lang.run.ir import Constant, Expr, ExprList, Media, Part, placeholders_of
+from lang.state.control import Unordered
+from lang.state.refs import Ref, ref_of
 
 Place = tuple[int, int]  # a state, and a step's place among all
 

@@ -9,14 +9,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from lang import marks
 from lang.errors import TraceError
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write
-from lang.ir import Expr, ExprList, Part
-from lang.refs.refs import Placeholder
-from lang.refs.unread import on_trace_error, trace_error
-from lang.source import place_of_caller
-from lang.states.forks import GATHER_VARIABLE, Forking
+from lang.run import marks
+from lang.run.ir import Expr, ExprList, Part
+from lang.run.source import place_of_caller
+from lang.state.forks import GATHER_VARIABLE, Forking
+from lang.state.refs import Placeholder
+from lang.state.unread import on_trace_error, trace_error
 
 ADVICE = "only a run knows it"
 ROOT = 0  # the state of the function itself

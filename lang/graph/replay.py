@@ -10,12 +10,12 @@ from lang import loop
 from lang.errors import LangError
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, refs_in
 from lang.graph.recorder import ROOT
-from lang.ir import Expr, Part, Slots, Writer, bound
-from lang.refs.refs import Known, Ref, Variable, ref_of
+from lang.run.ir import Expr, Part, Slots, Writer, bound
+from lang.run.joins import fork
 from lang.run.stream import Slot, Stream
-from lang.states.state import ProgramState, joined
-from lang.work.forks import fork
-from lang.work.worker import Worker
+from lang.run.worker import Worker
+from lang.state.refs import Known, Ref, Variable, ref_of
+from lang.state.state import ProgramState, joined
 
 Orders = Mapping[int, Part]  # what takes the place of parts, by the id of their steps
 RunInner = Callable[[Inner, Callable[[ProgramState], None]], None]

@@ -8,10 +8,10 @@ from collections.abc import Collection
 
 from msgspec import structs
 
+from lang.backends.sampling import Sampling
 from lang.errors import LangError
 from lang.logs.address import Path
 from lang.logs.entries import Entry
-from lang.sampling import Sampling
 from srt.wire.sampling import GREEDY_TEMPERATURE
 
 

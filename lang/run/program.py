@@ -18,15 +18,15 @@ import msgspec
 
 from lang import loop
 from lang.backends.base import Backend
+from lang.backends.config import backend_of
+from lang.backends.sampling import Sampling, derived_seed
 from lang.chat_template import ChatTemplate
-from lang.config import backend_of
 from lang.errors import CancelledError
 from lang.logs.address import Path, Step
 from lang.logs.journal import Journal, Models
-from lang.reports.report import ended
-from lang.reports.waits import NO_CALLS, Calls, Waits
+from lang.logs.reports.report import ended
+from lang.logs.reports.waits import NO_CALLS, Calls, Waits
 from lang.run.shared import SharedAnswers
-from lang.sampling import Sampling, derived_seed
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle

@@ -10,13 +10,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from lang.backends.base import Image, Prompt, Turn
+from lang.backends.sampling import derived_seed
 from lang.backends.shown import in_order
 from lang.errors import UnsupportedError
 from lang.logs.address import Address, Path, Step
-from lang.reports.waits import NO_CALLS, Waits
+from lang.logs.reports.waits import NO_CALLS, Waits
 from lang.run.program import Program
 from lang.run.trace import Trace
-from lang.sampling import derived_seed
 
 # What a fork's child begins with: the prompt so far, in characters of `text` and in turns.
 SAID = (*("text", "messages", "role", "role_start", "literal", "images", "said_default_system"),)

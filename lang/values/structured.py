@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from lang.backends.sampling import Sampling
 from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
-from lang.sampling import Sampling
 from lang.values.type_schemas import schema_of_model, schema_of_type
 from srt.patterns.groups import GroupPattern
 

@@ -7,7 +7,7 @@ from bench.lang_decoders import Recording, at_once_ms, log_us, parse_args, repla
 from lang import loop
 from lang.backends.base import Completion, Prompt
 from lang.backends.runtime import RuntimeEndpoint
-from lang.sampling import PLAIN, Sampling
+from lang.backends.sampling import PLAIN, Sampling
 
 
 def test_what_needs_no_model_is_measured() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import lang as sgl
 from lang.backends.base import Prompt
-from lang.sampling import Sampling
+from lang.backends.sampling import Sampling
 from tests.lang.fakes import FakeBackend
 
 

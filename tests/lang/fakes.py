@@ -6,9 +6,9 @@ from concurrent.futures import Future
 
 from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
+from lang.backends.sampling import Sampling
 from lang.backends.scores import Scored, Scores
 from lang.chat_template import ChatTemplate, chat_template_named
-from lang.sampling import Sampling
 
 BOOM = "BOOM"  # a prompt that ends like this fails
 HANG = "HANG"  # a prompt that ends like this is never answered

@@ -17,8 +17,8 @@ from msgspec import Meta
 
 import lang as sgl
 from lang.backends.base import Prompt
+from lang.backends.sampling import Sampling
 from lang.errors import AnswerError, ProgramError
-from lang.sampling import Sampling
 from tests.lang.agents import Calculator, Script, answer, ask, call, calls_of, error_of
 from tests.lang.fakes import HANG, FakeBackend
 from tests.waiting import SOON_S

@@ -6,6 +6,7 @@ import pytest
 
 import lang as sgl
 from lang.backends.runtime import RuntimeEndpoint, _request, params_of
+from lang.backends.sampling import Sampling
 from lang.chat_template import (
     ChatTemplate,
     chat_template_named,
@@ -13,7 +14,6 @@ from lang.chat_template import (
     register_chat_template,
     register_chat_template_matching_function,
 )
-from lang.sampling import Sampling
 from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError

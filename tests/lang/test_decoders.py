@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import lang as sgl
 from lang.backends.base import Completion, Prompt
+from lang.backends.sampling import Sampling
 from lang.errors import ProgramError
-from lang.sampling import Sampling
 from tests.lang.fakes import BOOM, FakeBackend
 from tests.running.profiles import examples
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lang as sgl
 from lang import g
 from lang.backends.base import Completion, Prompt
-from lang.sampling import Sampling
+from lang.backends.sampling import Sampling
 from lang.values.grammar import Grammar
 from lang.values.lark import Compiled, _Lark, compiled
 from scheduler_proc.grammar.llg.ebnf import lark_of

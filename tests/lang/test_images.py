@@ -14,12 +14,12 @@ from msgspec.structs import replace
 import lang as sgl
 from examples import essay_judge
 from lang.backends.base import Image, Prompt
+from lang.backends.sampling import PLAIN
 from lang.backends.shown import in_order, with_placeholders
 from lang.errors import UnsupportedError
 from lang.functions.tracer import constant_prefix
 from lang.logs.entries import request_of
-from lang.sampling import PLAIN
-from lang.submit.recorder import RecordedState, Recording
+from lang.remote.recorder import RecordedState, Recording
 from srt.client.media import MediaFile, frames_of
 from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import Continuation, DraftCounts, GenerateReq, ScoreReq, unpack_ids

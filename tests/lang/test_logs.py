@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import lang as sgl
 from lang.backends.base import Prompt
+from lang.backends.sampling import Sampling
 from lang.errors import LangError, ProgramError
 from lang.logs.address import Address, Step, address_of
 from lang.logs.entries import request_of
-from lang.sampling import Sampling
 from tests.lang.fakes import BOOM, FakeBackend
 from tests.lang.programs import World, program, programs
 

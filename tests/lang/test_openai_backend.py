@@ -15,8 +15,8 @@ import lang as sgl
 from lang import loop
 from lang.backends.base import Image, Prompt, Turn
 from lang.backends.openai import OpenAI, closest
+from lang.backends.sampling import Sampling
 from lang.errors import UnsupportedError
-from lang.sampling import Sampling
 from srt.client.face import AsyncClient
 from srt.wire.errors import ConfigError, RequestError
 from tests.e2e.server import Server

@@ -18,8 +18,8 @@ import pydantic
 import pytest
 
 import lang as sgl
-from lang import marks
 from lang.errors import LangError, ProgramError, UnsupportedError
+from lang.run import marks
 from lang.run.trace import Call
 from srt.wire.sampling import sub_seed
 from tests.lang.fakes import HANG, FakeBackend

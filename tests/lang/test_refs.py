@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import lang as sgl
 from lang import loop
 from lang.backends.base import Prompt
+from lang.backends.sampling import Sampling
 from lang.errors import CancelledError, LangError, TraceError
-from lang.sampling import Sampling
 from tests.lang.fakes import BOOM, HANG, FakeBackend, echo_size
 from tests.lang.test_faults import within
 from tests.running.profiles import examples

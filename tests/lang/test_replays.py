@@ -13,7 +13,7 @@ import pytest
 
 import lang as sgl
 from lang.backends.base import Completion, Prompt
-from lang.sampling import Sampling
+from lang.backends.sampling import Sampling
 from tests.lang.fakes import FakeBackend
 from tests.lang.test_decoders import Digits, one, three
 from tests.lang.test_faults import until, within

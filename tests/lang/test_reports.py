@@ -12,8 +12,8 @@ import pytest
 
 import lang as sgl
 from lang.errors import LangError
-from lang.reports import report, sender
-from lang.reports.sender import Head, Sender, address_of
+from lang.logs.reports import report, sender
+from lang.logs.reports.sender import Head, Sender, address_of
 from tests.lang.fakes import BOOM, FakeBackend
 from tests.waiting import SOON_S
 
@@ -288,7 +288,7 @@ def test_halves_of_characters_are_shown_as_such(sink: Sink) -> None:
 FORKS = """
 import os, sys, multiprocessing
 import lang as sgl
-from lang.reports import sender
+from lang.logs.reports import sender
 from tests.lang.fakes import FakeBackend
 
 sender.LAST_CHANCE_S = 60  # whatever else the machine does

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 import lang as sgl
 from lang.backends.base import Prompt
-from lang.sampling import Sampling
+from lang.backends.sampling import Sampling
 from tests.lang.fakes import FakeBackend
 from tests.lang.test_types import Mood, Verdict, writing
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import lang as sgl
+from lang.backends.sampling import derived_seed
 from lang.functions.runs import MAX_BODIES
 from lang.functions.tracer import constant_prefix
-from lang.sampling import derived_seed
 from tests.lang.fakes import BOOM, HANG, FakeBackend
 from tests.waiting import SOON_S
 

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 import lang as sgl
 from lang.backends.base import Prompt
-from lang.sampling import Sampling
+from lang.backends.sampling import Sampling
 from lang.values.ranges import integer_pattern
 from lang.values.types import form_of
 from tests.lang.fakes import FakeBackend

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import lang as sgl
-from lang.reports import report
-from lang.reports.waits import MAX_AFTER, Waits
+from lang.logs.reports import report
+from lang.logs.reports.waits import MAX_AFTER, Waits
 from tests.lang.fakes import FakeBackend
 from tests.waiting import SOON_S
 

@@ -9,7 +9,7 @@ import pytest
 
 import lang as sgl
 from lang.backends.runtime import params_of
-from lang.sampling import PLAIN
+from lang.backends.sampling import PLAIN
 from srt.client.request_fields import checked_request
 from srt.gateway.wire.native import NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest

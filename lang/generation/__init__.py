@@ -1,0 +1,1 @@
+"""What asks a model: gen, select, score, separate_reasoning, and how their answers are read."""

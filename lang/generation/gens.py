@@ -1,0 +1,305 @@
+"""gen and separate_reasoning: let the model write, into the text and into variables."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from lang.backends.base import Completion
+from lang.backends.sampling import CONSTRAINTS, Sampling
+from lang.errors import AnswerError, UnsupportedError
+from lang.generation.calls import answered, defaults_of, meta_of, note, recorded
+from lang.run.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of, num_steps_of
+from lang.run.stream import Slot, Stream
+from lang.values.predicates import Predicate, missed
+from lang.values.structured import Text, converted, typed
+from srt.answers.reasoning import ReasoningSplitter
+from srt.patterns.groups import GroupPattern, Span
+from srt.patterns.stop_search import PatternSearch
+from srt.wire.constraint import Constraint
+from srt.wire.sampling import sub_seed
+
+_OF_LOGPROBS = ("logprob_start_len", "return_text_in_logprobs", "top_logprobs_num")
+
+
+class Gen(Writer):
+    """Lets the model write. `given` are sampling arguments; `convert` makes the value."""
+
+    def __init__(
+        self,
+        name: str | None,
+        given: dict[str, Any],
+        dtype: type | None = None,
+        convert: Callable[[str], Any] | None = None,
+        named_groups: GroupPattern | None = None,
+    ) -> None:
+        self.name = name
+        self.given = given
+        self.dtype = dtype
+        self.convert = convert
+        self.named_groups = named_groups
+        self.predicate: Predicate | None = None  # that the text must satisfy
+        self.captures: tuple[str, ...] = ()  # names in a grammar that the back end finds
+        self.asked = None if dtype is None else "dtype"  # the argument that needs constraints
+        self.has_value = False  # which is not the text
+        self.ends_before: str | None = None  # a pattern, besides those of stop_regex
+
+    @property
+    def num_steps(self) -> int:
+        return 1
+
+    async def perform(self, stream: Stream, slots: Slots) -> None:
+        await self.write(stream, slots[0], quiet=False)
+
+    async def write(self, stream: Stream, slot: Slot, quiet: bool) -> None:
+        """Append the text and settle `slot`; `quiet` gens never stream."""
+        sampling = sampling_of(stream, self)
+        grows = stream.program.streaming and not quiet and sampling.n == 1
+        with recorded(stream, "gen", slot.name, sampling) as call:
+            try:
+                completions = await answered(
+                    stream,
+                    call,
+                    "gen",
+                    sampling.timeout_s,
+                    lambda: (_one(stream, slot, each, grows) for each in _samples(sampling)),
+                    lambda n: (_whole(stream, each) for each in _samples(_scored(sampling, n))),
+                )
+            except UnsupportedError as error:
+                if self.asked in (None, "dtype") or error.param not in CONSTRAINTS:
+                    raise
+                raise UnsupportedError(str(self.asked), str(error)) from error  # what is written
+            note(call, completions)
+            metas = [meta_of(completion) for completion in completions]
+            slot.meta = metas[0] if sampling.n == 1 else {"n": metas, **metas[0]}
+            stream.grow(slot, completions[0].text[len(slot.text) :])
+            values = [await self._value_of(sampling, each) for each in completions]
+        slot.settle(values[0] if sampling.n == 1 else values)
+
+    def value_of_text(self, text: str) -> Any:
+        """The variable's value for a whole text. Raises AnswerError as a run does."""
+        try:
+            return self._read(text, None)
+        except ValueError as error:
+            raise AnswerError(f"{error}: {text!r}", text) from error
+
+    def _read(self, text: str, captures: Sequence[dict[str, Any]] | None) -> Any:
+        """The value; `captures` are what the back end found. Raises ValueError for a text that is
+        none."""
+        if self.predicate is not None and (miss := missed(self.predicate, text)) is not None:
+            raise ValueError(f"it does not hold that {miss}")
+        if self.convert is not None:
+            return self.convert(text)
+        if self.dtype is not None:
+            return Text(text, converted(self.dtype, text))
+        if self.captures:
+            if captures is None:
+                captures = self._captures_in(text)
+            last = {each["name"]: each["text"] for each in captures}
+            return Text(text, text, dict.fromkeys(self.captures) | last)
+        if self.named_groups is not None:
+            return self._with_groups(text, self.named_groups.whole_spans(text))
+        return text
+
+    def _captures_in(self, text: str) -> list[dict[str, Any]]:
+        # Late: a parser, which needs more than the language alone.
+        from srt.answers.captures import captures_of
+
+        found = captures_of(Constraint("ebnf", self.given["ebnf"]), text)
+        return [msgspec.to_builtins(each) for each in found or []]
+
+    def _with_groups(self, text: str, spans: list[Span] | None) -> Text:
+        """The text with what the named groups of its pattern matched."""
+        if spans is None or self.named_groups is None:
+            return Text(text, text)
+        groups: dict[str, str | None] = dict.fromkeys(sorted(self.named_groups.names))
+        return Text(text, text, groups | {name: text[a:b] for name, a, b in spans})
+
+    async def _value_of(self, sampling: Sampling, completion: Completion) -> Any:
+        """The variable's value for what the model wrote. Raises AnswerError for a text that is not
+        an instance of the schema."""
+        text, captures = completion.text, completion.meta.get("captures")
+        try:
+            if self.predicate is None and self.named_groups is None and not self.captures:
+                return self._read(text, captures)
+            return await asyncio.to_thread(self._read, text, captures)
+        except ValueError as error:
+            why = str(error)
+            if completion.finish == "length":
+                why = "cut at the context's end, before the value was complete"
+                if completion.completion_tokens >= sampling.max_tokens:
+                    why = why.replace("the context's end", f"max_tokens={sampling.max_tokens}")
+            raise AnswerError(f"{why}: {text!r}", text) from error
+
+
+def sampling_of(stream: Stream, gen: Gen) -> Sampling:
+    """The run's defaults, the gen's arguments, and what its type and role ask for."""
+    program = stream.program
+    capabilities = program.backend.capabilities
+    if capabilities.chat_only and stream.role != "assistant":
+        raise UnsupportedError("gen", "a chat model writes only inside the assistant's role")
+    sampling = defaults_of(stream).merged(gen.given)
+    if sampling.n < 1:
+        raise ValueError(f"n must be at least 1, not {sampling.n}")
+    if not sampling.return_logprob and (ignored := sampling.sets_any(_OF_LOGPROBS)):
+        raise ValueError(f"{ignored[0]} needs return_logprob")
+    if gen.asked is not None and not capabilities.constraints:
+        backend = type(program.backend).__name__
+        raise UnsupportedError(gen.asked, f"{backend} has no constrained decoding")
+    if gen.dtype is not None:
+        sampling = typed(sampling, gen.dtype)
+    if gen.ends_before is not None:
+        ends = (*sampling.stop_regex, gen.ends_before)
+        sampling = msgspec.structs.replace(sampling, stop_regex=ends)
+    if stream.role and program.template is not None and not capabilities.chat_only:
+        stops = tuple(s for s in program.template.stop if s not in sampling.stop)
+        sampling = msgspec.structs.replace(sampling, stop=sampling.stop + stops)
+    return sampling
+
+
+def _scored(sampling: Sampling, count: int) -> Sampling:
+    """For `count` samples with the log-probabilities of their tokens."""
+    return msgspec.structs.replace(sampling, n=count, return_logprob=True)
+
+
+def _samples(sampling: Sampling) -> Iterator[Sampling]:
+    """The sampling of each sample of a call."""
+    if sampling.n == 1:
+        yield sampling
+        return
+    for i in range(sampling.n):
+        seed = None if sampling.seed is None else sub_seed(sampling.seed, i)
+        yield msgspec.structs.replace(sampling, n=1, seed=seed)
+
+
+async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> Completion:
+    knows_patterns = stream.program.backend.capabilities.stop_regex
+    if not grows or (sampling.stop_regex and not knows_patterns):
+        return await _whole(stream, sampling)
+    last: Completion | None = None
+    # The prompt is made first: the stream's text grows with the answer.
+    growing = stream.program.backend.stream(stream.prompt(), sampling)
+    async with _closing(growing):
+        async for last in growing:
+            slot.meta = meta_of(last)
+            stream.grow(slot, last.text[len(slot.text) :])
+    return _ended(last)
+
+
+async def _whole(stream: Stream, sampling: Sampling) -> Completion:
+    """One completion that is not streamed."""
+    backend, prompt = stream.program.backend, stream.prompt()
+    if not sampling.stop_regex or backend.capabilities.stop_regex:
+        return await backend.generate(prompt, sampling)
+    plain = msgspec.structs.replace(sampling, stop_regex=())
+    search, num_read = PatternSearch(sampling.stop_regex), 0
+    last: Completion | None = None
+    growing = backend.stream(prompt, plain)
+    async with _closing(growing):
+        async for last in growing:
+            found = list(search.feed(last.text[num_read:]))
+            if not found:
+                num_read = len(last.text)
+                found = list(search.at_end()) if last.finish is not None else []
+            if found:
+                start, _, matched = min(found)
+                text = last.text[: num_read + start]
+                return msgspec.structs.replace(last, text=text, finish="stop", matched=matched)
+    return _ended(last)
+
+
+def _ended(last: Completion | None) -> Completion:
+    if last is None or last.finish is None:
+        raise RuntimeError("the back end's stream ended before the completion did")
+    return last
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: AsyncIterator[Completion]) -> AsyncIterator[None]:
+    """Close a stream that is left early, which ends its request."""
+    try:
+        yield
+    finally:
+        aclose = getattr(stream, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
+class SeparateReasoning(Expr):
+    """Performs `parts`; moves the reasoning of their gens into `NAME_reasoning_content`."""
+
+    def __init__(self, inner: Expr, opened: bool) -> None:
+        self.parts = ExprList([inner]).parts
+        self.opened = opened
+        for part in self.parts:
+            if isinstance(part, Gen) and part.has_value:
+                raise ValueError(f"separate_reasoning and type exclude each other: {part.name!r}")
+            if isinstance(part, Writer) and part.num_steps > 1:
+                raise ValueError("separate_reasoning cannot hold an agent, whose turns stay whole")
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        of = [each.name for each in self.parts if isinstance(each, Gen) and each.name]
+        return (*of, *map(_reasoning_name, of))
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes_of(self.parts)
+
+    @property
+    def num_steps(self) -> int:
+        return num_steps_of(self.parts)
+
+    async def perform(self, stream: Stream, slots: Slots) -> None:
+        by_name = {slot.name: slot for slot in slots}
+        numbers = itertools.accumulate(
+            (num_steps_of([part]) for part in self.parts), initial=stream.at
+        )
+        for part, stream.at in zip(self.parts, numbers, strict=False):
+            if isinstance(part, Gen):
+                await self._write(part, stream, by_name)
+                continue
+            each = Constant(part) if isinstance(part, str) else part
+            inner = tuple(map(stream.declare, each.names))
+            try:
+                rest = each.perform(stream, inner)
+                if rest is not None:
+                    await rest
+            except Exception as error:
+                stream.fail(error)
+                raise
+            finally:
+                each.leave(stream, inner)
+
+    async def _write(self, gen: Gen, stream: Stream, by_name: dict[str, Slot]) -> None:
+        start = len(stream.text)
+        raw = Slot(gen.name or "")  # no name refers to it
+        await gen.write(stream, raw, quiet=True)
+        thoughts, value = self._split(stream.text[start:])
+        stream.text = stream.text[:start] + value
+        raw_value = raw.done.result()
+        if gen.name is None:
+            return
+        mine, of_reasoning = by_name[gen.name], by_name[_reasoning_name(gen.name)]
+        mine.meta = of_reasoning.meta = raw.meta
+        if isinstance(raw_value, list):
+            pairs = [self._split(str(value)) for value in raw_value]
+            of_reasoning.settle([pair[0] for pair in pairs])
+            mine.settle([pair[1] for pair in pairs])
+        else:
+            of_reasoning.settle(thoughts)
+            mine.settle(value)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """The reasoning, and the answer."""
+        parts = ReasoningSplitter(opened=self.opened).feed(text, final=True)
+        reasoning = "".join(part.text for part in parts if part.is_reasoning)
+        return reasoning, "".join(part.text for part in parts if not part.is_reasoning)
+
+
+def _reasoning_name(name: str) -> str:
+    """The variable that holds the reasoning of the gen `name`."""
+    return f"{name}_reasoning_content"

@@ -1,0 +1,1 @@
+"""What a program's function gets: its state, forks, references to variables, streams, effects."""

@@ -1,0 +1,83 @@
+"""The turns of a chat as methods of a state: `with s.user(): ...`, `s.user_begin()`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Self
+
+from lang.run.ir import Expr, Part, RoleBegin, RoleEnd, VarScopeBegin, VarScopeEnd
+
+
+class Turns(ABC):
+    """The methods for turns of a state that can be extended."""
+
+    @abstractmethod
+    def __iadd__(self, other: Part) -> Self: ...
+
+    def system(self, expr: Part | None = None) -> AbstractContextManager[None]:
+        """`with s.system(): ...`: a turn of the system."""
+        return self._role("system", expr)
+
+    def user(self, expr: Part | None = None) -> AbstractContextManager[None]:
+        """`with s.user(): ...`: a turn of the user."""
+        return self._role("user", expr)
+
+    def assistant(self, expr: Part | None = None) -> AbstractContextManager[None]:
+        """`with s.assistant(): ...`: a turn of the assistant."""
+        return self._role("assistant", expr)
+
+    def tool(self, expr: Part | None = None) -> AbstractContextManager[None]:
+        """`with s.tool(): ...`: a turn with what a tool returned."""
+        return self._role("tool", expr)
+
+    def system_begin(self) -> None:
+        """Open a turn of the system."""
+        self += RoleBegin("system")
+
+    def system_end(self) -> None:
+        """Close it."""
+        self += RoleEnd("system")
+
+    def user_begin(self) -> None:
+        """Open a turn of the user."""
+        self += RoleBegin("user")
+
+    def user_end(self) -> None:
+        """Close it."""
+        self += RoleEnd("user")
+
+    def assistant_begin(self) -> None:
+        """Open a turn of the assistant."""
+        self += RoleBegin("assistant")
+
+    def assistant_end(self) -> None:
+        """Close it."""
+        self += RoleEnd("assistant")
+
+    def tool_begin(self) -> None:
+        """Open a turn with what a tool returned."""
+        self += RoleBegin("tool")
+
+    def tool_end(self) -> None:
+        """Close it."""
+        self += RoleEnd("tool")
+
+    def var_scope(self, name: str) -> AbstractContextManager[None]:
+        """`with s.var_scope("v"): ...`: all text of the block becomes the variable `v`."""
+        return self._between(VarScopeBegin(name), VarScopeEnd(name))
+
+    def _role(self, role: str, expr: Part | None) -> AbstractContextManager[None]:
+        if expr is not None:
+            self += RoleBegin(role)
+            self += expr
+            self += RoleEnd(role)
+            return nullcontext()
+        return self._between(RoleBegin(role), RoleEnd(role))
+
+    @contextmanager
+    def _between(self, begin: Expr, end: Expr) -> Iterator[None]:
+        self += begin
+        try:
+            yield
+        finally:
+            self += end
