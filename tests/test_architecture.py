@@ -151,7 +151,7 @@ UNSAFE_NAMES = ("send_pyobj", "recv_pyobj")  # pyzmq's pickling shortcuts
 ZMQ_FILES = (
     "srt/ring/places.py",
     "srt/ring/socket.py",
-    "srt/client/ring_link.py",
+    "srt/client/ring/link.py",
     "srt/ring/actor.py",
     "srt/ring/supervisor.py",
     "scheduler_proc/events/kv_events.py",

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from srt.client.event_lines import event_lines
+from srt.client.http.event_lines import event_lines
 from srt.wire.errors import (
     BAD_REQUEST,
     CONTEXT_LENGTH,

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from srt.chat.text import Cleaner
-from srt.client.http_client import is_here
+from srt.client.http.client import is_here
 from srt.hub import with_model_here
 from srt.hub.names import shown_model
 from srt.offline.engine import Engine

@@ -13,7 +13,7 @@ from srt.client.generation import Client, GenerateOutput, Generation, ScoreOutpu
 from srt.client.message_parts import with_media, without_media
 from srt.client.programs import IDLE_S, ProgramSession
 from srt.client.request_fields import checked_request, checked_score, checked_tokenize
-from srt.client.ring_client import RingClient
+from srt.client.ring.client import RingClient
 from srt.tasks import all_of
 from srt.wire.errors import ConfigError
 from srt.wire.ring_state import RingEvent
@@ -170,7 +170,7 @@ class AsyncClient:
 
 def _transport(url: str, api_key: str | None) -> Any:
     if url.startswith(("http://", "https://")):
-        from srt.client.http_client import HttpClient
+        from srt.client.http.client import HttpClient
 
         return HttpClient(url, api_key=api_key)
     if url.startswith(("ipc://", "tcp://")):

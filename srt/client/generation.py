@@ -1,6 +1,6 @@
 """The interface between those who ask for text and the transports that reach a server.
 
-`srt.client` (ZeroMQ) and `srt.client.http_client` (HTTP) implement `Client`; the gateway, the
+`srt.client` (ZeroMQ) and `srt.client.http.client` (HTTP) implement `Client`; the gateway, the
 language and user programs are written against it. Every snapshot is cumulative, so a reader that
 skips some loses nothing but time; only `delta` is relative to the previous snapshot.
 """

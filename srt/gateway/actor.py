@@ -6,7 +6,7 @@ import logging
 import socket
 
 from srt.answers.reasoning import has_reasoning
-from srt.client.ring_client import RingClient
+from srt.client.ring.client import RingClient
 from srt.files.model_files import ModelFiles, fingerprint_of, resolve_model
 from srt.files.vocab import Vocab, load_vocab
 from srt.gateway.app import create_app

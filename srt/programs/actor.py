@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from srt.client.ring_client import RingClient
+from srt.client.ring.client import RingClient
 from srt.files.model_files import resolve_model
 from srt.files.vocab import Vocab, load_vocab
 from srt.programs.answers import ChatAnswers

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from srt.client.generation import ScoreOutput, TokenizeRequest
-from srt.client.ring_client import RingClient
-from srt.client.ring_generation import RingGeneration
+from srt.client.ring.client import RingClient
+from srt.client.ring.generation import RingGeneration
 from srt.programs.answers import AnswerReader, ChatAnswers
 from srt.programs.core import Core
 from srt.programs.graph import DEFECT

@@ -10,11 +10,11 @@ from typing import Any
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.document import Document
-from scheduler_proc.grammar.schema.emit import BeyondSchemaError, Emitter
-from scheduler_proc.grammar.schema.flat import flat_regex
 from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.plan import SchemaPlan
-from scheduler_proc.grammar.schema.rules import printed_rules
+from scheduler_proc.grammar.schema.printing.emit import BeyondSchemaError, Emitter
+from scheduler_proc.grammar.schema.printing.flat import flat_regex
+from scheduler_proc.grammar.schema.printing.rules import printed_rules
 from srt.wire.constraint import Whitespace
 
 

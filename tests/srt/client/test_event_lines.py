@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from srt.client.event_lines import event_lines
+from srt.client.http.event_lines import event_lines
 
 STREAM = "data: one\u2028é\r\n\ndata: two\n\nlast".encode()
 LINES = ["data: one\u2028é", "data: two", "last"]

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from srt.client.generation import Client, Request, TokenizeRequest
-from srt.client.http_client import HttpClient
+from srt.client.http.client import HttpClient
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, RingError
 from srt.wire.messages import ChatMessage, ChatOptions, DraftCounts, Finish, ToolCall, ToolSpec
 from srt.wire.sampling import SamplingParams, Scoring
@@ -466,8 +466,8 @@ async def test_the_connection_of_a_strange_event_is_closed(n: int) -> None:
 
 async def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It accepts connections and requests, and never answers."""
-    monkeypatch.setattr("srt.client.http_client.CALL_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("srt.client.http_client.SILENCE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("srt.client.http.client.CALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("srt.client.http.client.SILENCE_TIMEOUT_S", 0.1)
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from srt.client.http_connections import MAX_IDLE, HttpConnections
+from srt.client.http.connections import MAX_IDLE, HttpConnections
 
 
 class Held(httpx.AsyncBaseTransport):

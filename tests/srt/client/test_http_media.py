@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import srt
 from srt.client.generation import Request, ScoreRequest
-from srt.client.http_client import HttpClient
+from srt.client.http.client import HttpClient
 from srt.client.media import MediaFile
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage

@@ -16,8 +16,8 @@ from srt.client.generation import Request, ScoreRequest
 from srt.client.media import MediaFile, Picture, Video, data_url, frames_of, opened
 from srt.client.message_parts import with_media, without_media
 from srt.client.request_fields import checked_request
-from srt.client.ring_generation import RingSamples
-from srt.client.ring_score import RingScore
+from srt.client.ring.generation import RingSamples
+from srt.client.ring.score import RingScore
 from srt.wire.errors import RequestError
 from srt.wire.media import MediaRef
 from srt.wire.messages import ChatMessage, GenerateReq, decoder, encode

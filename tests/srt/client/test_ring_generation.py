@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from srt.client.generation import GenerateOutput, Request
-from srt.client.ring_generation import RingGeneration, RingSamples
+from srt.client.ring.generation import RingGeneration, RingSamples
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import INTERNAL, ErrorInfo, RequestError, RingError
 from srt.wire.messages import (

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from srt.client.generation import ChoiceScore, ScoreOutput, ScoreRequest
-from srt.client.ring_score import RingScore
+from srt.client.ring.score import RingScore
 from srt.wire.errors import CONFLICT, INTERNAL, ErrorInfo, RequestError, RingError
 from srt.wire.messages import (
     Admitted,

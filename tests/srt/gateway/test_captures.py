@@ -6,7 +6,7 @@ import pytest
 
 from lang.backends.openai_answer import Answer
 from srt.client.generation import Request
-from srt.client.http_client import HttpClient
+from srt.client.http.client import HttpClient
 from srt.wire.constraint import Capture
 from srt.wire.messages import ChatMessage
 from srt.wire.sampling import SamplingParams

@@ -8,7 +8,7 @@ import zmq
 from msgspec.structs import replace
 
 from srt.client.generation import Request
-from srt.client.ring_generation import RingGeneration, RingSamples
+from srt.client.ring.generation import RingGeneration, RingSamples
 from srt.ring.places import MAX_MESSAGE_BYTES, open_socket, send_now
 from srt.ring.socket import RingContext
 from srt.wire import parcels

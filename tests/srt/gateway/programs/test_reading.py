@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.client.http_programs import _got, _var, program_body
+from srt.client.http.programs import _got, _var, program_body
 from srt.client.programs import Got
 from srt.gateway.programs.answers import got_json, var_json
 from srt.gateway.programs.reading import program_of

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from srt.client.generation import ChoiceScore, ScoreOutput, ScoreRequest
-from srt.client.http_client import HttpClient
+from srt.client.http.client import HttpClient
 from srt.client.request_fields import checked_score
 from srt.gateway.app import create_app
 from srt.wire.errors import CONFLICT, OVERLOADED, RequestError, RingError

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from srt.client.generation import GenerateOutput, Request
-from srt.client.ring_score import prompt_fields
+from srt.client.ring.score import prompt_fields
 from srt.client.snapshots import Snapshots
 from srt.wire.constraint import Capture, Constraint, may_capture
 from srt.wire.errors import RequestError

@@ -10,10 +10,10 @@ import json
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.document import refuse
-from scheduler_proc.grammar.schema.emit import scalar_schema
 from scheduler_proc.grammar.schema.numbers import number_terminal, takes_regex
 from scheduler_proc.grammar.schema.pattern import one_of
 from scheduler_proc.grammar.schema.plan import SchemaPlan
+from scheduler_proc.grammar.schema.printing.emit import scalar_schema
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
     Arrays,

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from srt.client.event_lines import event_lines
 from srt.client.generation import GenerateOutput
-from srt.client.http_answers import Parse, error_from
+from srt.client.http.answers import Parse, error_from
+from srt.client.http.event_lines import event_lines
 from srt.client.snapshots import Snapshots
 from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import sample_rid

@@ -29,7 +29,7 @@ from srt.client.generation import (
     TokenizeRequest,
     require_single,
 )
-from srt.client.http_answers import (
+from srt.client.http.answers import (
     Parse,
     error_of,
     parse_chat,
@@ -37,7 +37,7 @@ from srt.client.http_answers import (
     parse_score,
     parse_whole,
 )
-from srt.client.http_bodies import (
+from srt.client.http.bodies import (
     chat_body,
     check_tenant,
     generate_body,
@@ -45,9 +45,9 @@ from srt.client.http_bodies import (
     score_body,
     tokenize_body,
 )
-from srt.client.http_connections import ONE, HttpConnections
-from srt.client.http_generation import HttpGeneration, HttpSamples
-from srt.client.http_programs import HttpPrograms
+from srt.client.http.connections import ONE, HttpConnections
+from srt.client.http.generation import HttpGeneration, HttpSamples
+from srt.client.http.programs import HttpPrograms
 from srt.tasks import all_of
 from srt.wire.errors import ConfigError, RequestError, RingError
 from srt.wire.messages import ChatOptions

@@ -9,9 +9,9 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from srt.client.patience import within
 from srt.client.programs import IDLE_S, Got, Piece
-from srt.client.ring_link import ANSWER_TIMEOUT_S, RingLink
+from srt.client.ring.link import ANSWER_TIMEOUT_S, RingLink
+from srt.client.ring.patience import within
 from srt.ring.places import send_now
 from srt.ring.socket import RingSocket
 from srt.wire.errors import RequestError, RingError

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from srt.client.patience import within
+from srt.client.ring.patience import within
 from srt.ring.places import (
     LEASE_INTERVAL_S,
     LEASE_S,

@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from srt.client.http_answers import error_from, finish_of
-from srt.client.http_bodies import check_tenant, sampling_fields, template_args
-from srt.client.http_generation import payloads_of
+from srt.client.http.answers import error_from, finish_of
+from srt.client.http.bodies import check_tenant, sampling_fields, template_args
+from srt.client.http.generation import payloads_of
 from srt.client.programs import IDLE_S, Got, Piece
 from srt.wire.errors import ErrorInfo, RingError
 from srt.wire.messages import DraftCounts

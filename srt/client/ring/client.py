@@ -15,10 +15,10 @@ from srt.client.generation import (
     require_single,
 )
 from srt.client.media import frames_of
-from srt.client.ring_generation import RingGeneration, RingSamples
-from srt.client.ring_link import START_TIMEOUT_S, RingLink
-from srt.client.ring_programs import RingPrograms
-from srt.client.ring_score import RingScore, ScorePart
+from srt.client.ring.generation import RingGeneration, RingSamples
+from srt.client.ring.link import START_TIMEOUT_S, RingLink
+from srt.client.ring.programs import RingPrograms
+from srt.client.ring.score import RingScore, ScorePart
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import (

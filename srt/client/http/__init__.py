@@ -1,0 +1,1 @@
+"""`AsyncClient` over a server's HTTP routes."""

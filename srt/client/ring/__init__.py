@@ -1,0 +1,1 @@
+"""`AsyncClient` over the sockets of a ring."""
