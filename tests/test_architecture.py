@@ -6,6 +6,7 @@ Each rule is also tried on a line that breaks it, so that a rule that finds noth
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from bench.house import Module, When, cycles, graph, grouped, read, rooms_of, with_packages
+from tests.rooms import ROOMS
 
 ROOT = Path(__file__).parents[1]
 OURS = ("srt", "tokenizer_proc", "scheduler_proc", "detokenizer_proc", "lang", "bench", "tests")
@@ -28,117 +30,6 @@ MAY_IMPORT = {
     "lang": ("srt",),
     "bench": OURS,
     "tests": OURS,
-}
-# What each room, a file or folder directly in a package, may import. A room stands below all that
-# it may import, so there are no cycles.
-ROOMS: dict[str, dict[str, str]] = {
-    "srt": {
-        "tasks": "",
-        "wire": "",
-        "patterns": "wire",
-        "answers": "wire patterns",
-        "files": "wire answers",
-        "block_hash": "",
-        "kv_addresses": "wire",
-        "args": "wire files kv_addresses",
-        "machine": "",
-        "progress": "",
-        "version": "",
-        "sizing": "wire files args machine",
-        "hub": "wire files args machine progress sizing",
-        "options": "wire files args hub",
-        "ring": "tasks wire args",
-        "client": "tasks wire answers ring",
-        "programs": "tasks wire patterns answers files args ring client",
-        "gateway": "tasks wire answers files version args ring client",
-        "launch": "wire files args hub options ring gateway sizing",
-        "offline": "wire args client hub options launch",
-        "chat": "wire files machine hub options client offline",
-        "benchmark": "wire",
-        "commands": (
-            "benchmark wire files machine version args progress hub options ring sizing chat launch"
-        ),
-        "llm": "wire files client offline",
-    },
-    "srt.gateway": {
-        "callers": "",
-        "constraint": "",
-        "errors": "",
-        "large_bodies": "",
-        "watch": "",
-        "metrics": "watch",
-        "media": "large_bodies",
-        "wire": "constraint errors",
-        "stored_responses": "media wire",
-        "context": "callers errors large_bodies media metrics stored_responses watch",
-        "batch": "callers large_bodies media context",
-        "http": "callers errors large_bodies wire context",
-        "openai": "constraint media wire context batch http",
-        "ops": "callers errors wire context http",
-        "native": "media wire context batch http openai",
-        "responses": (
-            "callers constraint errors media wire stored_responses context batch http openai"
-        ),
-        "programs": "callers errors wire constraint context http native",
-        "text": "callers media wire context batch http openai native",
-        "routes": "openai ops native programs responses text",
-        "docs": "context http routes",
-        "ui": "wire context http",
-        "app": "callers errors metrics stored_responses watch context http native routes docs ui",
-        "actor": "callers media context http app",
-    },
-    "lang": {
-        "chat_template": "",
-        "errors": "",
-        "loop": "errors",
-        "marks": "errors",
-        "sampling": "errors",
-        "backends": "chat_template errors loop sampling",
-        "source": "",
-        "logs": "errors loop sampling backends",
-        "reports": "errors",
-        "config": "errors backends",
-        "run": "chat_template errors loop sampling backends config logs reports",
-        "ir": "errors marks backends run",
-        "refs": "errors loop marks source run ir",
-        "roles": "ir",
-        "values": "errors sampling ir",
-        "work": "errors loop marks source logs reports run ir",
-        "asking": "errors marks sampling backends logs reports run ir values",
-        "primitives": "marks sampling backends ir values asking",
-        "states": "errors loop source logs reports refs run ir work asking",
-        "agents": "loop marks sampling logs run ir values asking states",
-        "submit": (
-            "errors loop marks source sampling backends config logs refs run ir asking states"
-        ),
-        "graph": "errors loop marks source logs run ir refs work asking states",
-        "functions": (
-            "errors loop marks sampling backends config logs refs run ir roles work states submit "
-            "graph"
-        ),
-        "decoders": "errors loop source logs run states functions",
-    },
-    "scheduler_proc.grammar": {
-        "base": "",
-        "ll_grammar": "",
-        "mask_cache": "",
-        "trie": "",
-        "wrapped": "base",
-        "allowance": "base wrapped",
-        "artefact": "base",
-        "regex": "base",
-        "retokenise": "base",
-        "schema": "base ll_grammar",
-        "vocabulary": "mask_cache trie",
-        "cache": "base artefact",
-        "fsm": "base trie regex vocabulary",
-        "healed": "base vocabulary wrapped",
-        "llg": "base ll_grammar regex schema vocabulary",
-        "xgrammar_backend": "base schema vocabulary",
-        "compiler": "base regex schema vocabulary fsm llg xgrammar_backend",
-        "store": "base artefact regex vocabulary fsm healed llg retokenise xgrammar_backend",
-        "worker": "base allowance artefact vocabulary cache compiler",
-    },
 }
 MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
 # The second makes the random model that it serves.
@@ -157,6 +48,8 @@ ZMQ_FILES = (
     "scheduler_proc/events/kv_events.py",
 )
 MAX_FILE_LINES = 400
+MAX_LOOSE_MODULES = 16  # of a folder; __init__ and __main__ aside
+MAX_MODULES_WITHOUT_ROOMS = 12  # of a package, in all its folders
 MAX_FUNCTION_LINES = 80
 
 
@@ -331,6 +224,21 @@ def test_rooms_stand_below_what_they_import(package: str) -> None:
 def test_an_import_of_another_room_is_noticed(module: str, line: str) -> None:
     modules = our_modules() | {module: Module(ast.parse(line), module.rpartition(".")[0], 1)}
     assert sum(len(room_faults(modules, package)) for package in ROOMS) == 1
+
+
+def test_large_packages_have_rooms() -> None:
+    packages = {module.folder for module in our_modules().values()}
+    sizes = {p: sum(name.startswith(f"{p}.") for name in our_modules()) for p in packages}
+    assert {p for p, size in sizes.items() if size > MAX_MODULES_WITHOUT_ROOMS} == ROOMS.keys()
+
+
+def test_folders_hold_few_loose_modules() -> None:
+    loose = Counter(
+        path.parent.as_posix()
+        for path in sources(*PACKAGES)
+        if path.name not in ("__init__.py", "__main__.py")
+    )
+    assert {folder: n for folder, n in loose.items() if n > MAX_LOOSE_MODULES} == {}
 
 
 def test_no_module_leads_back_to_itself() -> None:
