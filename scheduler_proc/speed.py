@@ -1,5 +1,6 @@
-"""How fast one stream of a model would be here: `python -m scheduler_proc.speed MODEL`, for
-`srt models`.
+"""Measures how fast one stream of a model would be on this machine.
+
+`srt models` runs it as a process of its own: `python -m scheduler_proc.speed MODEL`.
 
 Decoding reads each weight once a token, so its time is the layers' bytes by the bandwidth that the
 kernels reach, and a part of the step that is no layer's. Both are measured on the model itself: a

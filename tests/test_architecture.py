@@ -48,7 +48,7 @@ ZMQ_FILES = (
     "scheduler_proc/events/kv_events.py",
 )
 MAX_FILE_LINES = 400
-MAX_LOOSE_MODULES = 16  # of a folder; __init__ and __main__ aside
+MAX_LOOSE_MODULES = 16  # of a folder, but for bench; __init__ and __main__ aside
 MAX_MODULES_WITHOUT_ROOMS = 12  # of a package, in all its folders
 MAX_FUNCTION_LINES = 80
 
@@ -235,7 +235,7 @@ def test_large_packages_have_rooms() -> None:
 def test_folders_hold_few_loose_modules() -> None:
     loose = Counter(
         path.parent.as_posix()
-        for path in sources(*PACKAGES)
+        for path in sources(*PACKAGES[:-1])
         if path.name not in ("__init__.py", "__main__.py")
     )
     assert {folder: n for folder, n in loose.items() if n > MAX_LOOSE_MODULES} == {}
