@@ -28,8 +28,8 @@ from srt.wire.sampling import SamplingParams
 from tests.fakes import READY, FakeClient
 from tests.lang.fakes import FakeBackend
 from tests.srt.gateway.setup import served
+from tests.tokenizer_proc.admission.test_front import EPOCH, A
 from tests.tokenizer_proc.media.fake_processor import IMAGE, SeeingFront
-from tests.tokenizer_proc.test_front import EPOCH, A
 from tests.waiting import SOON_S
 from tokenizer_proc.dispatch.admission import Admission
 

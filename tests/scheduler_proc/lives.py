@@ -14,7 +14,7 @@ from srt.wire.ring_messages import Progress, Reported, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
-from tests.tokenizer_proc.test_relay import OneRelay, opened
+from tests.tokenizer_proc.dispatch.test_relay import OneRelay, opened
 
 CLIENT = b"c"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scheduler_proc.core.steps.step import Step
+from tests.scheduler_proc.core.test_scheduler_random import Traffic
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
-from tests.scheduler_proc.test_actor_steps import LoopOnly
-from tests.scheduler_proc.test_scheduler_random import Traffic
+from tests.scheduler_proc.process.test_actor_steps import LoopOnly
 from tests.waiting import SOON_S
 
 POOL = 220

@@ -81,7 +81,7 @@ def ask(server: Server, *prompts: list[int]) -> list[int]:
 
 def test_the_nine_steps_of_the_paper(small: Server, open_page: Open, picture: Picture) -> None:
     """Figure 3 of Zheng et al., arXiv 2312.07104, asserted from the page alone."""
-    # One token each; the steps are those of tests/scheduler_proc/test_radix_nine_steps.py.
+    # One token each; the steps are those of tests/scheduler_proc/memory/test_radix_nine_steps.py.
     letters = {name: ids_of(small, f" {name}") for name in string.ascii_uppercase}
     assert all(len(ids) == 1 for ids in letters.values())
 

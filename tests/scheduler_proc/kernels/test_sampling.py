@@ -19,7 +19,7 @@ from tests.running.profiles import some
 from tests.scheduler_proc.kernels.ops import levels
 from tests.scheduler_proc.kernels.sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.ragged import int32
-from tests.scheduler_proc.test_sampling import within_sigmas
+from tests.scheduler_proc.sampling.test_sampling import within_sigmas
 
 if TYPE_CHECKING:
     import torch

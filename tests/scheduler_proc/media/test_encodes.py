@@ -26,7 +26,7 @@ from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
 from tests.scheduler_proc.media.pictures import GRIDS, ITEMS, item_of, numbers_of, pixels_of
-from tests.scheduler_proc.test_actor_steps import LoopOnly
+from tests.scheduler_proc.process.test_actor_steps import LoopOnly
 from tests.waiting import SOON_S
 from tokenizer_proc.dispatch.verdict import Verdict, verdict_on
 

@@ -18,7 +18,7 @@ from srt.answers.tool_events import CallArguments, CallStart, Content
 from srt.answers.tool_format import FORMATS, HARMONY, HARMONY_NEXT, HERMES, QWEN3_CODER, ToolFormat
 from srt.wire.constraint import Constraint
 from srt.wire.messages import ToolSpec
-from tests.tokenizer_proc.test_front import EOS, VOCAB
+from tests.tokenizer_proc.admission.test_front import EOS, VOCAB
 
 UNIT = '{"type":"object","properties":{"unit":{"enum":["</tool_call>","{\\"<tool_call>"]}},'
 UNIT += '"required":["unit"],"additionalProperties":false}'

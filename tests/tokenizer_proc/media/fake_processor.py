@@ -18,8 +18,8 @@ from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.wire.media import MediaItem, MediaRef
 from srt.wire.messages import Refused
+from tests.tokenizer_proc.admission.test_front import EPOCH, VOCAB
 from tests.tokenizer_proc.direct_front import DirectFront
-from tests.tokenizer_proc.test_front import EPOCH, VOCAB
 from tokenizer_proc.admission.front import Word
 from tokenizer_proc.media.base import MediaError, Processed
 from tokenizer_proc.media.showing import controls_of

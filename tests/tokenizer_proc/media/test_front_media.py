@@ -20,6 +20,7 @@ from srt.wire.messages import (
 )
 from srt.wire.ring_messages import Credit, MediaSent, MediaWanted, TokenizedReq
 from srt.wire.sampling import SamplingParams
+from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front
 from tests.tokenizer_proc.media.fake_processor import (
     IMAGE,
     VIDEO,
@@ -28,7 +29,6 @@ from tests.tokenizer_proc.media.fake_processor import (
     picture,
     video,
 )
-from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front
 from tokenizer_proc.admission.front import Word
 from tokenizer_proc.dispatch.admission import Admission
 

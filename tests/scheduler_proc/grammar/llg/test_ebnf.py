@@ -11,7 +11,7 @@ from scheduler_proc.grammar.llg.ebnf import lark_of
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint
 from tests.scheduler_proc.grammar.byte_matcher import ByteMatcher
-from tests.tokenizer_proc.test_front import VOCAB
+from tests.tokenizer_proc.admission.test_front import VOCAB
 
 JSON = r"""
 # JSON, as llama.cpp has it

@@ -1,0 +1,281 @@
+"""Callers take turns to have their texts read, within bounds; requests that end meanwhile."""
+
+from typing import Any
+
+import pytest
+
+import tokenizer_proc.queueing.turns
+from srt.wire.constraint import Capture, Constraint
+from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
+from srt.wire.messages import (
+    AbortReq,
+    Captured,
+    CaptureReq,
+    ChatMessage,
+    ChatOptions,
+    Continuation,
+    GenerateReq,
+    Refused,
+    ScoreReq,
+    Tokenized,
+    TokenizeReq,
+    ToolCall,
+    ToolSpec,
+    pack_ids,
+    unpack_ids,
+)
+from srt.wire.ring_messages import Abort
+from srt.wire.sampling import SamplingParams
+from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, request
+from tokenizer_proc.admission.front import Front, Word
+from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.queueing.turns import Piece, TextReq, Turns
+from tokenizer_proc.tokenizing.reading import num_chars
+
+
+def tokenize(rid: str, text: str = "hello", tenant: str = "") -> TokenizeReq:
+    return TokenizeReq(rid=rid, epoch=EPOCH, text=text, tenant=tenant)
+
+
+def piece(client: bytes, rid: str, tenant: str = "", text: str = "hello") -> Piece:
+    req = tokenize(rid, text, tenant)
+    return Piece(client, req, num_chars(req), [rid])
+
+
+def in_turn(turns: Turns) -> list[str]:
+    """The rids of all that may be read, in order; each is read at once."""
+    order = []
+    while (taken := turns.take()) is not None:
+        order.append(taken.req.rid)
+        turns.done(taken)
+    return order
+
+
+def read_all(front: Front) -> dict[str, Word | None]:
+    """What becomes of everything that waits, by rid."""
+    words = {}
+    while waiting := front.take_text():
+        words[waiting.req.rid] = front.has_read(waiting, front.read(waiting.req), 0.0)
+    return words
+
+
+# ---- turns ---------------------------------------------------------------------------------------
+
+
+def test_a_flood_delays_others_by_one_piece() -> None:
+    turns = Turns()
+    for i in range(30):
+        turns.add(piece(A, f"flood {i}"))
+    first = turns.take()
+    assert first is not None and turns.take() is None  # one at a time for each caller
+    turns.add(piece(B, "b"))
+    turns.add(piece(A, "other tenant", "t"))
+    assert in_turn(turns) == ["b", "other tenant"]
+    turns.done(first)
+    assert in_turn(turns) == [f"flood {i}" for i in range(1, 30)]
+    assert len(turns) == 0
+
+
+def test_two_floods_alternate() -> None:
+    turns = Turns()
+    for i in range(3):
+        turns.add(piece(A, f"a{i}"))
+        turns.add(piece(B, f"b{i}"))
+    assert in_turn(turns) == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+def test_a_caller_cannot_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PIECES", 5), ("CALLER_PIECES", 3), ("CHARS", 100), ("CALLER_CHARS", 60)):
+        monkeypatch.setattr(tokenizer_proc.queueing.turns, f"MAX_{name}", value)
+    turns = Turns()
+    for i in range(3):
+        turns.check_room((A, ""), 5)
+        turns.add(piece(A, f"{i}"))
+    for caller, chars in (((A, ""), 5), ((B, ""), 86)):
+        with pytest.raises(RequestError) as refused:
+            turns.check_room(caller, chars)
+        assert (refused.value.info.code, refused.value.info.retryable) == (OVERLOADED, True)
+    turns.check_room((B, ""), 85)
+    turns.add(piece(B, "b", text="x" * 55))
+    with pytest.raises(RequestError, match="characters"):
+        turns.check_room((B, ""), 6)
+    turns.add(piece(B, "b2"))
+    with pytest.raises(RequestError, match="requests"):
+        turns.check_room((b"c", ""), 1)
+    turns.clear()
+    turns.check_room((A, ""), 1000)  # more than may wait: only an empty queue takes it
+    assert len(turns) == 0
+
+
+# ---- at the front --------------------------------------------------------------------------------
+
+
+def test_ids_do_not_wait_for_texts() -> None:
+    front = make_front()
+    assert front.submit(A, request("text"), 0.0) is None
+    assert front.in_flight == 1
+    ids = request("ids", input_ids=pack_ids([1, 2]))
+    assert isinstance(front.submit(A, ids, 0.0), Admission)
+    assert isinstance(read_all(front)["text"], Admission)
+    assert (front.in_flight, front.tokens_in_flight) == (2, 7)
+
+
+def test_tokenizing_waits_like_the_rest_and_takes_no_place() -> None:
+    front = make_front(max_requests=1)
+    assert front.submit(A, request("r"), 0.0) is None
+    assert front.submit(A, tokenize("t", "ab"), 0.0) is None
+    assert front.in_flight == 1
+    again = front.submit(A, tokenize("t"), 0.0)
+    assert isinstance(again, Refused) and again.error.param == "rid"
+    words = read_all(front)
+    answer = words["t"]
+    assert isinstance(answer, Tokenized) and unpack_ids(answer.ids).tolist() == list(b"ab")
+    assert list(words) == ["r", "t"]
+
+
+def test_captures_are_found_where_texts_are_read() -> None:
+    front = make_front(max_requests=1)
+    assert front.submit(A, request("r"), 0.0) is None
+    front.drain()
+    asked = [
+        CaptureReq("regex", EPOCH, Constraint("regex", "(?P<x>é+)b"), "ééb"),
+        CaptureReq("none", EPOCH, Constraint("regex", "é+b"), "ééb"),
+        CaptureReq("bad", EPOCH, Constraint("regex", "(?P<x>"), "b"),
+        CaptureReq("long", EPOCH, Constraint("regex", "(?P<x>a*)"), "a" * 10**6),
+        CaptureReq("old", EPOCH - 1, Constraint("regex", "(?P<x>a)"), "a"),
+    ]
+    words = {req.rid: front.submit(A, req, 0.0) for req in asked}
+    assert front.in_flight == 1
+    words |= read_all(front)
+    assert words["regex"] == Captured("regex", EPOCH, [Capture("x", 0, 2, "éé")])
+    assert words["none"] == Captured("none", EPOCH, None)
+    assert {rid for rid, word in words.items() if isinstance(word, Refused)} == {
+        "bad",
+        "long",
+        "old",
+    }
+    bad = words["bad"]
+    assert isinstance(bad, Refused) and bad.error.code == BAD_REQUEST
+
+
+def test_all_that_may_be_long_takes_room() -> None:
+    long = "x" * 1000
+    fields: list[dict[str, Any]] = [{"tool_call_id": long}, {"name": long}, {"reasoning": long}]
+    messages = [ChatMessage("user", "hi", **field) for field in fields]
+    messages.append(ChatMessage("user", "hi", [ToolCall(long, long, long)]))
+    chat = ChatOptions(template_args=long)
+    req = TokenizeReq(rid="r", epoch=EPOCH, messages=messages, tools=[ToolSpec(long)], chat=chat)
+    assert num_chars(req) >= 8 * 1000
+
+
+def test_what_is_far_too_long_does_not_wait() -> None:
+    front = make_front()
+    for req in (request(text="x" * 1601), tokenize("t", "x" * 1601)):
+        answer = front.submit(A, req, 0.0)
+        assert isinstance(answer, Refused) and answer.error.param == "text"
+    chat = ChatOptions(template_args="x" * 1601)
+    req = TokenizeReq(rid="c", epoch=EPOCH, messages=[ChatMessage("user", "hi")], chat=chat)
+    answer = front.submit(A, req, 0.0)
+    assert isinstance(answer, Refused) and answer.error.param == "chat.template_args"
+    assert front.take_text() is None and front.in_flight == 0
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_abort_ends_a_request_that_waits(is_read: bool) -> None:
+    front = make_front()
+    assert front.submit(A, request("r"), 0.0) is None
+    taken = front.take_text() if is_read else None
+    ended = front.aborted(A, AbortReq("r", EPOCH))
+    assert isinstance(ended, Admission)
+    assert (ended.parts, ended.admitted.aborted) == ([], [0])
+    assert front.in_flight == 0
+    if taken is not None:
+        assert front.has_read(taken, front.read(taken.req), 0.0) is None
+    assert front.take_text() is None and front.in_flight == 0
+    assert front.submit(A, request("r"), 0.0) is None  # the rid is free
+
+
+@pytest.mark.parametrize("regex", [None, "a"])
+def test_samples_are_aborted_one_by_one(regex: str | None) -> None:
+    front = make_front()
+    assert front.submit(A, request("r", {"n": 3, "regex": regex}), 0.0) is None
+    assert front.aborted(A, AbortReq("r/1", EPOCH)) is None
+    assert front.aborted(A, AbortReq("r/1", EPOCH)) is None
+    assert front.in_flight == 2
+    word = read_all(front)["r"]
+    if regex is None:
+        assert isinstance(word, Admission) and word.admitted.aborted == [1]
+        assert [part.rid for part in word.parts] == ["r/0", "r/2"]
+        assert front.aborted(A, AbortReq("r/0", EPOCH)) == Abort(A, "r/0", EPOCH)
+    else:
+        assert isinstance(word, Parked)
+        assert front.aborted(A, AbortReq("r/0", EPOCH)) is None
+        ended = front.aborted(A, AbortReq("r/2", EPOCH))
+        assert isinstance(ended, Admission) and ended.admitted.aborted == [1, 0, 2]
+    assert (front.in_flight, front.tokens_in_flight) == ((2, 10) if regex is None else (0, 0))
+
+
+def test_an_abort_ends_a_score_or_a_tokenization() -> None:
+    front = make_front()
+    score = ScoreReq("s", EPOCH, continuations=[Continuation("a"), Continuation("b")], text="x")
+    assert front.submit(A, score, 0.0) is None and front.submit(A, tokenize("t"), 0.0) is None
+    ended = front.aborted(A, AbortReq("s/1", EPOCH))
+    assert isinstance(ended, Refused) and (ended.rid, ended.error.code) == ("s", CONFLICT)
+    assert front.aborted(A, AbortReq("t", EPOCH)) is None
+    assert front.take_text() is None and front.in_flight == 0
+
+
+def test_a_new_epoch_ends_what_waits_and_what_is_read() -> None:
+    front = make_front()
+    reqs: list[TextReq] = [request("r"), tokenize("t")]
+    for req in reqs:
+        assert front.submit(A, req, 0.0) is None
+    taken = front.take_text()
+    assert taken is not None
+    front.reset(EPOCH + 1, [EPOCH + 1])
+    assert front.take_text() is None
+    assert front.has_read(taken, front.read(taken.req), 0.0) is None
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+
+
+def test_a_drain_waits_for_what_waits() -> None:
+    front = make_front()
+    assert front.submit(A, request("r"), 0.0) is None
+    front.drain()
+    assert front.in_flight == 1 and isinstance(read_all(front)["r"], Admission)
+
+
+def test_places_of_a_text_that_is_refused_are_free() -> None:
+    front = make_front(max_requests=2)
+    fields: dict[str, Any] = {"sampling": SamplingParams(max_new_tokens=1, n=2)}
+    assert front.submit(A, GenerateReq(rid="r", epoch=EPOCH, text="", **fields), 0.0) is None
+    assert front.in_flight == 2
+    full = front.submit(B, request("r"), 0.0)
+    assert isinstance(full, Refused) and full.error.code == OVERLOADED
+    assert isinstance(read_all(front)["r"], Refused)
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+
+
+def test_a_piece_that_is_held_counts_and_waits_for_nothing_but_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokenizer_proc.queueing.turns, "MAX_CALLER_PIECES", 2)
+    turns = Turns()
+    held, other, gone = piece(A, "held"), piece(A, "other"), piece(A, "gone")
+    for one in (held, gone):
+        turns.hold(one)
+    assert len(turns) == 2 and turns.named(A, "held") is held and turns.take() is None
+    with pytest.raises(RequestError, match="too many requests"):
+        turns.check_room((A, ""), 1)
+    turns.forget(gone)
+    turns.check_room((A, ""), 1)
+    turns.add(other)
+    turns.add(held)
+    assert in_turn(turns) == ["other", "held"]
+    turns.forget(other)
+    turns.forget(held)
+    assert len(turns) == 0 and not turns._chars
+    turns.hold(late := piece(B, "late"))
+    turns.clear()
+    assert late.gone and len(turns) == 0
