@@ -112,9 +112,9 @@ class Detokenizer:
         for handle in batch.firsts:
             if found := requests.get(handle):
                 found.note_first(batch.time_s)
-        for handle, drafts in batch.drafts.items():
+        for handle, counted in batch.facts.items():
             if found := requests.get(handle):
-                found.drafts = drafts
+                found.counted = counted
         touched = self._add_tokens(batch, requests)
         stopped = self._stopped(touched, batch)
         credits = self._end(batch, requests, touched)

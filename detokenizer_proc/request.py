@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.wire.messages import NO_DRAFTS, NO_TIMES, Finish, LogprobDetail, Output, Times
+from srt.wire.answer_meta import NO_META, AnswerMeta, updated
+from srt.wire.messages import Finish, LogprobDetail, Output
 from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
 SAMPLED, FORCED, GUESSED, CLOSING = "s", "j", "d", "c"  # where a token is from
@@ -70,7 +73,7 @@ class Request:
         self._jump_tokens = 0
         self._forward_passes = 0
         self._first_s: float | None = None  # when the first token came
-        self.drafts = NO_DRAFTS  # the scheduler's numbers
+        self.counted = NO_META  # what its last scheduler has counted
         self.replica = 0  # whose scheduler has it, or had it last
         self.is_open = True
         self.finish: Finish | None = None
@@ -121,7 +124,7 @@ class Request:
         ids, packed, logprobs = column.ids, column.packed, column.logprobs
         replaced = ""
         if column.jump is not None:
-            if self._start.token_origins:
+            if self._start.has_origins:
                 replaced = self._letters_of_bytes(column.jump.drop)
             self._drop(column.jump)
         unsent, before = self._unsent, self._text.num_tokens
@@ -138,7 +141,7 @@ class Request:
         self._ids += packed[:size]
         self._is_forced = column.jump is not None
         unsent.ids += packed[:size]
-        if self._start.token_origins:
+        if self._start.has_origins:
             letters = self._letters(column, replaced)[:added]
             self._origins += letters
             unsent.origins += letters
@@ -207,30 +210,33 @@ class Request:
             "".join(unsent.text),
             bytes(unsent.ids),
             bytes(unsent.logprobs),
-            self._start.prompt_tokens,
-            self._start.cached_tokens,
-            completion_tokens=self._text.num_tokens,
+            self._meta(now),
             prompt_logprob_start=unsent.prompt_start,
             prompt_logprob_ids=bytes(unsent.prompt_ids),
             prompt_logprobs=bytes(unsent.prompt_logprobs),
             finish=self.finish,
             dropped=unsent.dropped,
-            # Negative if the sampled text has been retokenised into fewer tokens.
-            jump_tokens=max(0, self._jump_tokens),
-            forward_passes=self._forward_passes,
-            replica=self.replica,
             detail=unsent.detail.packed() if unsent.detail else None,
             prompt_detail=unsent.prompt_detail.packed() if unsent.prompt_detail else None,
-            times=self._times(now) if self.finish else NO_TIMES,
-            drafts=self.drafts,
             origins=unsent.origins,
         )
 
-    def _times(self, end_s: float) -> Times:
-        start, first_s = self._start, self._first_s
-        if first_s is None:
-            return Times(start.queued_s)
-        return Times(start.queued_s, first_s - start.arrival_s, end_s - first_s)
+    def _meta(self, now: float) -> AnswerMeta:
+        """All facts so far; with the finish, those of its times."""
+        start = self._start.meta
+        meta = replace(
+            start if self.counted is NO_META else updated(start, self.counted),
+            completion_tokens=self._text.num_tokens,
+            # Negative if the sampled text has been retokenised into fewer tokens.
+            jump_forward_tokens=max(0, self._jump_tokens),
+            forward_passes=self._forward_passes,
+            routed_replica=self.replica,
+            queued_s=start.queued_s if self.finish else None,
+        )
+        if self.finish is None or self._first_s is None:
+            return meta
+        ttft_s, decode_s = self._first_s - self._start.arrival_s, now - self._first_s
+        return replace(meta, ttft_s=ttft_s, decode_s=decode_s)
 
     def close(self) -> None:
         """Forget everything: nothing more will be sent."""

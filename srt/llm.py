@@ -25,9 +25,10 @@ from srt.files.vocab import Vocab, load_vocab
 from srt.offline import multi_modal
 from srt.offline.engine import Engine
 from srt.offline.progress import ProgressBar
+from srt.wire.answer_meta import NO_META, AnswerMeta, DraftCounts, facts
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.messages import NO_DRAFTS, ChatOptions, DraftCounts
+from srt.wire.messages import ChatOptions
 from srt.wire.sampling import CommonSampling
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -111,8 +112,7 @@ class Logprob(Struct, frozen=True):
 class CompletionOutput(Struct, frozen=True, kw_only=True):
     """One completion. `logprobs` has, per token, the log-probabilities by token id;
     `stop_reason` is the stop string or id that ended it, None for the model's own end; `captures`
-    are the parts of the text that its constraint names; `drafts` says what guessing tokens did, and
-    `token_origins` where each token is from, if that was asked for."""
+    are the parts of the text that its constraint names, and `meta` has the facts of it."""
 
     index: int
     text: str
@@ -122,8 +122,17 @@ class CompletionOutput(Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     captures: list[Capture] | None = None
-    drafts: DraftCounts = NO_DRAFTS
-    token_origins: str = ""
+    meta: AnswerMeta = NO_META
+
+    @property
+    def drafts(self) -> DraftCounts:
+        """What speculation did."""
+        return self.meta.drafts
+
+    @property
+    def token_origins(self) -> str:
+        """Where each token is from, if that was asked for."""
+        return self.meta.token_origins
 
 
 class RequestOutput(Struct, frozen=True, kw_only=True):
@@ -302,8 +311,7 @@ class LLM:
             finish_reason=None if finish is None else finish.type,
             stop_reason=None if matched in self._vocab.eos_ids else matched,
             captures=sample.captures,
-            drafts=sample.drafts,
-            token_origins=sample.token_origins,
+            meta=AnswerMeta(**facts(sample)),
         )
 
     def _logprobs(

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from srt.client.generation import (
     ChoiceScore,
     GenerateOutput,
@@ -12,9 +14,10 @@ from srt.client.generation import (
     ScoreRequest,
     TokenizeRequest,
 )
+from srt.wire.answer_meta import NO_DRAFTS, AnswerMeta
 from srt.wire.constraint import Capture
 from srt.wire.errors import CONFLICT, RequestError
-from srt.wire.messages import NO_DRAFTS, Finish, sample_rid
+from srt.wire.messages import Finish, sample_rid
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import Scoring
 from tests.waiting import SOON_S
@@ -45,8 +48,8 @@ class FakeGeneration:
         self.client = client
         self.request = request
         self.rid = rid
-        self.prompt_tokens = client.prompt_tokens(request)
-        self.media_tokens = 7 * len(request.media)
+        prompt_tokens, media_tokens = client.prompt_tokens(request), 7 * len(request.media)
+        self.meta = AnswerMeta(prompt_tokens=prompt_tokens, media_tokens=media_tokens)
         self.opens_reasoning = client.opens_reasoning
         self.closes_reasoning = client.closes_reasoning
         self.closed = False
@@ -65,7 +68,8 @@ class FakeGeneration:
             text="".join(pieces[:count]),
             delta=pieces[count - 1] if count else "",
             output_ids=list(range(100, 100 + count)),
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=self.meta.prompt_tokens,
+            media_tokens=self.meta.media_tokens,
             cached_tokens=self.client.cached_tokens,
             completion_tokens=count,
             finish=finish,
@@ -76,7 +80,7 @@ class FakeGeneration:
             if start >= 0
             else None,
             captures=self.client.captures if finish else None,
-            drafts=self.client.drafts,
+            **asdict(self.client.drafts),
             **self._details(count),
             **(self.client.times if finish else {}),
         )

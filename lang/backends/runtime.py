@@ -26,6 +26,7 @@ from srt.client.many import patiently
 from srt.client.media import MediaFile
 from srt.client.programs import ProgramSession
 from srt.tasks import all_of
+from srt.wire.answer_meta import GENERATE, meta_of
 from srt.wire.errors import RequestError, RingError
 from srt.wire.sampling import SamplingParams
 
@@ -44,7 +45,6 @@ _REFUSED = {
     for name in {*Sampling.__struct_fields__} - _NOT_SENT
     if _RENAMED.get(name, name) not in SamplingParams.__struct_fields__
 }
-_TIMES = ("queued_s", "ttft_s", "decode_s")  # the server's, of a request that has ended
 _open: "weakref.WeakSet[RuntimeEndpoint]" = weakref.WeakSet()
 
 
@@ -303,16 +303,7 @@ def _completion(output: GenerateOutput, texts: Mapping[int, str]) -> Completion:
     meta: dict[str, Any] = {
         "id": output.rid,
         "output_ids": output.output_ids,
-        "jump_forward_tokens": output.jump_forward_tokens,
-        "forward_passes": output.forward_passes,
-    }
-    times = {name: getattr(output, name) for name in _TIMES}
-    meta |= {name: seconds for name, seconds in times.items() if seconds is not None}
-    meta |= output.drafts.meta
-    if output.token_origins:
-        meta["token_origins"] = output.token_origins
-    if output.media_tokens:
-        meta["media_tokens"] = output.media_tokens
+    } | meta_of(output, GENERATE)
     if output.captures is not None:
         meta["captures"] = [msgspec.to_builtins(capture) for capture in output.captures]
     if output.output_logprobs is not None:

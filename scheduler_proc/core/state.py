@@ -134,12 +134,13 @@ class SchedulerState:
     def start(self, req: Req) -> None:
         """Lock the cached prefix of a waiting req and give it a table row that begins with it."""
         prefix_len = self.memory.enter(req)
-        if req.cached_tokens is None:
-            req.cached_tokens = min(prefix_len, req.tokens.prompt_len)
-            req.queued_s = self.now - req.came_s
+        if not req.is_admitted:
+            num_cached = min(prefix_len, req.tokens.prompt_len)
+            queued_s = self.now - req.came_s
+            req.meta = replace(req.meta, cached_tokens=num_cached, queued_s=queued_s)
             self.counters.admitted += 1
             self.counters.prompt_tokens += req.tokens.prompt_len
-            self.counters.cached_tokens += req.cached_tokens
+            self.counters.cached_tokens += num_cached
             self.counters.resumed += req.is_resumed
             self.counters.recomputed_tokens += (
                 req.tokens.known_len - prefix_len if req.is_resumed else 0
@@ -152,6 +153,7 @@ class SchedulerState:
         """Send a running req back to the queue; it will be extended again from what is cached."""
         self._release(req)
         self.media.release(req.handle)
+        req.count("retractions")
         self.counters.retracted += 1
         self.new_token_ratio.raise_after_retraction(self.running.values())
         self.waiting.add(req)
@@ -172,7 +174,7 @@ class SchedulerState:
         self.media.release(req.handle)
         self.counters.aborted += finish.type == "abort"
         self.counters.closed += finish.closed
-        if req.cached_tokens is not None:
+        if req.is_admitted:
             self.counters.ended += 1
             self.counters.ended_outputs += req.tokens.known_len - req.tokens.prompt_len
         self.outputs.end(req, finish)

@@ -9,19 +9,13 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from srt.client.media import MediaFile
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.messages import (
-    NO_DRAFTS,
-    ChatMessage,
-    ChatOptions,
-    DraftCounts,
-    Finish,
-    ToolSpec,
-)
+from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -78,8 +72,8 @@ class Request(PromptRequest, frozen=True, kw_only=True):
     routed_replica: int | None = None
 
 
-class GenerateOutput(Struct, frozen=True):
-    """A snapshot of one request so far.
+class GenerateOutput(AnswerMeta, frozen=True, kw_only=True, array_like=False, omit_defaults=False):
+    """A snapshot of one request so far, with the facts that are known of it.
 
     `delta` is the text that the previous snapshot did not have. `finish` is None while the
     request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
@@ -93,50 +87,28 @@ class GenerateOutput(Struct, frozen=True):
     the `id` lists the values of `scoring.ids`, in their order. They are None unless the
     request asked for them, and so is the entry of position 0.
 
-    Of the completion, `jump_forward_tokens` were forced by its constraint and `forward_passes`
-    sampled. A jump may cut text into other tokens than an earlier snapshot had: `output_ids` are
-    those of this snapshot's text; the text itself only grows. With token healing, the first output
-    ids take the place of the prompt's last `healed_tokens`: they write these tokens' text again,
-    which is not part of `text`, and may go on in the same token.
+    A jump may cut text into other tokens than an earlier snapshot had: `output_ids` are those of
+    this snapshot's text; the text itself only grows. With token healing, the first output ids write
+    the text of the prompt's last `healed_tokens` again, which is not part of `text`, and may go on
+    in the same token.
 
     `captures`, which the last snapshot has, are the parts of `text` that its constraint has names
-    for; None if it has none, or if they could not be found in the time there is for that.
-    `routed_replica` serves the request, or did at the end. `media_tokens` of the prompt stand for
-    pictures and videos. `drafts` says what guessing tokens did; the chat route over HTTP does not
-    tell it of each sample, and then it is `NO_DRAFTS`. `token_origins` has a letter for each output
-    id, if the request asked for them (`SamplingParams.token_origins`).
-
-    Times are in seconds, by the server's clock, and in the last snapshot only; those of what did
-    not happen are None, and so are all from routes that have none. From the request's arrival,
-    which is when its prompt has been read and its constraint is ready, it waited `queued_s` for
-    its admission, and had its first token after `ttft_s`; from then it took `decode_s` to its end.
+    for; None if it has none, or if they could not be found in the time there is for that. The chat
+    route over HTTP does not tell of each sample what speculation did.
     """
 
     rid: str
-    text: str
-    delta: str
-    output_ids: list[int]
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
+    text: str = ""
+    delta: str = ""
+    output_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
     output_logprobs: list[float] | None = None
     prompt_logprobs: list[tuple[float | None, int]] | None = None
-    jump_forward_tokens: int = 0
-    forward_passes: int = 0
-    healed_tokens: int = 0
     output_top_logprobs: list[list[tuple[float, int]]] | None = None
     prompt_top_logprobs: list[list[tuple[float, int]] | None] | None = None
     output_id_logprobs: list[list[float]] | None = None
     prompt_id_logprobs: list[list[float] | None] | None = None
     captures: list[Capture] | None = None
-    routed_replica: int = 0
-    queued_s: float | None = None
-    ttft_s: float | None = None
-    decode_s: float | None = None
-    media_tokens: int = 0
-    drafts: DraftCounts = NO_DRAFTS
-    token_origins: str = ""
 
 
 class ScoreRequest(PromptRequest, frozen=True, kw_only=True):
@@ -231,11 +203,8 @@ class Generation(Protocol):
     def rid(self) -> str: ...
 
     @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def media_tokens(self) -> int:
-        """Tokens of the prompt that stand for media."""
+    def meta(self) -> AnswerMeta:
+        """What is known so far; of the prompt, everything."""
         ...
 
     @property

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from srt.client.generation import GenerateOutput
+from srt.wire.answer_meta import NO_META
 from srt.wire.errors import RequestError
 from srt.wire.messages import Finish
 
@@ -18,11 +19,10 @@ class Snapshots:
 
     opens_reasoning = False
     closes_reasoning = False
-    media_tokens = 0
 
     def __init__(self, rid: str) -> None:
         self.rid = rid
-        self.prompt_tokens = 0
+        self.meta = NO_META
         self.text = ""
         self.finish: Finish | None = None
         self.changed = asyncio.Event()

@@ -67,12 +67,12 @@ class Batch:
     @property
     def prompt_tokens(self) -> int:
         """The tokens of all prompts, each counted once."""
-        return sum(g.prompt_tokens for g in self.generations[:: self.samples])
+        return sum(g.meta.prompt_tokens for g in self.generations[:: self.samples])
 
     @property
     def media_tokens(self) -> int:
         """Those of the prompts' tokens that stand for pictures and videos."""
-        return sum(g.media_tokens for g in self.generations[:: self.samples])
+        return sum(g.meta.media_tokens for g in self.generations[:: self.samples])
 
     async def results(self) -> list[GenerateOutput]:
         """The final outputs, in order. The first failure fails all."""

@@ -17,6 +17,7 @@ from srt.programs.graph import DEFECT
 from srt.programs.parts import CallWork, TransformWork, Variable, Work
 from srt.programs.prompts import begun_turn, request_of, score_of, tokenize_of
 from srt.tasks import TaskSet
+from srt.wire.answer_meta import facts
 from srt.wire.errors import CONFLICT, OVERLOADED, RESTARTING, RequestError
 from srt.wire.programs import Call, OutputMeta, Truncate
 
@@ -140,13 +141,7 @@ class Runner:
             raise RequestError("the request was aborted", code=CONFLICT)
         return OutputMeta(
             finish=output.finish,
-            prompt_tokens=output.prompt_tokens,
-            cached_tokens=output.cached_tokens,
-            completion_tokens=output.completion_tokens,
-            jump_forward_tokens=output.jump_forward_tokens,
-            forward_passes=output.forward_passes,
-            drafts=output.drafts,
-            token_origins=output.token_origins,
+            **facts(output),
             latency_s=time.monotonic() - began,
             attempts=attempts,
         )

@@ -5,12 +5,12 @@ fields are only ever appended, with defaults. Token ids travel as packed little-
 bytes. Messages of a request carry the ring's `epoch`; a receiver drops those of another epoch.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from srt.wire.answer_meta import NO_META, AnswerMeta
 from srt.wire.chat import ChatMessage as ChatMessage
 from srt.wire.chat import ChatOptions as ChatOptions
 from srt.wire.chat import ToolCall as ToolCall
@@ -26,7 +26,7 @@ from srt.wire.packing import unpack_floats as unpack_floats
 from srt.wire.packing import unpack_ids as unpack_ids
 from srt.wire.sampling import SamplingParams, Scoring
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 JUMP_WINDOW_TOKENS = 16  # of an output, from the end: those that a jump may replace
 
 
@@ -162,22 +162,19 @@ FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq | Ca
 
 
 class Admitted(RingMessage, frozen=True):
-    """The request passed every check and is on its way. `prompt_tokens` is its prompt's length;
+    """The request passed every check and is on its way. `meta` has the facts of its prompt;
     `opens_reasoning` says that the output begins inside the model's reasoning, `closes_reasoning`
-    that it begins after it. For a score, `prompt_tokens` is the prefix's length, and `score_start`
-    the first position that is scored. The output's first ids replace the prompt's last
-    `healed_tokens`. The samples `aborted` (most requests have only sample 0) were ended before
-    they began: nothing else is sent for them. `media_tokens` of the prompt stand for media."""
+    that it begins after it. For a score, the prompt is the prefix, and `score_start`
+    the first position that is scored. The samples `aborted` (most requests have only sample 0) were
+    ended before they began: nothing else is sent for them."""
 
     rid: str
     epoch: int
-    prompt_tokens: int
+    meta: AnswerMeta
     opens_reasoning: bool = False
     score_start: int = 0
-    healed_tokens: int = 0
     aborted: list[int] = []
     closes_reasoning: bool = False
-    media_tokens: int = 0
 
 
 class Refused(RingMessage, frozen=True):
@@ -267,89 +264,32 @@ class Expired(RingMessage, frozen=True):
     must come back under a new identity."""
 
 
-class Times(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """How long a request took, in seconds on the clock that all processes share: from its arrival
-    until it was first part of a step's plan (`queued_s`), from its arrival until its first token
-    (`ttft_s`), and from that until its end (`decode_s`). None: that has not happened."""
-
-    queued_s: float | None = None
-    ttft_s: float | None = None
-    decode_s: float | None = None
-
-
-NO_TIMES = Times()
-
 DRAFT_SOURCES = ("own", "tree", "seen")  # what the server guesses tokens from
-
-
-class DraftCounts(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What guessing did for a request: in `verified` steps it had guessed tokens, `drafted` in
-    all, of which `accepted` were what it would have sampled anyway. If schedulers were lost, the
-    last one's."""
-
-    verified: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    @property
-    def accept_length(self) -> float:
-        """Output tokens per step that verified: the accepted ones, and the one after them."""
-        return 1 + self.accepted / self.verified if self.verified else 1.0
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """By SGLang's names in `meta_info`; nothing where nothing was guessed."""
-        if not self.verified:
-            return {}
-        return {
-            "spec_verify_ct": self.verified,
-            "spec_accept_length": self.accept_length,
-            "spec_draft_token_num": self.drafted,
-            "spec_accept_token_num": self.accepted,
-        }
-
-    @classmethod
-    def of_meta(cls, meta: Mapping[str, Any]) -> "DraftCounts":
-        """What `meta` was made of."""
-        names = ("spec_verify_ct", "spec_draft_token_num", "spec_accept_token_num")
-        return cls(*(meta.get(name, 0) for name in names)) if names[0] in meta else NO_DRAFTS
-
-
-NO_DRAFTS = DraftCounts()
 
 
 class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What is new of one request: text and ids since its last Output; `finish` on the last.
 
     `ids` replace the last `dropped` ids sent before: text never changes, but a jump may divide it
-    into other tokens. `completion_tokens`, `jump_tokens` (those of them that a grammar forced) and
-    `forward_passes` (that sampled a token) are totals so far. `prompt_logprobs` come with the first
-    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `replica` has the
-    request. `more`: this Output was too long for one message, and the next one continues it.
-    `times` come with `finish`. `drafts` are totals so far. `origins` has a letter for
-    each of `ids`, if the request asked for them.
+    into other tokens. `meta` has all facts so far but `token_origins`, of which `origins` has a
+    letter for each of `ids`, if the request asked for them. `prompt_logprobs` come with the first
+    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `more`: this Output
+    was too long for one message, and the next one continues it.
     """
 
     rid: str
     text: str = ""
     ids: bytes = b""
     logprobs: bytes = b""
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
+    meta: AnswerMeta = NO_META
     prompt_logprob_start: int = -1
     prompt_logprob_ids: bytes = b""
     prompt_logprobs: bytes = b""
     finish: Finish | None = None
     dropped: int = 0
-    jump_tokens: int = 0
-    forward_passes: int = 0
     detail: LogprobDetail | None = None
     prompt_detail: LogprobDetail | None = None
-    replica: int = 0
     more: bool = False
-    times: Times = NO_TIMES
-    drafts: DraftCounts = NO_DRAFTS
     origins: str = ""
 
 

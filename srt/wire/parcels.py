@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from srt.wire.messages import NO_TIMES, LogprobDetail, Output, OutputBatch
+from srt.wire.messages import LogprobDetail, Output, OutputBatch
 from srt.wire.ring_messages import Progress, PromptLogprobs, SchedulerLost, TokenBatch
 
 PARCEL_BYTES = 16 * 1024 * 1024  # approximately; texts and headers come on top
@@ -92,7 +92,6 @@ def _output_parts(output: Output) -> Iterator[Output]:
         detail=None,
         prompt_detail=None,
         more=True,
-        times=NO_TIMES,
         origins="",
     )
     if output.prompt_logprob_ids:
@@ -123,7 +122,7 @@ def _output_parts(output: Output) -> Iterator[Output]:
             bare, ids=ids, logprobs=logprobs, detail=detail, dropped=dropped, origins=origins
         )
         dropped = 0
-    yield replace(bare, dropped=dropped, finish=output.finish, more=False, times=output.times)
+    yield replace(bare, dropped=dropped, finish=output.finish, more=False)
 
 
 def _cuts(count: int, size: int) -> Iterator[slice]:

@@ -6,11 +6,12 @@ transforms refer to a variable by its name within the same submission, or by its
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.chat import ChatOptions
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import NO_DRAFTS, DraftCounts, Finish
+from srt.wire.messages import Finish
 from srt.wire.sampling import SamplingParams
 
 VAR_PREFIX, SESSION_PREFIX = "var-", "session-"  # of ids; no name begins like the id of a variable
@@ -214,22 +215,14 @@ class Perf(_Part, frozen=True):
     target_ms: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class OutputMeta(_Part, frozen=True):
+class OutputMeta(AnswerMeta, frozen=True, kw_only=True):
     """How an output came about. `probabilities` are those of the choices, among each other;
-    `attempts` counts the requests that were made for it; `drafts` are of its request,
-    as are `token_origins`, if they were asked for."""
+    `attempts` counts the requests that were made for it; the facts are its last request's."""
 
     finish: Finish | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    jump_forward_tokens: int = 0
-    forward_passes: int = 0
     latency_s: float = 0.0
     attempts: int = 1
-    probabilities: list[float] = []
-    drafts: DraftCounts = NO_DRAFTS
-    token_origins: str = ""
+    probabilities: list[float] = field(default_factory=list)
 
 
 class Cause(_Part, frozen=True):

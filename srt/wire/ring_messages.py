@@ -7,10 +7,11 @@ one are dropped.
 
 from msgspec import Struct
 
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.media import MediaItem, MediaSpan
-from srt.wire.messages import DraftCounts, Finish, LogprobDetail, RingMessage
+from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.sampling import SamplingParams, Scoring
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
@@ -180,14 +181,13 @@ CompilerRequest = CompileReq | CompileCancel
 
 class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What the detokenizer must know of a request, sent once, before its first tokens. The first
-    `skip_bytes` bytes of the output are not part of its text. It came at `arrival_s`, and waited
-    `queued_s` for its admission (None: it was not admitted)."""
+    `skip_bytes` bytes of the output are not part of its text. It came at `arrival_s`; `meta` has
+    the facts of its prompt and its admission."""
 
     handle: int
     client: bytes
     rid: str
-    prompt_tokens: int
-    cached_tokens: int
+    meta: AnswerMeta
     stop: list[str] = []
     min_new_tokens: int = 0
     stream: bool = False
@@ -197,8 +197,7 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     stop_regex: list[str] = []
     no_stop_trim: bool = False
     arrival_s: float = 0.0
-    queued_s: float | None = None
-    token_origins: bool = False
+    has_origins: bool = False  # asked for
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -231,8 +230,8 @@ class TokenBatch(RingMessage, frozen=True):
 
     The batch was made at `time_s`, on the clock that all processes share. `firsts` are the handles
     of the reqs that have their first token since the batch before, even if it is held back.
-    `drafts`, by handle, are the totals so far of those reqs of the batch for which tokens were
-    guessed: they come with tokens, since a text may stop before the scheduler ends it.
+    `facts`, by handle, are what the scheduler has counted so far for reqs of the batch, if
+    anything: they come with tokens, since a text may stop before the scheduler ends it.
 
     Of reqs that ask where tokens are from, the columns `guessed` have a token each that was guessed
     and right, and the columns `closing` what closes the output.
@@ -250,7 +249,7 @@ class TokenBatch(RingMessage, frozen=True):
     details: dict[int, LogprobDetail] = {}
     time_s: float = 0.0
     firsts: list[int] = []
-    drafts: dict[int, DraftCounts] = {}
+    facts: dict[int, AnswerMeta] = {}
     guessed: list[int] = []
     closing: list[int] = []
 

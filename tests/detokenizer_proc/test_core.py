@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from detokenizer_proc.core import Detokenizer, DetokenizerStep
 from srt.files.vocab import Vocab
 from srt.patterns import classes
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import (
     Finish,
@@ -53,7 +54,7 @@ def detokenizer() -> Detokenizer:
 
 
 def start(handle: int, client: bytes = A, **fields: Any) -> ReqStart:
-    return ReqStart(handle, client, f"r{handle}", prompt_tokens=10, cached_tokens=4, **fields)
+    return ReqStart(handle, client, f"r{handle}", AnswerMeta(10, 4), **fields)
 
 
 def batch(
@@ -80,7 +81,7 @@ def batch(
 def only_output(step: DetokenizerStep, client: bytes = A) -> Output:
     assert list(step.outputs) == [client]
     (output,) = step.outputs[client]
-    assert (output.prompt_tokens, output.cached_tokens) == (10, 4)
+    assert (output.meta.prompt_tokens, output.meta.cached_tokens) == (10, 4)
     return output
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from detokenizer_proc.core import Detokenizer
 from srt.files.vocab import Vocab
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import (
     Finish,
     LogprobDetail,
@@ -34,7 +35,7 @@ class Reader:
         self.scored = logprobs
         self.last: Output | None = None
         scoring = Scoring(top=2, ids=[7, 8, 9]) if logprobs else None
-        start = ReqStart(1, b"c", "r", 3, 0, stop or [], stream=True, scoring=scoring)
+        start = ReqStart(1, b"c", "r", AnswerMeta(3), stop or [], stream=True, scoring=scoring)
         self._send(TokenBatch(0, starts=[start]))
 
     def give(self, ids: list[int], jump: tuple[int, int] | None = None) -> None:

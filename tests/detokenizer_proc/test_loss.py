@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from detokenizer_proc.core import Detokenizer
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import Finish, Output, pack_floats, pack_ids, unpack_ids
 from srt.wire.ring_messages import (
     Credit,
@@ -27,7 +28,7 @@ LENGTH = Finish("length")
 
 
 def start(rid: str, handle: int = 1, **fields: Any) -> ReqStart:
-    return ReqStart(handle, A, rid, prompt_tokens=10, cached_tokens=handle, stream=True, **fields)
+    return ReqStart(handle, A, rid, AnswerMeta(10, handle), stream=True, **fields)
 
 
 def column(
@@ -82,7 +83,10 @@ def joined(outputs: list[Output]) -> tuple[Any, ...]:
         del ids[len(ids) - output.dropped :]
         ids += unpack_ids(output.ids).tolist()
     last = outputs[-1]
-    totals = last.completion_tokens, last.jump_tokens, last.forward_passes, last.cached_tokens
+    meta = last.meta
+    totals = (
+        meta.completion_tokens, meta.jump_forward_tokens, meta.forward_passes, meta.cached_tokens
+    )  # fmt: skip
     return "".join(output.text for output in outputs), ids, totals, last.finish
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from detokenizer_proc.core import Detokenizer
 from srt.files.vocab import Vocab
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import ReqEnd, ReqStart, TokenBatch
 
@@ -21,7 +22,7 @@ class Reader:
     def __init__(self, asks: bool = True, stream: bool = True, stop: list[str] | None = None):
         self.detokenizer = Detokenizer(VOCAB, 0, [0])
         self.origins = ""
-        start = ReqStart(1, b"c", "r", 3, 0, stop or [], stream=stream, token_origins=asks)
+        start = ReqStart(1, b"c", "r", AnswerMeta(3), stop or [], stream=stream, has_origins=asks)
         self.send(TokenBatch(0, starts=[start]))
 
     def give(self, *columns: tuple[list[int], str], jump: tuple[int, int] = (0, 0)) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.text_stream import Stops, TextStream
 from srt.files.vocab import Vocab
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import Finish, Output, pack_ids, unpack_ids
 from srt.wire.ring_messages import ReqEnd, ReqStart, TokenBatch
 
@@ -37,7 +38,7 @@ def test_stop_strings_are_looked_for_behind_them(ids: list[int]) -> None:
 def test_a_jump_may_take_skipped_tokens_back() -> None:
     """`:` is sampled and skipped; then a jump makes it `://`, and `ab` follows."""
     detokenizer = Detokenizer(VOCAB, 0, [0])
-    start = ReqStart(1, b"c", "r", 3, 0, stream=True, skip_bytes=2)
+    start = ReqStart(1, b"c", "r", AnswerMeta(3), stream=True, skip_bytes=2)
     outputs: list[Output] = []
     for ids, jumps in (
         ([ord("p"), ord(":")], []),

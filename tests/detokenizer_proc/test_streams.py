@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from detokenizer_proc.core import Detokenizer
 from srt.files.vocab import Vocab
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import (
     Finish,
     LogprobDetail,
@@ -119,7 +120,7 @@ def test_a_stream_adds_up(
 ) -> None:
     detokenizer = Detokenizer(VOCAB, 0, [0])
     starts = [
-        ReqStart(handle, b"c", f"{handle}", 3, 0, stream=handle == 1, **options)
+        ReqStart(handle, b"c", f"{handle}", AnswerMeta(3), stream=handle == 1, **options)
         for handle in (1, 2)
     ]
     clients = {start.rid: Collected() for start in starts}

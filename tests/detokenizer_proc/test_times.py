@@ -1,17 +1,24 @@
 """A request's times, in its last output: whatever ends it, and whoever had it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from detokenizer_proc.core import Detokenizer
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import INTERNAL, ErrorInfo
-from srt.wire.messages import NO_TIMES, Finish, Output, Times, decoder, encode, pack_ids
+from srt.wire.messages import Finish, Output, decoder, encode, pack_ids
 from srt.wire.ring_messages import ReqEnd, ReqStart, TokenBatch
 from tests.detokenizer_proc.test_core import VOCAB
 
 A = b"a"
 LENGTH = Finish("length")
+
+
+class Times(NamedTuple):
+    queued_s: float | None = None
+    ttft_s: float | None = None
+    decode_s: float | None = None
 
 
 class Reader:
@@ -34,9 +41,13 @@ class Reader:
     def last(self) -> Times:
         """The last output's times, which no output before may have."""
         *before, last = self.outputs
-        assert all(output.times == NO_TIMES and output.finish is None for output in before)
+        assert all(times_of(output) == Times() and output.finish is None for output in before)
         assert last.finish is not None
-        return last.times
+        return times_of(last)
+
+
+def times_of(output: Output) -> Times:
+    return Times(output.meta.queued_s, output.meta.ttft_s, output.meta.decode_s)
 
 
 @pytest.fixture
@@ -45,7 +56,8 @@ def reader() -> Reader:
 
 
 def start(handle: int = 1, queued_s: float | None = 0.5, **fields: Any) -> ReqStart:
-    return ReqStart(handle, A, "r", 10, 4, arrival_s=100.0, queued_s=queued_s, **fields)
+    meta = AnswerMeta(10, 4, queued_s=queued_s)
+    return ReqStart(handle, A, "r", meta, arrival_s=100.0, **fields)
 
 
 def end(finish: Finish = LENGTH, handle: int = 1) -> list[ReqEnd]:

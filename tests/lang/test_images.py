@@ -21,8 +21,9 @@ from lang.functions.tracer import constant_prefix
 from lang.logs.entries import request_of
 from lang.remote.recorder import RecordedState, Recording
 from srt.client.media import MediaFile, frames_of
+from srt.wire.answer_meta import DraftCounts
 from srt.wire.errors import RequestError, RingError
-from srt.wire.messages import Continuation, DraftCounts, GenerateReq, ScoreReq, unpack_ids
+from srt.wire.messages import Continuation, GenerateReq, ScoreReq, unpack_ids
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams
 from tests.fakes import READY, FakeClient

@@ -312,8 +312,8 @@ class Driver:
         for start in batch.starts:
             assert start.handle not in self._starts, "told twice of the same req"
             self._starts[start.handle] = start
-            self.cached.setdefault(start.rid, start.cached_tokens)
-            self.queued_s.setdefault(start.rid, start.queued_s)
+            self.cached.setdefault(start.rid, start.meta.cached_tokens)
+            self.queued_s.setdefault(start.rid, start.meta.queued_s)
         for handle in batch.firsts:
             assert handle not in self._firsts, "told twice of the first token"
             self._firsts.add(handle)

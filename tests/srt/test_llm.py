@@ -11,8 +11,9 @@ from srt.client.face import AsyncClient
 from srt.client.media import Video
 from srt.llm import LLM, SamplingParams, StructuredOutputsParams, _parts_of
 from srt.offline.multi_modal import media_of
+from srt.wire.answer_meta import DraftCounts
 from srt.wire.errors import RequestError
-from srt.wire.messages import ChatMessage, DraftCounts
+from srt.wire.messages import ChatMessage
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import fake_vocab
 

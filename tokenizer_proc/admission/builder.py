@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from srt.answers.reasoning import reasoning_tags
 from srt.files.vocab import Vocab
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, free_key
 from srt.wire.errors import RequestError
 from srt.wire.messages import Admitted, GenerateReq, ScoreReq, unpack_ids
@@ -59,11 +60,13 @@ class Builder:
         admitted = Admitted(
             req.rid,
             req.epoch,
-            len(ids),
+            AnswerMeta(
+                prompt_tokens=len(ids),
+                healed_tokens=healing.num_tokens,
+                media_tokens=sum(span.item.length for span in reading.media),
+            ),
             prompt.opens_reasoning,
-            healed_tokens=healing.num_tokens,
             closes_reasoning=prompt.closes_reasoning,
-            media_tokens=sum(span.item.length for span in reading.media),
         )
         tokenized = self._tokenized(client, replace(req, sampling=sampling), reading, healing)
         if constraint is not None:

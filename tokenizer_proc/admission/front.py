@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.ring.socket import Blob
+from srt.wire.answer_meta import NO_META
 from srt.wire.constraint import Constraint
 from srt.wire.errors import (
     CONFLICT,
@@ -263,7 +264,7 @@ class Front:
             return None
         self._turns.forget(piece)
         if isinstance(req, GenerateReq):
-            return Admission(Admitted(req.rid, req.epoch, 0, aborted=piece.aborted), [])
+            return Admission(Admitted(req.rid, req.epoch, NO_META, aborted=piece.aborted), [])
         return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
 
     def control(self, client: bytes, req: ControlReq) -> Refused | None:

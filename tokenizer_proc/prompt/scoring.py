@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.media import MediaSpan
 from srt.wire.messages import Admitted, Continuation, ScoreReq, pack_ids, score_rid
@@ -59,9 +60,11 @@ class ScorePrompts(NamedTuple):
         admitted = Admitted(
             req.rid,
             req.epoch,
-            self.prefix_tokens,
+            AnswerMeta(
+                prompt_tokens=self.prefix_tokens,
+                media_tokens=sum(span.item.length for span in self.media[0]),
+            ),
             score_start=self.start,
-            media_tokens=sum(span.item.length for span in self.media[0]),
         )
         return Admission(admitted, parts)
 

@@ -9,10 +9,12 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.sampling.details import no_detail
-from srt.wire.messages import DraftCounts, Finish, LogprobDetail, pack_floats, pack_ids
+from srt.wire.answer_meta import NO_META
+from srt.wire.messages import Finish, LogprobDetail, pack_floats, pack_ids
 from srt.wire.ring_messages import PromptLogprobs, ReqEnd, ReqStart, TokenBatch
 
 HELD_TOKENS = 64  # of a req that is not watched, at most
@@ -51,7 +53,7 @@ class OutputBuffer:
         self._details: dict[int, LogprobDetail] = {}  # by column
         self._ends: list[ReqEnd] = []
         self._firsts: list[int] = []
-        self._drafting: dict[int, Req] = {}  # by handle
+        self._counting: dict[int, Req] = {}  # by handle
         self._guessed: list[int] = []  # columns
         self._closing: list[int] = []
 
@@ -93,7 +95,7 @@ class OutputBuffer:
     ) -> None:
         """`tokens` replace the last `drop` tokens and begin with `skip` bytes of these;
         `logprobs` and `detail` belong to `tokens`. They may be what closes the output."""
-        if req.cached_tokens is None and not req.is_resumed:
+        if not req.is_admitted and not req.is_resumed:
             self._early.setdefault(req.handle, []).extend(tokens)
             return
         self._first(req)
@@ -126,7 +128,7 @@ class OutputBuffer:
         self._start(req)
         self.admitted(req)  # if not yet, it never will be
         self._release(req)
-        self._note_drafts(req)
+        self._note_counts(req)
         self._ends.append(ReqEnd(req.handle, finish))
 
     def take(self, incarnation: int, now: float) -> TokenBatch | None:
@@ -147,9 +149,8 @@ class OutputBuffer:
             details=self._details,
             time_s=now,
             firsts=self._firsts,
-            drafts={
-                handle: DraftCounts(req.num_verified, req.num_drafted, req.num_accepted)
-                for handle, req in self._drafting.items()
+            facts={
+                handle: replace(NO_META, **req.counts) for handle, req in self._counting.items()
             },
             guessed=self._guessed,
             closing=self._closing,
@@ -169,12 +170,12 @@ class OutputBuffer:
         self._ids += ids
         self._logprobs += logprobs
         self._wants_logprobs |= req.wish.scoring is not None
-        self._note_drafts(req)
+        self._note_counts(req)
 
-    def _note_drafts(self, req: Req) -> None:
-        """Report its numbers as of the end of the step, of whose tokens some may be to come."""
-        if req.num_verified:
-            self._drafting[req.handle] = req
+    def _note_counts(self, req: Req) -> None:
+        """Report its counts as of the end of the step, of whose tokens some may be to come."""
+        if req.counts:
+            self._counting[req.handle] = req
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
         """The detail belongs to the column that is added next."""
@@ -198,8 +199,7 @@ class OutputBuffer:
                 handle=req.handle,
                 client=wish.client,
                 rid=wish.rid,
-                prompt_tokens=req.tokens.prompt_len + wish.healed_tokens,
-                cached_tokens=req.cached_tokens or 0,
+                meta=req.meta,
                 stop=wish.sampling.stop,
                 min_new_tokens=wish.sampling.min_new_tokens,
                 stream=wish.stream,
@@ -209,8 +209,7 @@ class OutputBuffer:
                 stop_regex=wish.sampling.stop_regex,
                 no_stop_trim=wish.sampling.no_stop_trim,
                 arrival_s=req.came_s,
-                queued_s=req.queued_s,
-                token_origins=wish.sampling.token_origins,
+                has_origins=wish.sampling.token_origins,
             )
         )
         if scoring is not None and scoring.start == 0:

@@ -55,7 +55,7 @@ class WaitingQueue:
 
     def add(self, req: Req) -> None:
         self._changes += 1
-        if req.cached_tokens is not None or req.is_resumed:
+        if req.is_admitted or req.is_resumed:
             self._resumed[req.handle] = req
         else:
             self._later[req.handle] = self._untracked[req.handle] = req

@@ -10,9 +10,10 @@ with a guess is in flight, kv_len counts the guessed tokens too, and may be abov
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from scheduler_proc.core.requests.resume import reported_ids, without_reported_logprobs
-from scheduler_proc.core.requests.spec import Wish
+from scheduler_proc.core.requests.spec import Wish, prompt_meta
 from scheduler_proc.core.requests.tokens import Tokens
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
@@ -22,6 +23,7 @@ from scheduler_proc.memory.match_trackers import Cursor
 from scheduler_proc.memory.prefix_cache import PrefixCache
 from scheduler_proc.memory.tree_node import TreeNode
 from scheduler_proc.sampling.token_rules import NO_LIMITS, Limits, TokenRules
+from srt.wire.answer_meta import NO_META, AnswerMeta
 from srt.wire.messages import Finish, LogprobDetail, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 
@@ -87,19 +89,14 @@ class Req:
     retokeniser: Retokeniser | None  # None: there are no jumps
     is_limited: bool  # in what it may sample
     pending: Pending | None  # None: log-probabilities are not asked for
+    meta: AnswerMeta  # the facts of its prompt, and of its first admission
     residency: Residency | None = None  # None: not in memory
-    cached_tokens: int | None = None  # of the first admission; None before
-    queued_s: float | None = None  # from when it came until then
     is_resumed: bool = False  # an earlier scheduler had it, and the detokenizer its first tokens
     started: bool = False  # the detokenizer knows that this scheduler has it
     has_first: bool = False  # and that it has given it a token
     finish: Finish | None = None
     media_version: int | None = None  # of the encoder cache, when it lacked something last
-    # Rows that had guessed tokens, counted before what they sampled is taken over; these tokens;
-    # and those of them that were right.
-    num_verified: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
+    counts: dict[str, int] = field(default_factory=dict)  # facts of its answer, by their names
     num_steered: int = 0  # outputs that were chosen so that it ends within its limit
 
     @classmethod
@@ -138,8 +135,23 @@ class Req:
             retokeniser=retokeniser if jumps else None,
             is_limited=grammar is not None or rules.is_any,
             pending=pending,
+            meta=prompt_meta(wire),
             is_resumed=wire.reported is not None,
         )
+
+    def count(self, fact: str, by: int = 1) -> None:
+        """Add to a fact of its answer, a field of `AnswerMeta`."""
+        self.counts[fact] = self.counts.get(fact, 0) + by
+
+    @property
+    def counted(self) -> AnswerMeta:
+        """The facts that were counted, and no others."""
+        return replace(NO_META, **self.counts)
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether it has been in memory."""
+        return self.meta.queued_s is not None
 
     @property
     def key(self) -> tuple[bytes, str]:

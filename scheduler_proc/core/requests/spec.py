@@ -4,6 +4,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -24,7 +25,6 @@ class Wish(Struct, frozen=True):
     stop_ids: frozenset[int]  # those that end the sequence, and those of the request
     stream: bool
     is_watched: bool
-    healed_tokens: int
     healed_bytes: int
 
     @classmethod
@@ -54,6 +54,15 @@ class Wish(Struct, frozen=True):
             stop_ids=frozenset(wire.eos_ids).union(sampling.stop_token_ids),
             stream=wire.stream,
             is_watched=is_watched,
-            healed_tokens=len(wire.healed_ids) // 4,
             healed_bytes=wire.healed_bytes,
         )
+
+
+def prompt_meta(wire: TokenizedReq) -> AnswerMeta:
+    """The facts of a request's prompt."""
+    num_healed = len(wire.healed_ids) // 4
+    return AnswerMeta(
+        prompt_tokens=len(wire.input_ids) // 4 + num_healed,
+        healed_tokens=num_healed,
+        media_tokens=sum(span.item.length for span in wire.media),
+    )

@@ -21,7 +21,7 @@ def _running(req: Req, now: float) -> dict[str, Any]:
     return _common(req, now) | {
         "state": "prefill" if held.prefill_left else "decode",
         "computed": held.computed_len,
-        "cached": req.cached_tokens or 0,
+        "cached": req.meta.cached_tokens,
         "node": held.node.uid if held.node.parent is not None else 0,
     }
 

@@ -7,6 +7,7 @@ import httpx
 import msgspec
 
 from srt.client.generation import ChoiceScore, GenerateOutput, ScoreOutput
+from srt.wire.answer_meta import GENERATE, facts_of
 from srt.wire.constraint import Capture
 from srt.wire.errors import (
     BAD_REQUEST,
@@ -18,13 +19,13 @@ from srt.wire.errors import (
     RequestError,
     RingError,
 )
-from srt.wire.messages import DraftCounts, Finish
+from srt.wire.messages import Finish
 
 # Of a payload, what each sample's next output is, by its number, if it says anything of it; given
 # the sample's last output.
 Parse = Callable[[Any, list[GenerateOutput]], dict[int, GenerateOutput]]
 
-_NOTHING = GenerateOutput("", "", "", [], 0, 0, 0)
+_NOTHING = GenerateOutput(rid="")
 _STATUS_CODES = {status: code for code, status in HTTP_STATUS.items()} | {400: BAD_REQUEST}
 
 
@@ -37,21 +38,9 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         text=payload["text"],
         delta=payload["text"][len(last[index].text) :],
         output_ids=payload["output_ids"],
-        prompt_tokens=meta["prompt_tokens"],
-        cached_tokens=meta["cached_tokens"],
-        completion_tokens=meta["completion_tokens"],
         finish=finish_of(meta["finish_reason"]),
-        jump_forward_tokens=meta.get("jump_forward_tokens", 0),
-        forward_passes=meta.get("forward_passes", 0),
-        healed_tokens=meta.get("healed_tokens", 0),
         captures=_captures(meta),
-        routed_replica=meta.get("routed_replica", 0),
-        queued_s=meta.get("queued_s"),
-        ttft_s=meta.get("ttft_s"),
-        decode_s=meta.get("decode_s"),
-        media_tokens=meta.get("media_tokens", 0),
-        drafts=DraftCounts.of_meta(meta),
-        token_origins=meta.get("token_origins", ""),
+        **facts_of(meta, GENERATE),
         **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
     return {index: output}

@@ -97,7 +97,7 @@ class HttpGeneration(Snapshots):
 
     def __init__(self, samples: HttpSamples, nothing_yet: GenerateOutput) -> None:
         super().__init__(nothing_yet.rid)
-        self.prompt_tokens = nothing_yet.prompt_tokens
+        self.meta = nothing_yet
         self.last = nothing_yet
         self._samples = samples
 
@@ -109,7 +109,7 @@ class HttpGeneration(Snapshots):
             self.wake()
         self.last = output
         self.text, self.finish = output.text, output.finish
-        self.prompt_tokens, self.media_tokens = output.prompt_tokens, output.media_tokens
+        self.meta = output
 
     def known(self, delta: str) -> GenerateOutput:
         last = self.last
@@ -131,15 +131,7 @@ class HttpGeneration(Snapshots):
 
 
 def _nothing_yet(response: httpx.Response, rid: str) -> GenerateOutput:
-    return GenerateOutput(
-        rid=rid,
-        text="",
-        delta="",
-        output_ids=[],
-        prompt_tokens=int(response.headers.get("srt-prompt-tokens", 0)),
-        cached_tokens=0,
-        completion_tokens=0,
-    )
+    return GenerateOutput(rid=rid, prompt_tokens=int(response.headers.get("srt-prompt-tokens", 0)))
 
 
 def _is_news(now: GenerateOutput, last: GenerateOutput) -> bool:

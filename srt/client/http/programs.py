@@ -10,8 +10,8 @@ from srt.client.http.answers import error_from, finish_of
 from srt.client.http.bodies import check_tenant, sampling_fields, template_args
 from srt.client.http.generation import payloads_of
 from srt.client.programs import IDLE_S, Got, Piece
+from srt.wire.answer_meta import PROGRAMS, facts_of
 from srt.wire.errors import ErrorInfo, RingError
-from srt.wire.messages import DraftCounts
 from srt.wire.programs import (
     Call,
     Cause,
@@ -212,16 +212,10 @@ def _var(payload: Any) -> VarInfo:
 def _meta(payload: Any) -> OutputMeta:
     return OutputMeta(
         finish=finish_of(payload["finish_reason"]),
-        prompt_tokens=payload["prompt_tokens"],
-        cached_tokens=payload["cached_tokens"],
-        completion_tokens=payload["completion_tokens"],
-        jump_forward_tokens=payload["jump_forward_tokens"],
-        forward_passes=payload["forward_passes"],
         latency_s=payload["e2e_latency"],
         attempts=payload["attempts"],
         probabilities=payload.get("probabilities", []),
-        drafts=DraftCounts.of_meta(payload),
-        token_origins=payload.get("token_origins", ""),
+        **facts_of(payload, PROGRAMS),
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from srt.client.generation import GenerateOutput, Request
 from srt.client.ring.score import prompt_fields
@@ -16,8 +16,6 @@ from srt.wire.constraint import Capture, Constraint, may_capture
 from srt.wire.errors import RequestError
 from srt.wire.media import MediaRef
 from srt.wire.messages import (
-    NO_DRAFTS,
-    NO_TIMES,
     Admitted,
     Finish,
     GenerateReq,
@@ -92,7 +90,7 @@ class RingSamples:
         for generation in self.generations:
             generation.admit(reply)
         for index in reply.aborted:
-            self.generations[index].take(Output(rid="", finish=_ABORTED))
+            self.generations[index].take(Output(rid="", meta=reply.meta, finish=_ABORTED))
 
 
 class RingGeneration(Snapshots):
@@ -107,7 +105,6 @@ class RingGeneration(Snapshots):
         self.tenant = request.tenant
         self._forget = forget
         self._prompt = samples.prompt
-        self._healed_tokens = 0
         self._ids: list[int] = []
         self._logprobs: list[float] | None = None
         self._tops: list[list[tuple[float, int]]] | None = None
@@ -116,13 +113,8 @@ class RingGeneration(Snapshots):
             self._logprobs = []
             self._tops = [] if request.scoring.top else None
             self._named = [] if request.scoring.ids else None
-        self._cached_tokens = self._replica = 0
-        self._jump_tokens = 0
-        self._forward_passes = 0
         self._origins = ""
         self._captures: list[Capture] | None = None
-        self._times = NO_TIMES
-        self._drafts = NO_DRAFTS
 
     @property
     def wire_ids(self) -> list[str]:
@@ -139,9 +131,7 @@ class RingGeneration(Snapshots):
 
     def admit(self, reply: Admitted) -> None:
         """The front has taken the request."""
-        self.prompt_tokens = reply.prompt_tokens
-        self.media_tokens = reply.media_tokens
-        self._healed_tokens = reply.healed_tokens
+        self.meta = reply.meta
         self.opens_reasoning = reply.opens_reasoning
         self.closes_reasoning = reply.closes_reasoning
 
@@ -149,10 +139,7 @@ class RingGeneration(Snapshots):
         """Add what is new."""
         self.text += output.text
         _take(self._ids, output.dropped, id_list(output.ids))
-        self._cached_tokens, self._replica = output.cached_tokens, output.replica
-        self._jump_tokens = output.jump_tokens
-        self._forward_passes = output.forward_passes
-        self._times, self._drafts = output.times, output.drafts
+        self.meta = output.meta
         if self._logprobs is not None:
             _take(self._logprobs, output.dropped, float_list(output.logprobs))
         self._origins = self._origins[: len(self._origins) - output.dropped] + output.origins
@@ -177,32 +164,22 @@ class RingGeneration(Snapshots):
 
     def known(self, delta: str) -> GenerateOutput:
         prompt = self._prompt
+        count = len(self._ids)
+        meta = replace(self.meta, completion_tokens=count, token_origins=self._origins)
         return GenerateOutput(
+            *astuple(meta),
             rid=self.rid,
             text=self.text,
             delta=delta,
             output_ids=list(self._ids),
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            completion_tokens=len(self._ids),
             finish=self.finish,
             output_logprobs=_copy(self._logprobs),
             prompt_logprobs=_copy(prompt.chosen),
-            jump_forward_tokens=self._jump_tokens,
-            forward_passes=self._forward_passes,
-            healed_tokens=self._healed_tokens,
             output_top_logprobs=_copy(self._tops),
             prompt_top_logprobs=_copy(prompt.tops),
             output_id_logprobs=_copy(self._named),
             prompt_id_logprobs=_copy(prompt.named),
             captures=self._captures,
-            routed_replica=self._replica,
-            queued_s=self._times.queued_s,
-            ttft_s=self._times.ttft_s,
-            decode_s=self._times.decode_s,
-            media_tokens=self.media_tokens,
-            drafts=self._drafts,
-            token_origins=self._origins,
         )
 
 

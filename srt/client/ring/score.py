@@ -95,13 +95,14 @@ class RingScore:
         if self._error is not None:
             raise self._error.copy()
         outputs = [part.output for part in self.parts if part.output is not None]
+        metas = [output.meta for output in outputs]
         return ScoreOutput(
             rid=self.rid,
             choices=[_choice(output) for output in outputs],
             start=admitted.score_start,
-            prompt_tokens=admitted.prompt_tokens,
-            cached_tokens=min(output.cached_tokens for output in outputs),
-            computed_tokens=sum(output.prompt_tokens - output.cached_tokens for output in outputs),
+            prompt_tokens=admitted.meta.prompt_tokens,
+            cached_tokens=min(meta.cached_tokens for meta in metas),
+            computed_tokens=sum(meta.prompt_tokens - meta.cached_tokens for meta in metas),
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from srt.client.generation import GenerateOutput, Request
@@ -12,6 +12,7 @@ from srt.files.vocab import Vocab
 from srt.gateway.http.turns import in_turns
 from srt.gateway.openai.answers import NewTokens, captures_in
 from srt.gateway.wire.native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
+from srt.wire.answer_meta import GENERATE, meta_of
 from srt.wire.messages import Finish
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -24,8 +25,7 @@ class NativeAnswers:
     """Writes the answers to `requests`, which have `samples` answers each, prompt after prompt.
 
     `prompt_ids` are the ids of each prompt, if the answers are to have them; `texts` the vocabulary
-    from which log-probabilities get the texts of their tokens, if they are to have any. Of each
-    answer's prompt, `media_tokens` stand for pictures and videos.
+    from which log-probabilities get the texts of their tokens, if they are to have any.
     """
 
     def __init__(
@@ -34,10 +34,8 @@ class NativeAnswers:
         samples: int,
         prompt_ids: Sequence[list[int]],
         texts: Vocab | None,
-        media_tokens: Sequence[int] = (),
     ) -> None:
         self._samples = samples
-        self._media_tokens = media_tokens
         self._prompt_ids = prompt_ids
         self._logprobs: list[_Logprobs | None] = []
         for request in requests:
@@ -61,21 +59,9 @@ class NativeAnswers:
         meta = MetaInfo(
             id=output.rid,
             finish_reason=finish_reason(output.finish, output.completion_tokens),
-            prompt_tokens=output.prompt_tokens,
-            completion_tokens=output.completion_tokens,
-            cached_tokens=output.cached_tokens,
             e2e_latency=latency_s,
-            jump_forward_tokens=output.jump_forward_tokens,
-            forward_passes=output.forward_passes,
-            healed_tokens=output.healed_tokens,
-            routed_replica=output.routed_replica,
-            media_tokens=(self._media_tokens[index] if self._media_tokens else 0) or UNSET,
             captures=captures_in(output, output.text),
-            queued_s=_if_known(output.queued_s),
-            ttft_s=_if_known(output.ttft_s),
-            decode_s=_if_known(output.decode_s),
-            token_origins=output.token_origins or UNSET,
-            **output.drafts.meta,
+            **meta_of(output, GENERATE),
         )
         logprobs = self._logprobs[index]
         return NativeResponse(
@@ -181,10 +167,6 @@ class _Logprobs:
         if self._texts is None:
             return (logprob, token, None)
         return (logprob, token, self._texts.decode([token], skip_special_tokens=False))
-
-
-def _if_known(seconds: float | None) -> float | UnsetType:
-    return UNSET if seconds is None else seconds
 
 
 def finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:

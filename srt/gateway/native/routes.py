@@ -75,8 +75,7 @@ async def _admit(
     name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
     batch = await submit_all(gateway, prompts.requests, names=names, name=name, media=prompts.media)
     texts = gateway.vocab if body.return_text_in_logprobs else None
-    shown = [generation.media_tokens for generation in batch.generations]
-    return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts, shown)
+    return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts)
 
 
 async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:

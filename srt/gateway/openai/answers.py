@@ -5,6 +5,7 @@ rest is the same for both.
 """
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from srt.gateway.wire.openai import (
     StreamOptions,
     Usage,
 )
+from srt.wire.answer_meta import USAGE, meta_of
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import JUMP_WINDOW_TOKENS, sample_rid
@@ -136,9 +138,15 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
     for index, output in outputs.items():
         group = index // batch.samples
         cached[group] = min(cached.get(group, output.cached_tokens), output.cached_tokens)
-    drafted = sum(output.drafts.drafted for output in outputs.values())
-    # What was accepted behind a stop string is in no completion.
-    accepted = sum(min(o.drafts.accepted, o.completion_tokens) for o in outputs.values())
+    drafted = sum(output.drafted for output in outputs.values())
+    details: Counter[str] = Counter()
+    for output in outputs.values():
+        details.update(meta_of(output, USAGE))
+    if drafted:
+        # What was accepted behind a stop string is in no completion.
+        accepted = sum(min(o.accepted, o.completion_tokens) for o in outputs.values())
+        details["accepted_prediction_tokens"] = accepted
+        details["rejected_prediction_tokens"] = drafted - accepted
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -146,9 +154,7 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
         prompt_tokens_details=PromptTokensDetails(
             sum(cached.values()), batch.media_tokens or UNSET
         ),
-        completion_tokens_details=CompletionTokensDetails(accepted, drafted - accepted)
-        if drafted
-        else UNSET,
+        completion_tokens_details=CompletionTokensDetails(**details) if details else UNSET,
     )
 
 

@@ -13,6 +13,7 @@ from srt.gateway.wire.programs import (
     SessionJson,
     VarJson,
 )
+from srt.wire.answer_meta import PROGRAMS, meta_of
 from srt.wire.errors import ErrorInfo
 from srt.wire.programs import OutputMeta, SessionInfo, VarInfo
 
@@ -50,16 +51,10 @@ def var_json(var: VarInfo) -> VarJson:
 def _meta(meta: OutputMeta) -> OutputMetaJson:
     return OutputMetaJson(
         finish_reason=finish_reason(meta.finish, meta.completion_tokens),
-        prompt_tokens=meta.prompt_tokens,
-        cached_tokens=meta.cached_tokens,
-        completion_tokens=meta.completion_tokens,
-        jump_forward_tokens=meta.jump_forward_tokens,
-        forward_passes=meta.forward_passes,
         e2e_latency=meta.latency_s,
         attempts=meta.attempts,
         probabilities=meta.probabilities or UNSET,
-        token_origins=meta.token_origins or UNSET,
-        **meta.drafts.meta,
+        **meta_of(meta, PROGRAMS),
     )
 
 

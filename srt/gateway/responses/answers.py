@@ -62,7 +62,7 @@ class ResponseWriter:
         self._reader = ChatReader(reading, opened)
         self._reads_reasoning, self._tags = reading.reasoning, reading.tags
         self._opened = opened
-        self._media_tokens = generation.media_tokens
+        self._media_tokens = generation.meta.media_tokens
         self._items: list[OutputItem] = []
         self._is_open = False
         self._sequence = 0

@@ -4,14 +4,15 @@ Requests list the honoured fields only; the others are in `fields`. The structs 
 schema that the documentation shows.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
 from srt.gateway.constraint.fields import native_constraint, sampling_of
 from srt.gateway.constraint.wire import SamplingFields
 from srt.gateway.wire.fields import NATIVE, Kind
 from srt.gateway.wire.media import Modality, Shown
+from srt.wire.answer_meta import GENERATE, meta_fields
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.sampling import Int, SamplingParams
@@ -146,36 +147,27 @@ class FinishReason(Struct, frozen=True, kw_only=True):
     err_type: str | UnsetType | None = UNSET
 
 
-class MetaInfo(Struct, frozen=True, kw_only=True):
+if TYPE_CHECKING:
+
+    class _Facts(Struct, frozen=True, kw_only=True):
+        def __init__(self, **facts: Any) -> None: ...
+
+else:
+    _Facts = defstruct("_Facts", meta_fields(GENERATE), frozen=True, kw_only=True)
+
+
+class MetaInfo(_Facts, frozen=True, kw_only=True):
     """Facts about one answer. Entries of log-probabilities are [logprob, token id, text or null].
 
-    Of the completion's tokens, `jump_forward_tokens` were forced by the constraint;
-    `forward_passes` is how often the model was asked for one. The first output ids take the
-    place of the prompt's last `healed_tokens`. `normalized_prompt_logprob` is the mean of the
-    prompt's log-probabilities. `captures` are at the end of an answer whose constraint has names
-    for parts of it. `routed_replica` serves the request. `media_tokens` of the prompt
-    stand for pictures and videos, if it has any.
-
-    At the end there are also times, in seconds: from its arrival, with its prompt read and its
-    constraint ready, the request waited `queued_s` for its admission and `ttft_s` for its first
-    token, and then took `decode_s`. What did not happen has no time.
-
-    If tokens were guessed, `spec_verify_ct` steps verified `spec_draft_token_num` of them, of which
-    `spec_accept_token_num` were right; such a step gave `spec_accept_length` tokens on average.
-    `token_origins` has a letter for each output id, if the request asked for them.
+    `normalized_prompt_logprob` is the mean of the prompt's log-probabilities. `captures` are at the
+    end of an answer whose constraint has names for parts of it. Times are at the end. If tokens
+    were drafted, `spec_accept_length` is how many output tokens a step that verified some gave on
+    average.
     """
 
     id: str
     finish_reason: FinishReason | None
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
     e2e_latency: float
-    jump_forward_tokens: int = 0
-    forward_passes: int = 0
-    healed_tokens: int = 0
-    routed_replica: int = 0
-    media_tokens: int | UnsetType = UNSET
     input_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     output_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     input_top_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
@@ -184,14 +176,6 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     output_token_ids_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
     normalized_prompt_logprob: float | UnsetType | None = UNSET
     captures: list[Capture] | UnsetType = UNSET
-    queued_s: float | UnsetType = UNSET
-    ttft_s: float | UnsetType = UNSET
-    decode_s: float | UnsetType = UNSET
-    spec_verify_ct: int | UnsetType = UNSET
-    spec_accept_length: float | UnsetType = UNSET
-    spec_draft_token_num: int | UnsetType = UNSET
-    spec_accept_token_num: int | UnsetType = UNSET
-    token_origins: str | UnsetType = UNSET
 
 
 class NativeResponse(Struct, frozen=True, kw_only=True):

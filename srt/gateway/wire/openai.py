@@ -1,14 +1,15 @@
 """The JSON of the OpenAI routes. Requests list the honoured fields only; see `fields`."""
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
 from srt.gateway.constraint.fields import Given, sampling_of
 from srt.gateway.constraint.wire import OpenAISamplingFields
 from srt.gateway.wire.media import Detail, FrameCount
 from srt.gateway.wire.native import Count, OwnRid, RoutedReplica, Salt, TimeoutMs, TokenId
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
+from srt.wire.answer_meta import USAGE, meta_fields
 from srt.wire.constraint import Capture
 from srt.wire.sampling import Int, SamplingParams
 
@@ -235,16 +236,26 @@ class PromptTokensDetails(Struct, frozen=True):
     image_tokens: int | UnsetType = UNSET
 
 
-class CompletionTokensDetails(Struct, frozen=True):
-    """Guessed tokens that are in the completions, and those that are not."""
+if TYPE_CHECKING:
 
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
+    class _Facts(Struct, frozen=True, kw_only=True):
+        def __init__(self, **facts: Any) -> None: ...
+
+else:
+    _Facts = defstruct("_Facts", meta_fields(USAGE), frozen=True, kw_only=True)
+
+
+class CompletionTokensDetails(_Facts, frozen=True, kw_only=True):
+    """Drafted tokens that are in the completions, and those that are not; and further facts, each
+    summed over all choices."""
+
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Usage(Struct, frozen=True, kw_only=True):
     """Token counts over all choices; a prompt counts once for all its choices.
-    `completion_tokens_details` is there if tokens were guessed."""
+    `completion_tokens_details` is there if it has anything to tell."""
 
     prompt_tokens: int
     completion_tokens: int

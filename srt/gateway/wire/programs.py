@@ -1,12 +1,13 @@
 """The JSON of programs: /v1/sessions, /v1/submit, /v1/get and /v1/vars, field by field."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
 from srt.gateway.errors import ErrorDetail
 from srt.gateway.wire.fields import NATIVE_SAMPLING, NO_EXTRAS, Kind
 from srt.gateway.wire.native import Count, FinishReason, NativeSampling, Salt
+from srt.wire.answer_meta import PROGRAMS, meta_fields
 from srt.wire.programs import Objective, VarState
 
 _SEGMENT = Kind({}, {"sampling_params": NATIVE_SAMPLING})
@@ -177,24 +178,22 @@ class CauseJson(Struct, frozen=True, kw_only=True):
     error: ErrorDetail | None
 
 
-class OutputMetaJson(Struct, frozen=True, kw_only=True):
-    """How an output came about; `probabilities` are those of its choices, and the last five as in
-    /generate."""
+if TYPE_CHECKING:
+
+    class _Facts(Struct, frozen=True, kw_only=True):
+        def __init__(self, **facts: Any) -> None: ...
+
+else:
+    _Facts = defstruct("_Facts", meta_fields(PROGRAMS), frozen=True, kw_only=True)
+
+
+class OutputMetaJson(_Facts, frozen=True, kw_only=True):
+    """How an output came about; `probabilities` are those of its choices."""
 
     finish_reason: FinishReason | None
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    jump_forward_tokens: int
-    forward_passes: int
     e2e_latency: float
     attempts: int
     probabilities: list[float] | UnsetType = UNSET
-    spec_verify_ct: int | UnsetType = UNSET
-    spec_accept_length: float | UnsetType = UNSET
-    spec_draft_token_num: int | UnsetType = UNSET
-    spec_accept_token_num: int | UnsetType = UNSET
-    token_origins: str | UnsetType = UNSET
 
 
 class VarJson(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from tests.waiting import SOON_S
 
 
 def snapshot(count: int) -> GenerateOutput:
-    return GenerateOutput("r", "", "", list(range(count)), 1, 0, count)
+    return GenerateOutput(1, 0, count, rid="r", output_ids=list(range(count)))
 
 
 class Source:

@@ -63,7 +63,7 @@ class Generation:
     async def result(self) -> GenerateOutput:
         if self.error is not None:
             raise self.error
-        return GenerateOutput("r", self.text, "", [1], 2, 1, 1, self.finish)
+        return GenerateOutput(2, 1, 1, rid="r", text=self.text, output_ids=[1], finish=self.finish)
 
     async def aclose(self) -> None:
         self.is_closed = True

@@ -12,13 +12,12 @@ from srt.client.ring.generation import RingGeneration, RingSamples
 from srt.ring.places import MAX_MESSAGE_BYTES, open_socket, send_now
 from srt.ring.socket import RingContext
 from srt.wire import parcels
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import RequestError
 from srt.wire.messages import (
-    NO_TIMES,
     Finish,
     LogprobDetail,
     Output,
-    Times,
     TokenizeReq,
     encode,
     pack_floats,
@@ -68,7 +67,9 @@ async def test_an_output_in_parts_is_the_same_to_its_reader(
     prompt: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = generation(), generation()
-    output = output_of(prompt, count, times=Times(0.5, 1.0, 2.0))
+    output = output_of(
+        prompt, count, meta=AnswerMeta(prompt, completion_tokens=count, decode_s=2.0)
+    )
     whole.take(output)
     monkeypatch.setattr(parcels, "PARCEL_BYTES", 2000)
     batches = list(output_batches(3, [output, replace(output, rid="8")]))
@@ -81,7 +82,7 @@ async def test_an_output_in_parts_is_the_same_to_its_reader(
         assert not cut.has_ended and not cut.changed.is_set()
         cut.take(part)
     assert [part.more for part in mine] == [True] * (len(mine) - 1) + [False]
-    assert {part.times for part in mine[:-1]} <= {NO_TIMES} and mine[-1].times == output.times
+    assert all(part.meta == output.meta for part in mine)
     assert repr(await cut.result()) == repr(await whole.result())
 
 
@@ -109,7 +110,7 @@ def test_every_detail_of_43000_positions_can_be_sent() -> None:
     table = bytes(count * 64 * 4)
     detail = LogprobDetail(table, table, bytes(count * 256 * 4))
     ids = bytes(4 * count)
-    start = ReqStart(1, b"c", "7", count, 0, scoring=Scoring(top=64, ids=[1] * 256))
+    start = ReqStart(1, b"c", "7", AnswerMeta(count), scoring=Scoring(top=64, ids=[1] * 256))
     chunk = PromptLogprobs(1, 0, ids, ids, detail)
     told = list(token_batches(TokenBatch(1, starts=[start], prompt_logprobs=[chunk])))
     assert max(len(encode(batch)) for batch in told) < MAX_MESSAGE_BYTES / 2

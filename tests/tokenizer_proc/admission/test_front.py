@@ -13,6 +13,7 @@ from tokenizers import AddedToken, models, pre_tokenizers
 from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import (
     AbortReq,
@@ -79,7 +80,9 @@ def admitted(front: DirectFront, req: GenerateReq, client: bytes = A) -> Tokeniz
 def samples(front: DirectFront, req: GenerateReq, client: bytes = A) -> list[TokenizedReq]:
     answer = front.generate(client, req, now=0.0)
     assert isinstance(answer, Admission), answer
-    assert answer.admitted == Admitted(req.rid, EPOCH, len(answer.parts[0].input_ids) // 4)
+    assert answer.admitted == Admitted(
+        req.rid, EPOCH, AnswerMeta(len(answer.parts[0].input_ids) // 4)
+    )
     return answer.parts
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import AbortReq, Admitted, ControlReq, GenerateReq, Refused
@@ -242,7 +243,7 @@ def test_an_abort_while_parked() -> None:
     for client, req in ((B, AbortReq("1", EPOCH)), (A, AbortReq("1", EPOCH - 1))):
         assert front.aborted(client, req) is None
     answer = front.aborted(A, AbortReq("1", EPOCH))
-    assert answer == Admission(Admitted("1", EPOCH, 5, aborted=[0]), [])
+    assert answer == Admission(Admitted("1", EPOCH, AnswerMeta(5), aborted=[0]), [])
     assert front.aborted(A, AbortReq("1", EPOCH)) is None
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
     assert front.cancelled() == []
@@ -259,7 +260,7 @@ def test_samples_are_parked_together() -> None:
     assert (front.in_flight, front.tokens_in_flight) == (2, 10)
     ((client, word),) = front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
     assert client == A and isinstance(word, Admission)
-    assert word.admitted == Admitted("r", EPOCH, 5, aborted=[1])
+    assert word.admitted == Admitted("r", EPOCH, AnswerMeta(5), aborted=[1])
     assert [(part.rid, part.grammar) for part in word.parts] == [("r/0", "key"), ("r/2", "key")]
     assert front.aborted(A, AbortReq("r/2", EPOCH)) == Abort(A, "r/2", EPOCH)
     for rid in ("r/0", "r/1", "r/2"):
@@ -273,7 +274,7 @@ def test_samples_that_are_parked_end_together() -> None:
     parked(front, constrained("2", "b", n=2))
     assert front.aborted(A, AbortReq("2/1", EPOCH)) is None
     answer = front.aborted(A, AbortReq("2/0", EPOCH))
-    assert answer == Admission(Admitted("2", EPOCH, 5, aborted=[1, 0]), [])
+    assert answer == Admission(Admitted("2", EPOCH, AnswerMeta(5), aborted=[1, 0]), [])
     error = ErrorInfo(BAD_REQUEST, "no")
     assert list(refused_by(front.compiled(CompileReply(question.id, EPOCH, error=error), 0.0))) == [
         (A, "1")

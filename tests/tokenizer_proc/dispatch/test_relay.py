@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.ring.blame_file import Left, Name, Record
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import Admitted, pack_ids
 from srt.wire.ring_messages import (
     Abort,
@@ -45,7 +46,7 @@ class OneRelay(Relay):
     def sends(self, *parts: TokenizedReq, now: float = 0.0) -> None:
         """Requests that have nothing to do with one another."""
         for one in parts:
-            self.send(Admission(Admitted(one.rid, 1, 2), [one]), now)
+            self.send(Admission(Admitted(one.rid, 1, AnswerMeta(2)), [one]), now)
 
     def loses(self, incarnation: int, left: Left = NOTHING) -> list[Name]:
         assert self.is_news(incarnation)
@@ -284,7 +285,9 @@ class Ring:
 
     def send(self, rids: list[str], now: float) -> None:
         """Requests that belong together."""
-        self.relay.send(Admission(Admitted(rids[0], 1, 2), [part(rid) for rid in rids]), now)
+        self.relay.send(
+            Admission(Admitted(rids[0], 1, AnswerMeta(2)), [part(rid) for rid in rids]), now
+        )
         self.live |= {rid: Reported() for rid in rids}
 
     def lose(self, replica: int) -> None:
@@ -407,7 +410,7 @@ def test_an_operation_goes_to_all_and_a_grammar_to_who_asked() -> None:
 def test_a_wish_counts_while_there_is_a_scheduler() -> None:
     ring = Ring(3, random.Random(0))
     relay = ring.relay
-    admission = Admission(Admitted("x", 1, 2), [part("x"), part("y")], replica=2)
+    admission = Admission(Admitted("x", 1, AnswerMeta(2)), [part("x"), part("y")], replica=2)
     assert [kept.replica for kept in relay.send(admission, 0.0)] == [2, 2]
     ring.lose(2)
     moved = relay.settle(SchedulerLost(ring.incarnations[2]))

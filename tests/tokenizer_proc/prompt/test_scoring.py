@@ -13,6 +13,7 @@ from tokenizers import AddedToken, models, pre_tokenizers
 from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import (
     AbortReq,
@@ -95,7 +96,7 @@ def sequences(answer: Admission) -> list[list[int]]:
 
 def test_one_request_per_continuation() -> None:
     answer = admitted(make_front(), score("you", "me", cache_salt="salt"))
-    assert answer.admitted == Admitted("s", EPOCH, prompt_tokens=6, score_start=6)
+    assert answer.admitted == Admitted("s", EPOCH, AnswerMeta(6), score_start=6)
     first = TokenizedReq(
         client=CLIENT,
         rid="s/0",

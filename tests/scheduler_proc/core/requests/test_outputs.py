@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scheduler_proc.core.requests.outputs import HELD_TOKENS, OutputBuffer
 from scheduler_proc.core.requests.request import Req
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import (
-    DraftCounts,
     Finish,
     LogprobDetail,
     pack_ids,
@@ -36,7 +37,7 @@ def req_of(handle: int = 0, **fields: Any) -> Req:
     sampling = fields.pop("sampling", SamplingParams(max_new_tokens=500))
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids([1]), sampling, **fields)
     req = Req.of(handle, wire, 0.0, VOCAB)
-    req.cached_tokens = 0  # it has been admitted
+    req.meta = replace(req.meta, queued_s=0.0)  # it has been admitted
     return req
 
 
@@ -105,25 +106,31 @@ def test_an_abort_tells_what_was_held() -> None:
     assert driver.finishes["r"].type == "abort"
 
 
+def facts(verified: int, drafted: int) -> AnswerMeta:
+    return AnswerMeta(verified=verified, drafted=drafted, accepted=2)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_guessing_did_is_told_with_tokens_and_the_end(stream: bool) -> None:
     """Totals as of the end of the step: a row is counted before its tokens, what it accepted
     while they are taken over."""
     outputs, req, plain = OutputBuffer(), req_of(stream=stream), req_of(1, stream=True)
     outputs.token(plain, 3, math.nan)
-    req.num_verified, req.num_drafted = 1, 4
+    req.count("verified")
+    req.count("drafted", 4)
     for token in (5, 6):
         outputs.token(req, token, math.nan)
-        req.num_accepted += 1
+        req.count("accepted")
     batch = outputs.take(0, 0.0)
-    assert batch is not None and batch.drafts == ({0: DraftCounts(1, 4, 2)} if stream else {})
-    req.num_verified, req.num_drafted = 2, 7
+    assert batch is not None and batch.facts == ({0: facts(1, 4)} if stream else {})
+    req.count("verified")
+    req.count("drafted", 3)
     outputs.end(req, Finish("abort"))
     batch = outputs.take(0, 0.0)
-    assert batch is not None and batch.drafts == {0: DraftCounts(2, 7, 2)}
+    assert batch is not None and batch.facts == {0: facts(2, 7)}
     outputs.token(plain, 3, math.nan)
     batch = outputs.take(0, 0.0)
-    assert batch is not None and batch.drafts == {}
+    assert batch is not None and batch.facts == {}
 
 
 def test_a_new_epoch_forgets_what_was_held() -> None:

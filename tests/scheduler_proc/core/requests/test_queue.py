@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
@@ -31,7 +32,8 @@ GAPS = st.sampled_from([0.0, 0.0, 0.1, 1.0, 2.0, 5.0])
 def req(handle: int, prompt: list[int], arrival_s: float, is_resumed: bool = False) -> Req:
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids(prompt), SamplingParams(max_new_tokens=1))
     waiting = Req.of(handle, wire, arrival_s, 1000)
-    waiting.cached_tokens = 0 if is_resumed else None
+    if is_resumed:
+        waiting.meta = replace(waiting.meta, queued_s=0.0)
     return waiting
 
 
@@ -72,7 +74,7 @@ def test_nobody_comes_after_a_req_that_arrived_more_than_max_wait_later(
     queue = queue_of(reqs, policy, max_wait_s, cache_with(*cached))
     order = list(queue.ordered())
     assert sorted(r.handle for r in order) == list(range(len(reqs)))
-    resumed = [r for r in reqs if r.cached_tokens is not None]
+    resumed = [r for r in reqs if r.is_admitted]
     assert order[: len(resumed)] == resumed
     for before, after in combinations(order[len(resumed) :], 2):
         assert before.arrival_s <= after.arrival_s + max_wait_s  # a difference would round
@@ -127,8 +129,8 @@ def test_no_new_req_takes_the_memory_of_a_retracted_one(lag: int) -> None:
 
     def start_in_order(req: Req) -> None:
         waiting = list(driver.core.waiting)
-        is_new = req.cached_tokens is None
-        assert not is_new or all(other.cached_tokens is None for other in waiting)
+        is_new = not req.is_admitted
+        assert not is_new or not any(other.is_admitted for other in waiting)
         start(req)
 
     driver.core._state.start = start_in_order  # type: ignore[method-assign]
@@ -183,7 +185,7 @@ class Queued:
             self.cache.evict(rng.choice([1, 3, 30]))
         elif what == "retract" and self.admitted:
             retracted = self.admitted.pop(rng.randrange(len(self.admitted)))
-            retracted.cached_tokens = 0
+            retracted.meta = replace(retracted.meta, queued_s=0.0)
             self.waiting.append(retracted)
             self.queue.add(retracted)
         if self.locked and rng.random() < 0.2:
@@ -202,8 +204,8 @@ class Queued:
 
     def sorted_anew(self) -> list[int]:
         """The handles of all that wait, sorted by the policy's definition."""
-        fresh = sorted((r for r in self.waiting if r.cached_tokens is None), key=lambda r: r.handle)
-        order = sorted(r.handle for r in self.waiting if r.cached_tokens is not None)
+        fresh = sorted((r for r in self.waiting if not r.is_admitted), key=lambda r: r.handle)
+        order = sorted(r.handle for r in self.waiting if r.is_admitted)
         while fresh:
             latest = fresh[0].arrival_s + self.max_wait_s
             window = [r for r in fresh if r.arrival_s <= latest]

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from srt.client.generation import Client, Request, TokenizeRequest
 from srt.client.http.client import HttpClient
+from srt.wire.answer_meta import DraftCounts
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, RingError
-from srt.wire.messages import ChatMessage, ChatOptions, DraftCounts, Finish, ToolCall, ToolSpec
+from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolCall, ToolSpec
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served

@@ -9,16 +9,14 @@ import pytest
 
 from srt.client.generation import GenerateOutput, Request
 from srt.client.ring.generation import RingGeneration, RingSamples
+from srt.wire.answer_meta import NO_DRAFTS, AnswerMeta, DraftCounts
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import INTERNAL, ErrorInfo, RequestError, RingError
 from srt.wire.messages import (
-    NO_DRAFTS,
     Admitted,
-    DraftCounts,
     Finish,
     LogprobDetail,
     Output,
-    Times,
     pack_floats,
     pack_ids,
 )
@@ -78,11 +76,12 @@ def test_names() -> None:
 async def test_samples_are_read_apart() -> None:
     reader = Reader(2)
     first, second = reader.generations
-    reader.samples.admit(Admitted("7", 1, 5, True, healed_tokens=2, closes_reasoning=True))
-    assert first.prompt_tokens == second.prompt_tokens == 5 and second.opens_reasoning
+    reader.samples.admit(Admitted("7", 1, AnswerMeta(5), True, closes_reasoning=True))
+    assert first.meta.prompt_tokens == second.meta.prompt_tokens == 5 and second.opens_reasoning
     assert first.closes_reasoning
-    second.take(output("x", (1,), jump_tokens=1, forward_passes=2, cached_tokens=3))
-    second.take(output("y", (2, 3), dropped=1, finish=LENGTH))
+    facts = AnswerMeta(5, 3, healed_tokens=2, jump_forward_tokens=1, forward_passes=2)
+    second.take(output("x", (1,), meta=facts))
+    second.take(output("y", (2, 3), meta=facts, dropped=1, finish=LENGTH))
     (last,) = await snapshots(second)
     assert (last.text, last.delta, last.output_ids, last.finish) == ("xy", "xy", [2, 3], LENGTH)
     assert (last.healed_tokens, last.prompt_tokens) == (2, 5)
@@ -122,12 +121,12 @@ async def test_times_and_drafts_come_with_the_last_snapshot() -> None:
     iterator = aiter(generation)
     generation.take(output("a", (1,)))
     first = await anext(iterator)
-    drafts = DraftCounts(1, 3, 2)
-    generation.take(output("b", (2,), finish=LENGTH, times=Times(0.5, 1.5, 0.0), drafts=drafts))
+    facts = AnswerMeta(queued_s=0.5, ttft_s=1.5, decode_s=0.0, verified=1, drafted=3, accepted=2)
+    generation.take(output("b", (2,), finish=LENGTH, meta=facts))
     last = await anext(iterator)
     assert (first.queued_s, first.ttft_s, first.decode_s) == (None, None, None)
     assert (last.queued_s, last.ttft_s, last.decode_s) == (0.5, 1.5, 0.0)
-    assert (first.drafts, last.drafts) == (NO_DRAFTS, drafts)
+    assert (first.drafts, last.drafts) == (NO_DRAFTS, DraftCounts(1, 3, 2))
 
 
 async def test_details_follow_the_ids() -> None:
@@ -208,7 +207,7 @@ async def test_nobody_waits_for_a_first_sample_that_is_gone(how: str) -> None:
 
 async def test_samples_that_were_aborted_before_they_began() -> None:
     reader = Reader(3, scoring=Scoring(start=0))
-    reader.samples.admit(Admitted("7", 1, 5, aborted=[0, 2]))
+    reader.samples.admit(Admitted("7", 1, AnswerMeta(5), aborted=[0, 2]))
     first, second, third = reader.generations
     for generation in (first, third):
         last = await generation.result()

@@ -6,6 +6,7 @@ import pytest
 
 from srt.client.generation import ChoiceScore, ScoreOutput, ScoreRequest
 from srt.client.ring.score import RingScore
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import CONFLICT, INTERNAL, ErrorInfo, RequestError, RingError
 from srt.wire.messages import (
     Admitted,
@@ -17,7 +18,7 @@ from srt.wire.messages import (
     pack_ids,
 )
 
-ADMITTED = Admitted("7", 1, prompt_tokens=5, score_start=4)
+ADMITTED = Admitted("7", 1, AnswerMeta(5), score_start=4)
 NAN = float("nan")
 
 
@@ -28,8 +29,7 @@ def make_score(count: int) -> RingScore:
 def output(ids: list[int], logprobs: list[float], cached: int = 3, total: int = 6) -> Output:
     return Output(
         rid="",
-        prompt_tokens=total,
-        cached_tokens=cached,
+        meta=AnswerMeta(total, cached),
         prompt_logprob_ids=pack_ids(ids),
         prompt_logprobs=pack_floats(logprobs),
         finish=Finish("length"),

@@ -10,8 +10,9 @@ import pytest
 from srt.client.generation import GenerateOutput, Request
 from srt.gateway.batch import MAX_REFUSAL_S
 from srt.gateway.native.answers import NativeAnswers
+from srt.wire.answer_meta import DraftCounts
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
-from srt.wire.messages import JUMP_WINDOW_TOKENS, DraftCounts, Finish
+from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import LOOK, READY, FakeClient
 from tests.srt.gateway.setup import PAGE, error_of, in_process, sse_payloads

@@ -183,7 +183,9 @@ async def test_prompt_logprobs() -> None:
 
 
 def snapshot(num_tokens: int, finish: Finish | None = None) -> GenerateOutput:
-    return GenerateOutput("r", "", "", list(range(num_tokens)), 1, 0, num_tokens, finish)
+    return GenerateOutput(
+        1, 0, num_tokens, rid="r", output_ids=list(range(num_tokens)), finish=finish
+    )
 
 
 def test_tokens_that_a_jump_may_replace_are_not_told() -> None:

@@ -18,8 +18,9 @@ from srt.gateway.wire.fields import (
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest
 from srt.gateway.wire.responses import ResponsesRequest
+from srt.wire.answer_meta import DraftCounts
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, RequestError
-from srt.wire.messages import ChatMessage, ChatOptions, DraftCounts, Finish
+from srt.wire.messages import ChatMessage, ChatOptions, Finish
 from srt.wire.sampling import Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, served, sse_payloads

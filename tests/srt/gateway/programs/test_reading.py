@@ -6,14 +6,16 @@ import random
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from srt.client.http.programs import _got, _var, program_body
 from srt.client.programs import Got
 from srt.gateway.programs.answers import got_json, var_json
 from srt.gateway.programs.reading import program_of
 from srt.gateway.wire.programs import SubmitFrame
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import CONFLICT, ErrorInfo
-from srt.wire.messages import DraftCounts, Finish
+from srt.wire.messages import Finish
 from srt.wire.programs import Cause, OutputMeta, Perf, VarInfo
 from tests.e2e import random_programs
 from tests.srt.programs.test_random_programs import random_program
@@ -30,8 +32,14 @@ async def test_the_same_program(seed: int) -> None:
 
 def test_the_same_variables() -> None:
     error = ErrorInfo(CONFLICT, "it was cancelled")
-    drafts = DraftCounts(2, 5, 1)
-    meta = OutputMeta(Finish("stop", "x"), 3, 2, 1, 1, 1, 0.5, 2, [0.25, 0.75], drafts)
+    facts = AnswerMeta(3, 2, 1, verified=2, drafted=5, accepted=1, forward_passes=1)
+    meta = OutputMeta(
+        *astuple(facts),
+        finish=Finish("stop", "x"),
+        latency_s=0.5,
+        attempts=2,
+        probabilities=[0.25, 0.75],
+    )
     full = VarInfo(
         id="var-1",
         session="s",
