@@ -25,7 +25,7 @@ from srt.files.vocab import Vocab, load_vocab
 from srt.offline import multi_modal
 from srt.offline.engine import Engine
 from srt.offline.progress import ProgressBar
-from srt.wire.answer_meta import NO_META, AnswerMeta, DraftCounts, facts
+from srt.wire.answer_meta import AnswerMeta, facts
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatOptions
@@ -109,10 +109,12 @@ class Logprob(Struct, frozen=True):
     decoded_token: str
 
 
-class CompletionOutput(Struct, frozen=True, kw_only=True):
+class CompletionOutput(
+    AnswerMeta, frozen=True, kw_only=True, array_like=False, omit_defaults=False
+):
     """One completion. `logprobs` has, per token, the log-probabilities by token id;
     `stop_reason` is the stop string or id that ended it, None for the model's own end; `captures`
-    are the parts of the text that its constraint names, and `meta` has the facts of it."""
+    are the parts of the text that its constraint names. It also has all facts of `AnswerMeta`."""
 
     index: int
     text: str
@@ -122,17 +124,6 @@ class CompletionOutput(Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     stop_reason: int | str | None
     captures: list[Capture] | None = None
-    meta: AnswerMeta = NO_META
-
-    @property
-    def drafts(self) -> DraftCounts:
-        """What speculation did."""
-        return self.meta.drafts
-
-    @property
-    def token_origins(self) -> str:
-        """Where each token is from, if that was asked for."""
-        return self.meta.token_origins
 
 
 class RequestOutput(Struct, frozen=True, kw_only=True):
@@ -311,7 +302,7 @@ class LLM:
             finish_reason=None if finish is None else finish.type,
             stop_reason=None if matched in self._vocab.eos_ids else matched,
             captures=sample.captures,
-            meta=AnswerMeta(**facts(sample)),
+            **facts(sample),
         )
 
     def _logprobs(

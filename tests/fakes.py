@@ -56,6 +56,10 @@ class FakeGeneration:
         self.finished = False
 
     @property
+    def prompt_tokens(self) -> int:
+        return self.meta.prompt_tokens
+
+    @property
     def _pieces(self) -> Sequence[str]:
         return self.client.sample_pieces.get(self.rid, self.client.pieces)
 
@@ -82,7 +86,7 @@ class FakeGeneration:
             captures=self.client.captures if finish else None,
             **asdict(self.client.drafts),
             **self._details(count),
-            **(self.client.times if finish else {}),
+            **(self.client.facts if finish else {}),
         )
 
     def _details(self, count: int) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class FakeClient:
         self.cached_tokens = 3
         self.captures: list[Capture] | None = None  # of each answer
         self.drafts = NO_DRAFTS  # of each answer
-        self.times: dict[str, Any] = {}  # of each answer, by the fields' names
+        self.facts: dict[str, Any] = {}  # further ones of each answer's end, by the fields' names
         self.opens_reasoning = self.closes_reasoning = False
         self.jump_forward_tokens = 0
         self.delay_s = 0.0

@@ -146,7 +146,7 @@ class Simulator:
             outcome.order.append(index)
             outcome.events.append(index)
             outcome.admitted_s[index] = planned_s
-            self._last_tokens += start.cached_tokens == len(self._prompts[index]) - 1
+            self._last_tokens += start.meta.cached_tokens == len(self._prompts[index]) - 1
 
     def _finished(self) -> Outcome:
         outcome, counters = self._outcome, self.core.counters

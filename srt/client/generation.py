@@ -208,6 +208,9 @@ class Generation(Protocol):
         ...
 
     @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
     def opens_reasoning(self) -> bool:
         """Whether the prompt ends inside the model's reasoning: the text begins there."""
         ...

@@ -31,6 +31,11 @@ class Snapshots:
         self._read_chars = 0
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.meta.prompt_tokens
+
+    @property
     def has_ended(self) -> bool:
         """Whether nothing more will come."""
         return self.finish is not None or self.error is not None

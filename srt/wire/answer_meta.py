@@ -1,14 +1,14 @@
-"""The facts of an answer besides its text, from where they are counted to all APIs that tell them.
+"""The facts of an answer besides its text, from where they are counted to all APIs that show them.
 
 A new fact is a field of `AnswerMeta`, and the place that counts it: the scheduler by `Req.count`,
-the detokenizer in `Request.meta`. Every API then has it under the field's name as soon as it
+the detokenizer by `Request._meta`. Every API then has it under the field's name as soon as it
 differs from its default, unless `_SHOWN` says otherwise.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 GENERATE, PROGRAMS, USAGE = "generate", "programs", "usage"  # routes; the last: OpenAI's usage
 Seconds = Annotated[float | None, Meta(description="Seconds by the server's clock.")]
@@ -81,7 +81,7 @@ class AnswerMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def accept_length(self) -> float:
-        """`DraftCounts.accept_length`."""
+        """Output tokens, on average, of a step that verified drafted tokens."""
         return self.drafts.accept_length
 
 
@@ -100,8 +100,8 @@ def updated(meta: AnswerMeta, by: AnswerMeta) -> AnswerMeta:
 
 
 class _Name(NamedTuple):
-    """How an API tells a fact: `name`, `always` or as long as the field `when` has a value (by
-    default the fact itself)."""
+    """How an API shows a fact: under `name`, `always` or while the field `when` (by default the
+    fact itself) differs from its default."""
 
     name: str
     always: bool = False
@@ -137,14 +137,14 @@ _SHOWN: dict[str, dict[str, _Name | None]] = {
 }
 
 
-class _Shown(NamedTuple):
+class _Entry(NamedTuple):
     fact: str
     name: str
     when: str  # a fact
     absent: Any  # the value of `when` without which it is left out; UNSET: it never is
 
 
-def _table(api: str) -> list[_Shown]:
+def _table(api: str) -> list[_Entry]:
     defaults = dict(zip(AnswerMeta.__struct_fields__, _DEFAULTS, strict=True))
     rules = _SHOWN[api]
     facts = [*defaults, *(fact for fact in rules if fact not in defaults)]
@@ -154,7 +154,7 @@ def _table(api: str) -> list[_Shown]:
         if rule is not None:
             when = rule.when or fact
             absent = UNSET if rule.always else defaults[when]
-            found.append(_Shown(fact, rule.name or fact, when, absent))
+            found.append(_Entry(fact, rule.name or fact, when, absent))
     return found
 
 
@@ -163,29 +163,29 @@ _TABLES = {api: _table(api) for api in _SHOWN}
 
 
 def meta_of(meta: AnswerMeta, api: str) -> dict[str, Any]:
-    """The facts that an API tells of an answer, by its names."""
+    """The facts of an answer that an API shows, by its names."""
     return {
-        shown.name: getattr(meta, shown.fact)
-        for shown in _TABLES[api]
-        if shown.absent is UNSET or getattr(meta, shown.when) != shown.absent
+        entry.name: getattr(meta, entry.fact)
+        for entry in _TABLES[api]
+        if entry.absent is UNSET or getattr(meta, entry.when) != entry.absent
     }
 
 
 def facts_of(payload: Mapping[str, Any], api: str) -> dict[str, Any]:
-    """The fields of `AnswerMeta` that `meta_of` has told."""
+    """The fields of `AnswerMeta` in what `meta_of` has written."""
     known = AnswerMeta.__struct_fields__
     return {
-        shown.fact: payload[shown.name]
-        for shown in _TABLES[api]
-        if shown.fact in known and shown.name in payload
+        entry.fact: payload[entry.name]
+        for entry in _TABLES[api]
+        if entry.fact in known and entry.name in payload
     }
 
 
-def meta_fields(api: str) -> list[tuple[str, Any, Any]]:
-    """The fields of a struct that has what `meta_of` gives, for `msgspec.defstruct`."""
+def meta_struct(api: str) -> type[Struct]:
+    """The base of an API's struct: it has a field for each fact that `meta_of` may give."""
     types = {field.name: field for field in structs.fields(AnswerMeta)}
     found: list[tuple[str, Any, Any]] = []
-    for shown in _TABLES[api]:
-        kind = types[shown.fact].type if shown.fact in types else float
-        found.append((shown.name, kind if shown.absent is UNSET else kind | UnsetType, UNSET))
-    return found
+    for entry in _TABLES[api]:
+        kind = types[entry.fact].type if entry.fact in types else float
+        found.append((entry.name, kind if entry.absent is UNSET else kind | UnsetType, UNSET))
+    return defstruct("AnswerFacts", found, frozen=True, kw_only=True)

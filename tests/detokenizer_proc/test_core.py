@@ -96,12 +96,12 @@ def ids_of(output: Output) -> list[int]:
 def test_a_stream_has_an_output_per_step(detokenizer: Detokenizer) -> None:
     first = only_output(detokenizer.step(batch({1: b"h"}, (start(1, stream=True),))))
     assert (first.rid, first.text, ids_of(first)) == ("r1", "h", [0x68])
-    assert (first.completion_tokens, first.finish) == (1, None)
+    assert (first.meta.completion_tokens, first.finish) == (1, None)
     held = only_output(detokenizer.step(batch({1: b"\xc3"})))
-    assert (held.text, ids_of(held), held.completion_tokens) == ("", [0xC3], 2)
+    assert (held.text, ids_of(held), held.meta.completion_tokens) == ("", [0xC3], 2)
     step = detokenizer.step(batch({1: b"\xa9!"}, ends={1: LENGTH}))
     last = only_output(step)
-    assert (last.text, ids_of(last), last.completion_tokens) == ("é!", [0xA9, 0x21], 4)
+    assert (last.text, ids_of(last), last.meta.completion_tokens) == ("é!", [0xA9, 0x21], 4)
     assert last.finish == LENGTH
     assert step.credits == [Credit(A, "r1", EPOCH)]
     assert step.stopped == []
@@ -114,7 +114,7 @@ def test_without_stream_there_is_one_output(detokenizer: Detokenizer) -> None:
     step = detokenizer.step(batch({1: b"o"}, ends={1: LENGTH}))
     output = only_output(step)
     assert (output.text, ids_of(output)) == ("hello", list(b"hello"))
-    assert (output.completion_tokens, output.finish) == (5, LENGTH)
+    assert (output.meta.completion_tokens, output.finish) == (5, LENGTH)
     assert step.credits == [Credit(A, "r1", EPOCH)]
 
 
@@ -136,7 +136,7 @@ def test_an_end_without_tokens(detokenizer: Detokenizer) -> None:
     finish = Finish("abort", None, error)
     step = detokenizer.step(batch(starts=(start(1),), ends={1: finish}))
     output = only_output(step)
-    assert (output.text, output.completion_tokens, output.finish) == ("", 0, finish)
+    assert (output.text, output.meta.completion_tokens, output.finish) == ("", 0, finish)
     assert step.credits == [Credit(A, "r1", EPOCH)]
 
 
@@ -206,7 +206,7 @@ def test_a_stop_string_has_the_last_word(detokenizer: Detokenizer) -> None:
     assert (first.text, ids_of(first)) == ("ok", list(b"ok\n"))
     step = detokenizer.step(batch({1: b"Q:xyz"}, logprobs=[-3, -4, -5, -6, -7]))
     output = only_output(step)
-    assert (output.text, ids_of(output), output.completion_tokens) == ("", list(b"Q:"), 5)
+    assert (output.text, ids_of(output), output.meta.completion_tokens) == ("", list(b"Q:"), 5)
     assert unpack_floats(output.logprobs).tolist() == [-3, -4]
     assert output.finish == Finish("stop", "\nQ:")
     assert step.stopped == [TextStopped(A, "r1", EPOCH)]
@@ -222,7 +222,7 @@ def test_a_stop_string_wins_over_an_end_in_the_same_batch(detokenizer: Detokeniz
     step = detokenizer.step(batch({1: [*b"abc", EOS]}, (request,), {1: Finish("stop", EOS)}))
     output = only_output(step)
     assert (output.text, ids_of(output)) == ("a", list(b"ab"))
-    assert (output.completion_tokens, output.finish) == (2, Finish("stop", "b"))
+    assert (output.meta.completion_tokens, output.finish) == (2, Finish("stop", "b"))
     assert step.stopped == []
     assert step.credits == [Credit(A, "r1", EPOCH)]
 
@@ -243,7 +243,7 @@ def test_a_stop_token_counts_but_is_not_text(
     request = start(1, skip_special_tokens=skip_special_tokens, stop=["z!"])
     step = detokenizer.step(batch({1: [0x61, stop_id]}, (request,), {1: Finish("stop", stop_id)}))
     output = only_output(step)
-    assert (output.text, ids_of(output), output.completion_tokens) == ("a", [0x61, stop_id], 2)
+    assert (output.text, ids_of(output), output.meta.completion_tokens) == ("a", [0x61, stop_id], 2)
     assert output.finish == Finish("stop", stop_id)
 
 
@@ -290,7 +290,7 @@ def test_a_stop_pattern_ends_a_request(detokenizer: Detokenizer) -> None:
     assert (first.text, ids_of(first)) == ("ok", list(b"ok\n"))
     step = detokenizer.step(batch({1: b"12:xyz"}))
     output = only_output(step)
-    assert (output.text, ids_of(output), output.completion_tokens) == ("", list(b"12:"), 6)
+    assert (output.text, ids_of(output), output.meta.completion_tokens) == ("", list(b"12:"), 6)
     assert output.finish == Finish("stop", r"\n\d+:")
     assert step.stopped == [TextStopped(A, "r1", EPOCH)]
 
@@ -318,7 +318,7 @@ def test_a_request_may_have_several_columns(detokenizer: Detokenizer) -> None:
     )
     first, second = step.outputs[A]
     assert (first.text, ids_of(first)) == ("azc", [0x61, z, 0x63, z])
-    assert (first.completion_tokens, second.text) == (4, "b")
+    assert (first.meta.completion_tokens, second.text) == (4, "b")
 
 
 def test_special_tokens_within_the_text(detokenizer: Detokenizer) -> None:
@@ -326,7 +326,7 @@ def test_special_tokens_within_the_text(detokenizer: Detokenizer) -> None:
     tokens: dict[int, list[int] | bytes] = {1: [0x61, EOS, 0x62], 2: [0x61, EOS, 0x62]}
     step = detokenizer.step(batch(tokens, starts, {1: LENGTH, 2: LENGTH}))
     assert [output.text for output in step.outputs[A]] == ["ab", "a<eos>b"]
-    assert [output.completion_tokens for output in step.outputs[A]] == [3, 3]
+    assert [output.meta.completion_tokens for output in step.outputs[A]] == [3, 3]
 
 
 def test_min_new_tokens_blocks_stop_strings(detokenizer: Detokenizer) -> None:

@@ -101,8 +101,8 @@ def test_a_sent_token_is_replaced_and_its_text_stays() -> None:
     reader.give([COMMA, ord(" "), ord('"')], jump=(1, 1))
     reader.end()
     assert reader.text == 'a", "' and reader.ids == [ord("a"), COMMA, ord(" "), ord('"')]
-    assert reader.last is not None and reader.last.completion_tokens == 4
-    assert (reader.last.jump_tokens, reader.last.forward_passes) == (2, 2)
+    assert reader.last is not None and reader.last.meta.completion_tokens == 4
+    assert (reader.last.meta.jump_forward_tokens, reader.last.meta.forward_passes) == (2, 2)
 
 
 def test_a_token_is_replaced_before_it_was_sent() -> None:
@@ -126,7 +126,7 @@ def test_a_stop_string_may_begin_before_a_jump_and_end_in_it() -> None:
     reader.give([COMMA, ord("x"), ord("y")], jump=(1, 1))
     assert reader.text == "a" and reader.last is not None
     assert reader.last.finish == Finish("stop", '",')
-    assert reader.ids == [ord("a"), COMMA] and reader.last.completion_tokens == 2
+    assert reader.ids == [ord("a"), COMMA] and reader.last.meta.completion_tokens == 2
 
 
 def test_more_passes_than_tokens_are_no_negative_count() -> None:
@@ -135,11 +135,11 @@ def test_more_passes_than_tokens_are_no_negative_count() -> None:
     reader.give([ord("a")])
     reader.give([ord("b")])
     reader.give([ABC], jump=(2, 2))
-    assert reader.last is not None and reader.last.completion_tokens == 1
-    assert (reader.last.jump_tokens, reader.last.forward_passes) == (0, 2)
+    assert reader.last is not None and reader.last.meta.completion_tokens == 1
+    assert (reader.last.meta.jump_forward_tokens, reader.last.meta.forward_passes) == (0, 2)
     reader.give([AB, ABC])
     reader.give([ord("x"), ord("y")], jump=(0, 0))
-    assert (reader.last.jump_tokens, reader.last.forward_passes) == (1, 4)
+    assert (reader.last.meta.jump_forward_tokens, reader.last.meta.forward_passes) == (1, 4)
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -157,7 +157,7 @@ def test_a_jump_behind_a_stop_string_changes_nothing(together: bool) -> None:
     assert reader.text == "a" and reader.ids == [ord("a"), ord("b"), ord('"')]
     reader.assert_scored()
     assert reader.last is not None and reader.last.finish == Finish("stop", 'b"')
-    assert reader.last.completion_tokens == reader.last.forward_passes == 3
+    assert reader.last.meta.completion_tokens == reader.last.meta.forward_passes == 3
 
 
 def test_a_character_may_be_cut_by_a_jump() -> None:

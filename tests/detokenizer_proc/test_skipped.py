@@ -57,7 +57,7 @@ def test_a_jump_may_take_skipped_tokens_back() -> None:
     outputs += detokenizer.step(TokenBatch(0, ends=[ReqEnd(1, Finish("length"))])).outputs[b"c"]
     assert [output.text for output in outputs] == ["", "//", "abé", ""]
     assert [unpack_ids(output.ids).tolist() for output in outputs[:2]] == [[112, 58], [SLASHES]]
-    assert outputs[1].dropped == 1 and outputs[-1].completion_tokens == 4
+    assert outputs[1].dropped == 1 and outputs[-1].meta.completion_tokens == 4
 
 
 def test_an_output_that_ends_inside_them_has_no_text() -> None:

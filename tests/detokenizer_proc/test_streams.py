@@ -90,8 +90,9 @@ class Collected:
 
     def assert_rows_belong_to_ids(self, start: ReqStart) -> None:
         ids = [i for (i,) in self.rows["ids"]]
-        assert self.last is not None and self.last.completion_tokens == len(ids)
-        assert self.last.jump_tokens == max(0, len(ids) - self.last.forward_passes)
+        assert self.last is not None and self.last.meta.completion_tokens == len(ids)
+        meta = self.last.meta
+        assert meta.jump_forward_tokens == max(0, len(ids) - meta.forward_passes)
         if start.scoring is None:
             assert not any(rows for name, rows in self.rows.items() if name != "ids")
             return

@@ -46,6 +46,7 @@ from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
 from srt.options.table import GROUPS, Option
 from srt.programs.core import Core
 from srt.wire import messages, program_messages, ring_messages, ring_state
+from srt.wire.answer_meta import _TABLES, AnswerMeta
 from srt.wire.messages import DRAFT_SOURCES
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import (
@@ -200,6 +201,20 @@ def sampling_params() -> str:
     return _table(("field", "default", "meaning"), rows)
 
 
+def answer_facts() -> str:
+    """The facts of an answer, and the names under which each API shows them."""
+    types = {field.name: field.type for field in msgspec.structs.fields(AnswerMeta)}
+    notes = {fact: get_args(kind)[1].description for fact, kind in types.items()}
+    notes["accept_length"] = _first_line(AnswerMeta.accept_length)
+    names = {api: {entry.fact: entry.name for entry in table} for api, table in _TABLES.items()}
+    rows = []
+    for fact, note in notes.items():
+        shown = (f"`{table[fact]}`" if fact in table else "" for table in names.values())
+        rows.append((f"`{fact}`", *shown, note))
+    head = ("in Python", "`meta_info` of `/generate`", "`meta` of a variable", "details of `usage`")
+    return _table((*head, "meaning"), rows)
+
+
 def workloads() -> str:
     """The workloads of the serving benchmark."""
     rows = [(f"`{name}`", _first_line(shape)) for name, shape in WORKLOADS.items()]
@@ -250,6 +265,7 @@ TABLES: dict[str, Callable[[], str]] = {
         StructuredOutputs, CHAT.nested["structured_outputs"]
     ),
     "sampling-params": sampling_params,
+    "answer-facts": answer_facts,
     "errors": errors,
     "metrics": metrics,
     "messages": sockets,

@@ -151,3 +151,9 @@ def test_a_schema_that_allows_everything_is_a_constraint() -> None:
     for params in (StructuredOutputsParams(), StructuredOutputsParams(json_object=False)):
         with pytest.raises(ValueError, match="exactly one"):
             params.fields()
+
+
+def test_facts_of_a_completion(fake: FakeClient) -> None:
+    fake.facts = {"retractions": 2}
+    (output,) = LLM().generate(["a"], use_tqdm=False)
+    assert output.outputs[0].retractions == 2

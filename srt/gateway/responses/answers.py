@@ -38,6 +38,7 @@ from srt.gateway.wire.responses import (
     ResponseStatus,
     ResponseUsage,
 )
+from srt.wire.answer_meta import USAGE, meta_of
 from srt.wire.errors import INTERNAL, RequestError
 
 log = logging.getLogger(__name__)
@@ -233,7 +234,9 @@ class ResponseWriter:
                 output.cached_tokens, self._media_tokens or UNSET
             ),
             output_tokens=output.completion_tokens,
-            output_tokens_details=OutputTokensDetails(self._reasoning_tokens(output)),
+            output_tokens_details=OutputTokensDetails(
+                reasoning_tokens=self._reasoning_tokens(output), **meta_of(output, USAGE)
+            ),
             total_tokens=output.prompt_tokens + output.completion_tokens,
         )
 

@@ -4,15 +4,15 @@ Requests list the honoured fields only; the others are in `fields`. The structs 
 schema that the documentation shows.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import native_constraint, sampling_of
 from srt.gateway.constraint.wire import SamplingFields
 from srt.gateway.wire.fields import NATIVE, Kind
 from srt.gateway.wire.media import Modality, Shown
-from srt.wire.answer_meta import GENERATE, meta_fields
+from srt.wire.answer_meta import GENERATE, meta_struct
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.sampling import Int, SamplingParams
@@ -147,16 +147,7 @@ class FinishReason(Struct, frozen=True, kw_only=True):
     err_type: str | UnsetType | None = UNSET
 
 
-if TYPE_CHECKING:
-
-    class _Facts(Struct, frozen=True, kw_only=True):
-        def __init__(self, **facts: Any) -> None: ...
-
-else:
-    _Facts = defstruct("_Facts", meta_fields(GENERATE), frozen=True, kw_only=True)
-
-
-class MetaInfo(_Facts, frozen=True, kw_only=True):
+class MetaInfo(meta_struct(GENERATE), frozen=True, kw_only=True):  # type: ignore[misc]
     """Facts about one answer. Entries of log-probabilities are [logprob, token id, text or null].
 
     `normalized_prompt_logprob` is the mean of the prompt's log-probabilities. `captures` are at the

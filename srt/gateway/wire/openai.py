@@ -1,15 +1,15 @@
 """The JSON of the OpenAI routes. Requests list the honoured fields only; see `fields`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import Given, sampling_of
 from srt.gateway.constraint.wire import OpenAISamplingFields
 from srt.gateway.wire.media import Detail, FrameCount
 from srt.gateway.wire.native import Count, OwnRid, RoutedReplica, Salt, TimeoutMs, TokenId
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
-from srt.wire.answer_meta import USAGE, meta_fields
+from srt.wire.answer_meta import USAGE, meta_struct
 from srt.wire.constraint import Capture
 from srt.wire.sampling import Int, SamplingParams
 
@@ -236,16 +236,7 @@ class PromptTokensDetails(Struct, frozen=True):
     image_tokens: int | UnsetType = UNSET
 
 
-if TYPE_CHECKING:
-
-    class _Facts(Struct, frozen=True, kw_only=True):
-        def __init__(self, **facts: Any) -> None: ...
-
-else:
-    _Facts = defstruct("_Facts", meta_fields(USAGE), frozen=True, kw_only=True)
-
-
-class CompletionTokensDetails(_Facts, frozen=True, kw_only=True):
+class CompletionTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[misc]
     """Drafted tokens that are in the completions, and those that are not; and further facts, each
     summed over all choices."""
 

@@ -1,13 +1,13 @@
 """The JSON of programs: /v1/sessions, /v1/submit, /v1/get and /v1/vars, field by field."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.errors import ErrorDetail
 from srt.gateway.wire.fields import NATIVE_SAMPLING, NO_EXTRAS, Kind
 from srt.gateway.wire.native import Count, FinishReason, NativeSampling, Salt
-from srt.wire.answer_meta import PROGRAMS, meta_fields
+from srt.wire.answer_meta import PROGRAMS, meta_struct
 from srt.wire.programs import Objective, VarState
 
 _SEGMENT = Kind({}, {"sampling_params": NATIVE_SAMPLING})
@@ -178,16 +178,7 @@ class CauseJson(Struct, frozen=True, kw_only=True):
     error: ErrorDetail | None
 
 
-if TYPE_CHECKING:
-
-    class _Facts(Struct, frozen=True, kw_only=True):
-        def __init__(self, **facts: Any) -> None: ...
-
-else:
-    _Facts = defstruct("_Facts", meta_fields(PROGRAMS), frozen=True, kw_only=True)
-
-
-class OutputMetaJson(_Facts, frozen=True, kw_only=True):
+class OutputMetaJson(meta_struct(PROGRAMS), frozen=True, kw_only=True):  # type: ignore[misc]
     """How an output came about; `probabilities` are those of its choices."""
 
     finish_reason: FinishReason | None

@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from srt.gateway.wire.media import Detail
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
 from srt.gateway.wire.openai import Verbosity
+from srt.wire.answer_meta import USAGE, meta_struct
 from srt.wire.sampling import Int
 
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -188,8 +189,8 @@ class InputTokensDetails(Struct, frozen=True):
     image_tokens: int | UnsetType = UNSET
 
 
-class OutputTokensDetails(Struct, frozen=True):
-    """Tokens of the reasoning, its tags included."""
+class OutputTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[misc]
+    """Tokens of the reasoning, its tags included, and further facts."""
 
     reasoning_tokens: int
 

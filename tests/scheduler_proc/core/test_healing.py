@@ -130,7 +130,7 @@ def test_the_detokenizer_is_told_of_the_prompt_as_it_was_given() -> None:
     core.abort(Abort(b"c", "r", 0))
     batch = core.take_output(0.0)
     assert batch is not None
-    assert (batch.starts[0].prompt_tokens, batch.starts[0].skip_bytes) == (5, 11)
+    assert (batch.starts[0].meta.prompt_tokens, batch.starts[0].skip_bytes) == (5, 11)
 
 
 @pytest.mark.parametrize("lag", [0, 1])

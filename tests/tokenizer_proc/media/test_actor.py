@@ -110,7 +110,7 @@ async def test_a_picture_reaches_the_scheduler(
         (span,) = req.media
         assert (span.start, span.item.length) == (2, 2)
         answer = await bench.answer()
-        assert isinstance(answer, Admitted) and answer.media_tokens == 2
+        assert isinstance(answer, Admitted) and answer.meta.media_tokens == 2
         bench.tell(MediaWanted(1, [span.item.digest]))
         sent, blobs = await bench.sent()
         assert sent == MediaSent(span.item, 1)

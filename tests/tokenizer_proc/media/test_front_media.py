@@ -89,7 +89,7 @@ def test_a_text_with_a_picture() -> None:
     (part,) = admission.parts
     assert ids_of(part) == [256, *b"a[", IMAGE, IMAGE, *b"]b"]
     assert spans_of(part) == [(3, 2, "image")]
-    assert (admission.admitted.prompt_tokens, admission.admitted.media_tokens) == (7, 2)
+    assert (admission.admitted.meta.prompt_tokens, admission.admitted.meta.media_tokens) == (7, 2)
     assert front.tokens_in_flight == 7
 
 
@@ -253,7 +253,7 @@ def test_a_score(prefix: dict[str, Any]) -> None:
     assert [ids_of(part) for part in admission.parts] == [[*shown, 98], [*shown, 99]]
     assert [spans_of(part) for part in admission.parts] == [[(1, 2, "image")]] * 2
     told = admission.admitted
-    assert (told.prompt_tokens, told.score_start, told.media_tokens) == (5, 5, 2)
+    assert (told.meta.prompt_tokens, told.score_start, told.meta.media_tokens) == (5, 5, 2)
     credit(front, admission)
     assert front.media.store.num_bytes == 0
 

@@ -147,7 +147,7 @@ def test_a_free_request_gets_a_grammar_that_needs_no_compiler() -> None:
     assert (sent.healed_ids, sent.healed_bytes) == (pack_ids(list(b"lo")), 2)
     assert sent.grammar == free_key("lo") and free_key_text(sent.grammar) == b"lo"
     assert sent.scoring == Scoring(start=3)  # 3: where the shorter prompt ends
-    assert (answer.admitted.prompt_tokens, answer.admitted.healed_tokens) == (5, 2)
+    assert (answer.admitted.meta.prompt_tokens, answer.admitted.meta.healed_tokens) == (5, 2)
 
 
 def test_nothing_changes_without_a_longer_token() -> None:
@@ -155,7 +155,7 @@ def test_nothing_changes_without_a_longer_token() -> None:
     plain = healed(front, request("a", text="hey", sampling={}))
     asked = healed(front, request("b", text="hey", sampling={"token_healing": True}))
     assert asked.parts[0] == replace(plain.parts[0], rid="b", sampling=asked.parts[0].sampling)
-    assert asked.parts[0].grammar == "" and asked.admitted.healed_tokens == 0
+    assert asked.parts[0].grammar == "" and asked.admitted.meta.healed_tokens == 0
 
 
 def test_a_constraint_is_compiled_with_the_text_before_it() -> None:

@@ -148,7 +148,7 @@ def test_bos_belongs_to_a_text_prefix_only() -> None:
     answer = admitted(front, score("q", text="", rid="text"))
     assert (sequences(answer), answer.admitted.score_start) == ([[BOS, 113]], 1)
     answer = admitted(front, score("q", input_ids=pack_ids([45]), rid="ids"))
-    assert (sequences(answer), answer.admitted.prompt_tokens) == ([[45, 113]], 1)
+    assert (sequences(answer), answer.admitted.meta.prompt_tokens) == ([[45, 113]], 1)
 
 
 def test_ids_are_joined_as_they_are() -> None:

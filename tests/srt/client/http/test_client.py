@@ -25,7 +25,7 @@ EVENTS = {"content-type": "text/event-stream"}
 async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     fake = FakeClient()
     fake.jump_forward_tokens = 1
-    fake.times = {"queued_s": 0.0, "ttft_s": 0.25}
+    fake.facts = {"queued_s": 0.0, "ttft_s": 0.25}
     fake.drafts = DraftCounts(verified=2, drafted=5, accepted=1)
     sampling = SamplingParams(
         max_new_tokens=3, temperature=0.5, top_p=0.9, top_k=3, seed=4, stop=["x"], ignore_eos=True

@@ -48,7 +48,7 @@ async def test_texts() -> None:
                 if streams:
                     samples = await client.submit_samples(request)
                     outputs = [await each.result() for each in samples]
-                    assert samples[0].media_tokens == 7 * len(request.media)
+                    assert samples[0].meta.media_tokens == 7 * len(request.media)
                 else:
                     outputs = await client.complete(request)
                 assert {each.media_tokens for each in outputs} == {7 * len(request.media)}

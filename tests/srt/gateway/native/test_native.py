@@ -45,7 +45,7 @@ async def test_one_prompt() -> None:
 
 async def test_times_that_are_known_come_at_the_end() -> None:
     client = FakeClient()
-    client.times = {"queued_s": 0.0, "ttft_s": 0.25}  # it has no decode_s
+    client.facts = {"queued_s": 0.0, "ttft_s": 0.25}  # it has no decode_s
     async with in_process(client) as http:
         whole = (await http.post("/generate", json={"text": "a"})).json()["meta_info"]
         streamed = await http.post("/generate", json={"text": "a", "stream": True})
@@ -382,7 +382,7 @@ async def test_stream_is_cumulative_and_exact() -> None:
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["srt-prompt-tokens"] == "1"
     first, second, done, rest = response.content.split(b"\n\n")
-    assert first.startswith(b'data: {"text":"a","output_ids":[100],"meta_info":{"id":"x","fin')
+    assert first.startswith(b'data: {"text":"a","output_ids":[100],"meta_info":{"prompt_tokens":1,')
     assert b'"finish_reason":null' in first
     assert second.startswith('data: {"text":"aé","output_ids":[100,101],'.encode())
     assert b'"finish_reason":{"type":"stop","matched":2}' in second
