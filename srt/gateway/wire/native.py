@@ -147,7 +147,7 @@ class FinishReason(Struct, frozen=True, kw_only=True):
     err_type: str | UnsetType | None = UNSET
 
 
-class MetaInfo(meta_struct(GENERATE), frozen=True, kw_only=True):  # type: ignore[misc]
+class MetaInfo(meta_struct(GENERATE), frozen=True, kw_only=True):  # type: ignore[call-arg,misc]
     """Facts about one answer. Entries of log-probabilities are [logprob, token id, text or null].
 
     `normalized_prompt_logprob` is the mean of the prompt's log-probabilities. `captures` are at the

@@ -236,7 +236,7 @@ class PromptTokensDetails(Struct, frozen=True):
     image_tokens: int | UnsetType = UNSET
 
 
-class CompletionTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[misc]
+class CompletionTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[call-arg,misc]
     """Drafted tokens that are in the completions, and those that are not; and further facts, each
     summed over all choices."""
 

@@ -178,7 +178,7 @@ class CauseJson(Struct, frozen=True, kw_only=True):
     error: ErrorDetail | None
 
 
-class OutputMetaJson(meta_struct(PROGRAMS), frozen=True, kw_only=True):  # type: ignore[misc]
+class OutputMetaJson(meta_struct(PROGRAMS), frozen=True, kw_only=True):  # type: ignore[call-arg,misc]
     """How an output came about; `probabilities` are those of its choices."""
 
     finish_reason: FinishReason | None

@@ -189,7 +189,7 @@ class InputTokensDetails(Struct, frozen=True):
     image_tokens: int | UnsetType = UNSET
 
 
-class OutputTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[misc]
+class OutputTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[call-arg,misc]
     """Tokens of the reasoning, its tags included, and further facts."""
 
     reasoning_tokens: int
