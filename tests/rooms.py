@@ -167,6 +167,7 @@ ROOMS: dict[str, dict[str, str]] = {
     },
     "srt": {
         "block_hash": "",
+        "fair_queue": "",
         "machine": "",
         "progress": "",
         "tasks": "",
@@ -307,7 +308,6 @@ ROOMS: dict[str, dict[str, str]] = {
     },
     "tokenizer_proc.media": {
         "base": "",
-        "lines": "",
         "store": "",
         "checks": "store",
         "items": "base",
@@ -315,7 +315,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "showing": "base",
         "resize": "base pictures",
         "video": "base pictures",
-        "desk": "lines store checks",
+        "desk": "store checks",
         "settings": "resize",
         "tiles": "resize settings",
         "worker": "base desk",

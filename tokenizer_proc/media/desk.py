@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from srt.fair_queue import SerialQueue
 from srt.ring.socket import Blob
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem, MediaRef
 from srt.wire.ring_messages import MediaSent, MediaWanted
 from tokenizer_proc.media.checks import check_media, files_of
-from tokenizer_proc.media.lines import Lines
 from tokenizer_proc.media.store import Held, MediaStore, Name
 from tokenizer_proc.queueing.turns import Caller, Piece
 
@@ -88,8 +88,8 @@ class MediaDesk:
         self._kinds, self._limit = kinds, limit
         self.store = MediaStore(max_bytes)
         self._waiters: dict[Name, _Waiter] = {}
-        self._files: Lines[File] = Lines()
-        self._lines: Lines[Decode] = Lines()
+        self._files: SerialQueue[Caller, File] = SerialQueue()
+        self._lines: SerialQueue[Caller, Decode] = SerialQueue()
         self._decodes: dict[Held, Decode] = {}
         self._known: list[Known] = []
         self._sent: list[tuple[MediaSent, list[Blob]]] = []
