@@ -166,7 +166,6 @@ ROOMS: dict[str, dict[str, str]] = {
         "encodes": "core_lock compute",
     },
     "srt": {
-        "block_hash": "",
         "fair_queue": "",
         "machine": "",
         "progress": "",
@@ -174,6 +173,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "version": "",
         "wire": "",
         "benchmark": "wire",
+        "block_hash": "wire",
         "kv_addresses": "wire",
         "patterns": "wire",
         "answers": "wire patterns",

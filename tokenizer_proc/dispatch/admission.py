@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from srt.wire.messages import Admitted, sample_rid
+from srt.wire.packing import num_packed
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import sub_seed
 
@@ -61,4 +62,4 @@ def without(admission: Admission, aborted: Sequence[int]) -> Admission:
 
 def prompt_tokens(part: TokenizedReq) -> int:
     """The number of tokens in its prompt, as the client gave it."""
-    return (len(part.input_ids) + len(part.healed_ids)) // 4
+    return num_packed(part.input_ids) + num_packed(part.healed_ids)

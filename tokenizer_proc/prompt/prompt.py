@@ -22,8 +22,8 @@ from srt.wire.messages import (
     GenerateReq,
     TokenizeReq,
     ToolSpec,
-    unpack_ids,
 )
+from srt.wire.packing import ITEM_BYTES, unpack_ids
 from tokenizer_proc.media.showing import NOTHING, Showing, Shown
 from tokenizer_proc.prompt.chat_contents import Contents, text_of
 from tokenizer_proc.prompt.chat_template import ChatTemplate
@@ -232,7 +232,7 @@ class PromptReader:
 
     def checked_ids(self, data: bytes, param: str) -> np.ndarray:
         """The ids (int32 [n]) that the field `param` holds."""
-        if len(data) % 4:
+        if len(data) % ITEM_BYTES:
             raise RequestError(" must be packed int32", at=param)
         ids = unpack_ids(data)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):

@@ -4,6 +4,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from srt.wire.packing import num_packed
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -54,6 +55,6 @@ class Wish(Struct, frozen=True):
             stop_ids=frozenset(wire.eos_ids).union(sampling.stop_token_ids),
             stream=wire.stream,
             is_watched=is_watched,
-            healed_tokens=len(wire.healed_ids) // 4,
+            healed_tokens=num_packed(wire.healed_ids),
             healed_bytes=wire.healed_bytes,
         )
