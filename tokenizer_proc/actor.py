@@ -12,7 +12,7 @@ import zmq
 
 from srt.files.model_files import ModelFiles, resolve_model
 from srt.files.tokenizer import load_tokenizer
-from srt.files.vocab import load_vocab
+from srt.files.vocab import Vocab, load_vocab
 from srt.ring.actor import Actor
 from srt.ring.blame_file import forget_before, left_by
 from srt.ring.places import send_now
@@ -45,21 +45,27 @@ from srt.wire.ring_messages import (
     TextStopped,
 )
 from srt.wire.ring_state import RingEvent, replica_of
-from tokenizer_proc.admission.front import Answer, Front, Word
-from tokenizer_proc.admission.grammars import GrammarFinder
-from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.admission.builder import Builder
+from tokenizer_proc.admission.front import Front, Word
+from tokenizer_proc.admission.grammars import GrammarFinder, Grammars
+from tokenizer_proc.admission.parking import Parked, Parking
 from tokenizer_proc.children.forker import Forker
+from tokenizer_proc.dispatch.admission import Answer
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.dispatch.placing import Placing
 from tokenizer_proc.dispatch.verdict import spelled
 from tokenizer_proc.media.base import MediaProcessor
+from tokenizer_proc.media.desk import MediaDesk
 from tokenizer_proc.media.load import load_processor
-from tokenizer_proc.media.showing import controls_of
+from tokenizer_proc.media.showing import Showing, controls_of
 from tokenizer_proc.media.store import key_of
 from tokenizer_proc.media.worker import MediaWorker
 from tokenizer_proc.prompt.chat_template import load_template
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
 from tokenizer_proc.routing.router import Router
 from tokenizer_proc.tokenizing.readers import Reader
+from tokenizer_proc.tokenizing.reading import TextReader
 
 log = logging.getLogger(__name__)
 
@@ -120,27 +126,40 @@ class TokenizerActor(Actor):
             max_queue_wait_s=self.args.max_queue_wait,
             random_seed=self.args.random_seed,
         )
-        limit_s = self.args.grammar_compile_timeout
+        limit = min(vocab.context_len, self.args.pool_tokens or vocab.context_len)
+        compile_s = self.args.grammar_compile_timeout * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S
         return Front(
-            load_tokenizer(files, controls_of(processor)),
-            load_template(vocab),
-            vocab,
             dispatch,
-            max_total_tokens=self.args.pool_tokens or vocab.context_len,
-            max_compile_wait_s=limit_s * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S,
-            max_silence_s=MAX_SILENCE_S,
-            find=self._find,
-            special_in_content=self.args.allow_special_tokens_in_content,
-            processor=processor,
-            limit_media=self.args.limit_media,
-            close_constrained=self.args.close_constrained,
-            media_bytes=self.args.media_queue_mb * 2**20,
+            self._text_reader(files, processor, vocab, limit),
+            Builder(vocab, limit, self.args.close_constrained),
+            MediaDesk(
+                processor.kinds if processor else (),
+                self.args.limit_media,
+                self.args.media_queue_mb * 2**20,
+            ),
+            Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), self._find),
         )
+
+    def _text_reader(
+        self, files: ModelFiles, processor: MediaProcessor | None, vocab: Vocab, limit: int
+    ) -> TextReader:
+        """The reader of requests that hold at most `limit` tokens."""
+        tokenizer = load_tokenizer(files, controls_of(processor))
+        prompts = PromptReader(
+            tokenizer,
+            load_template(vocab),
+            vocab.vocab_size,
+            limit,
+            self.args.allow_special_tokens_in_content,
+            processor and Showing(processor),
+        )
+        max_requests, max_tokens = self.args.max_queued_requests, self.args.max_queued_tokens
+        return TextReader(tokenizer, prompts, ScoreReader(prompts, limit, max_tokens, max_requests))
 
     def _start_children(self, processor: MediaProcessor | None) -> None:
         """Fork those that read texts and decode media, and give them work."""
         self._forker = Forker()
-        self._readers = [Reader(self._forker, self._front.read) for _ in range(NUM_READERS)]
+        self._readers = [Reader(self._forker, self._front.text.read) for _ in range(NUM_READERS)]
         decoders = range(NUM_DECODERS)
         self._decoders = [MediaWorker(self._forker, processor) for _ in decoders if processor]
         self._forker.start()  # while nothing is held
@@ -191,11 +210,11 @@ class TokenizerActor(Actor):
         self._send_on()
 
     def drain(self) -> None:
-        self._front.drain()
+        self._front.validator.is_closed = True
 
     @property
     def in_flight(self) -> int:
-        return self._front.in_flight
+        return len(self._front.dispatch.places)
 
     def _on_client(self, client: bytes, message: FrontMessage, blobs: Sequence[Blob] = ()) -> None:
         if isinstance(message, AbortReq):
@@ -235,7 +254,7 @@ class TokenizerActor(Actor):
                 self._front.media.want(message, incarnations)
                 self._has_media.set()
             case GrammarLost():
-                question = self._front.grammar_lost(message, time.monotonic())
+                question = self._front.grammars.lost(message, time.monotonic())
                 if question is not None:
                     send_now(self._compiler, question)
         self._send_on()
@@ -292,7 +311,7 @@ class TokenizerActor(Actor):
     async def _read_texts(self, reader: Reader) -> None:
         """One of the tasks that have texts read, one piece at a time."""
         while True:
-            piece = self._front.take_text()
+            piece = self._front.turns.take()
             if piece is None:
                 self._has_text.clear()
                 await self._has_text.wait()
@@ -320,15 +339,16 @@ class TokenizerActor(Actor):
         self._cancel()
 
     def _on_compiler(self, message: CompilerMessage) -> None:
-        self._front.hear(time.monotonic())
+        grammars = self._front.grammars
+        grammars.parking.hear(time.monotonic())
         if isinstance(message, CompileReply):
-            for answer in self._front.compiled(message, time.monotonic()):
+            for answer in grammars.compiled(message, time.monotonic()):
                 self._answer(answer)
         elif isinstance(message, CompileCounts):
-            self._front.count(message)
+            grammars.compile_counts = message.counts
         else:
             self._find.refresh()
-            for question in self._front.unanswered():
+            for question in grammars.parking.questions(self.epoch):
                 send_now(self._compiler, question)
         self._send_on()
 
@@ -343,7 +363,7 @@ class TokenizerActor(Actor):
     def _cancel(self) -> None:
         """Tell the compiler what nobody waits for any more; if it cannot be reached, it has
         nothing left to cancel."""
-        for cancel in self._front.cancelled():
+        for cancel in self._front.grammars.parking.take_cancelled(self.epoch):
             send_now(self._compiler, cancel)
 
     def _answer(self, answer: Answer) -> None:

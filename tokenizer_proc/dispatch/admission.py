@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from srt.wire.messages import Admitted, sample_rid
+from srt.wire.messages import Admitted, Refused, sample_rid
 from srt.wire.packing import num_packed
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import sub_seed
@@ -29,6 +29,9 @@ class Admission(NamedTuple):
             return self
         parts = [replace(part, deadline_s=deadline_s) for part in self.parts]
         return self._replace(parts=parts)
+
+
+Answer = tuple[bytes, Admission | Refused]  # with the client that gets it
 
 
 def samples_of(req: TokenizedReq) -> list[TokenizedReq]:

@@ -21,8 +21,7 @@ from srt.wire.ring_state import replica_of
 from tokenizer_proc.dispatch.admission import Admission
 from tokenizer_proc.dispatch.placing import Placing
 from tokenizer_proc.dispatch.relay import Addressed, Kept, Relay
-from tokenizer_proc.queueing.places import Places
-from tokenizer_proc.queueing.queue_wait import QueueWaits
+from tokenizer_proc.queueing.capacity import Places, QueueWaits
 
 MAX_CONTROLS = 256  # that are remembered, to be refused if a scheduler is lost
 _LOST = ErrorInfo(UNAVAILABLE, "the scheduler was lost", retryable=True)
@@ -69,9 +68,10 @@ class Dispatch:
 
     # ---- for the schedulers --------------------------------------------------------------------
 
-    def hand_on(self, admission: Admission, now: float) -> None:
-        """Send a request to a scheduler; later ones wait for it."""
+    def hand_on(self, admission: Admission, now: float) -> Admission:
+        """Send a request to a scheduler, and return it; later ones wait for it."""
         self._gone_on(self.relay.send(admission, now))
+        return admission
 
     def control(self, control: Control) -> None:
         """Send an operation to the schedulers."""

@@ -72,7 +72,7 @@ class PromptReader:
         self._control = None if special_in_content else tokenizer.control
         self._tokenizer = tokenizer
         self._template = template
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._limit = limit
 
     def check_size(self, req: GenerateReq | TokenizeReq) -> None:
@@ -235,8 +235,8 @@ class PromptReader:
         if len(data) % ITEM_BYTES:
             raise RequestError(" must be packed int32", at=param)
         ids = unpack_ids(data)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
-            raise RequestError(f" must be in [0, {self._vocab_size})", at=param)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self.vocab_size):
+            raise RequestError(f" must be in [0, {self.vocab_size})", at=param)
         return ids
 
     def _check_fits(self, text: str, param: str) -> None:

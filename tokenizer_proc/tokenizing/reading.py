@@ -85,12 +85,12 @@ def _message_chars(message: ChatMessage) -> int:
 
 
 class TextReader:
-    """Reads requests of every kind."""
+    """Reads requests of every kind. It changes nothing, so a forked child may do it."""
 
     def __init__(self, tokenizer: Tokenizer, prompts: PromptReader, scores: ScoreReader) -> None:
         self._tokenizer = tokenizer
-        self._prompts = prompts
-        self._scores = scores
+        self.prompts = prompts
+        self.scores = scores
         load_tables()  # before children are forked: otherwise each would derive them
 
     def read(self, req: TextReq, items: Sequence[Sequence[MediaItem]] = ()) -> Reading:
@@ -108,16 +108,16 @@ class TextReader:
         if isinstance(req, CaptureReq):
             return ReadCaptures(_captures(req))
         if isinstance(req, ScoreReq):
-            score = self._scores.read(req, Shown(req.media, items))
+            score = self.scores.read(req, Shown(req.media, items))
             packed = [pack_ids(sequence) for sequence in score.sequences]
             return ReadScore(packed, score.start, score.prefix_tokens, score.media)
         bad: list[list[int]] = []
         if isinstance(req, GenerateReq):
             _check_stop_patterns(req.sampling.stop_regex)
-            prompt = self._prompts.read(req, Shown(req.media, items))
+            prompt = self.prompts.read(req, Shown(req.media, items))
             bad = bad_ids(req.sampling.bad_words, self._tokenizer)
         else:
-            prompt = self._prompts.tokenize(req)
+            prompt = self.prompts.tokenize(req)
         return ReadPrompt(
             pack_ids(prompt.ids),
             prompt.param,
