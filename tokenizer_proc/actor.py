@@ -192,9 +192,9 @@ class TokenizerActor(Actor):
 
     def scheduler_lost(self, incarnation: int) -> None:
         dispatch, directory = self._front.dispatch, self.ring.directory
-        if not dispatch.relay.is_news(incarnation):
+        if not dispatch.replicas.is_news(incarnation):
             return  # the detokenizer was faster
-        before = dispatch.relay.incarnations[replica_of(incarnation, self.args.dp)]
+        before = dispatch.replicas.incarnations[replica_of(incarnation, self.args.dp)]
         answers, guilty = dispatch.scheduler_lost(incarnation, left_by(directory, before))
         for name in guilty:
             log.error("request %s is ended: a scheduler died when it ran only this", spelled(name))
@@ -250,7 +250,7 @@ class TokenizerActor(Actor):
             case CacheEvents():
                 self._take_events(message)
             case MediaWanted():
-                incarnations = self._front.dispatch.relay.incarnations
+                incarnations = self._front.dispatch.replicas.incarnations
                 self._front.media.want(message, incarnations)
                 self._has_media.set()
             case GrammarLost():
@@ -267,9 +267,9 @@ class TokenizerActor(Actor):
 
     def _send_on(self) -> None:
         """Send what the front has for the schedulers."""
-        for replica, message in self._front.dispatch.take():
+        for replica, message in self._front.dispatch.replicas.take():
             self.send(self._schedulers[replica], message)
-        incarnations = self._front.dispatch.relay.incarnations
+        incarnations = self._front.dispatch.replicas.incarnations
         for replica, sent, blobs in self._front.media.take_sent(incarnations):
             self.send(self._schedulers[replica], sent, blobs)
 

@@ -96,7 +96,9 @@ class DirectFront(Front):
 
     def sent(self, kind: type[SchedulerMessage]) -> list[SchedulerMessage]:
         """What has gone to the scheduler since the last call, of one kind."""
-        return [message for _, message in self.dispatch.take() if isinstance(message, kind)]
+        return [
+            message for _, message in self.dispatch.replicas.take() if isinstance(message, kind)
+        ]
 
     def aborted(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
         """What becomes of an abort: an answer, or what the scheduler gets."""

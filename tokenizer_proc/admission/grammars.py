@@ -77,7 +77,7 @@ class Grammars:
     def lost(self, message: GrammarLost, now: float) -> CompileReq | None:
         """A grammar is missing at the scheduler: what to ask the compiler, unless it is asked
         already, or the constraint is not known any more."""
-        if message.incarnation not in self._dispatch.relay.incarnations:
+        if message.incarnation not in self._dispatch.replicas.incarnations:
             return None
         constraint = self._known.get(message.key)
         recall = Recall(message.key, message.incarnation)
@@ -106,7 +106,7 @@ class Grammars:
             error = None
             if key != party.key:  # by a compiler with other code
                 error = ErrorInfo(UNAVAILABLE, "the compiled grammar was replaced", retryable=True)
-            self._dispatch.relay.made(GrammarMade(party.key, party.incarnation, error))
+            self._dispatch.replicas.answer(GrammarMade(party.key, party.incarnation, error))
             return []
         admission = self._dispatch.hand_on(self._with_grammar(party, constraint, key), now)
         return [(admission.parts[0].client, admission)]
@@ -119,7 +119,7 @@ class Grammars:
     def _refuse(self, party: Admission | Recall, error: ErrorInfo) -> list[Answer]:
         """Refuse a parked request, or the grammar that a scheduler waits for."""
         if isinstance(party, Recall):
-            self._dispatch.relay.made(GrammarMade(party.key, party.incarnation, error))
+            self._dispatch.replicas.answer(GrammarMade(party.key, party.incarnation, error))
             return []
         client = party.parts[0].client
         self._dispatch.places.free(client, [part.rid for part in party.parts])

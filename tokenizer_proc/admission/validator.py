@@ -53,7 +53,7 @@ class Validator:
         else:
             if isinstance(req, GenerateReq):
                 _check_generate(req, self._prompts.vocab_size, places.max_requests)
-                _check_replica(req, len(self._dispatch.relay.incarnations))
+                _check_replica(req, len(self._dispatch.replicas.incarnations))
             self._prompts.check_size(req)
         piece = Piece(client, req, num_chars(req), rids_of(req))
         if any((client, rid) in places or self._turns.named(client, rid) for rid in piece.rids):
