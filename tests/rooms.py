@@ -304,7 +304,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "prompt": "dispatch media",
         "tokenizing": "children queueing media prompt",
         "admission": "queueing dispatch media prompt tokenizing",
-        "actor": "children routing dispatch media prompt tokenizing admission",
+        "outbound": "dispatch admission",
+        "workers": "children media tokenizing admission outbound",
+        "actor": "routing dispatch media prompt tokenizing admission outbound workers",
     },
     "tokenizer_proc.media": {
         "base": "",

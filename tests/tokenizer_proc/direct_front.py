@@ -68,7 +68,7 @@ class DirectFront(Front):
             vocab.vocab_size,
             limit,
             special_in_content,
-            processor and Showing(processor),
+            None if processor is None else Showing(processor),
         )
         scores = ScoreReader(prompts, limit, max_tokens, max_requests)
         super().__init__(
