@@ -155,9 +155,9 @@ class TokenizerActor(Actor):
 
     def scheduler_lost(self, incarnation: int) -> None:
         dispatch, directory = self._front.dispatch, self.ring.directory
-        if not dispatch.replicas.is_news(incarnation):
-            return  # the detokenizer was faster
         before = dispatch.replicas.incarnations[replica_of(incarnation, self.args.dp)]
+        if incarnation <= before:
+            return  # the detokenizer was faster
         answers, guilty = dispatch.scheduler_lost(incarnation, left_by(directory, before))
         for name in guilty:
             log.error("request %s is ended: a scheduler died when it ran only this", spelled(name))

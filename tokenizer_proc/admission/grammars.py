@@ -106,7 +106,7 @@ class Grammars:
             error = None
             if key != party.key:  # by a compiler with other code
                 error = ErrorInfo(UNAVAILABLE, "the compiled grammar was replaced", retryable=True)
-            self._dispatch.replicas.answer(GrammarMade(party.key, party.incarnation, error))
+            self._dispatch.replicas.send(GrammarMade(party.key, party.incarnation, error))
             return []
         admission = self._dispatch.hand_on(self._with_grammar(party, constraint, key), now)
         return [(admission.parts[0].client, admission)]
@@ -119,7 +119,7 @@ class Grammars:
     def _refuse(self, party: Admission | Recall, error: ErrorInfo) -> list[Answer]:
         """Refuse a parked request, or the grammar that a scheduler waits for."""
         if isinstance(party, Recall):
-            self._dispatch.replicas.answer(GrammarMade(party.key, party.incarnation, error))
+            self._dispatch.replicas.send(GrammarMade(party.key, party.incarnation, error))
             return []
         client = party.parts[0].client
         self._dispatch.places.free(client, [part.rid for part in party.parts])

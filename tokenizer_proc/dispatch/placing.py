@@ -58,9 +58,9 @@ class Placing:
         if self._router is not None:
             self._router.lost(replica)
 
-    def started(self, replica: int, incarnation: int) -> list[tuple[int, SchedulerMessage]]:
+    def started(self, replica: int, incarnation: int) -> list[SchedulerMessage]:
         """It has a scheduler that is ready: what to ask that."""
         if self._router is None:
             return []
         self._router.started(replica, incarnation)
-        return [(replica, CacheSnapshotReq(incarnation))] if self._router.needs_blocks else []
+        return [CacheSnapshotReq(incarnation)] if self._router.needs_blocks else []

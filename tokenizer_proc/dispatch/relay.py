@@ -118,7 +118,7 @@ class Relay:
             kept.is_aborted = True
             if kept.is_sent:
                 incarnation = self.replicas.incarnations[kept.replica]
-                self.replicas.send(kept.replica, Abort(client, rid, incarnation))
+                self.replicas.send(Abort(client, rid, incarnation))
 
     def drop_client(self, client: bytes) -> None:
         """A client has gone: end its requests, and those that still come."""
@@ -185,8 +185,8 @@ class Relay:
         fresh = self.replicas.hear(incarnations, ready)
         for replica in fresh:
             incarnation = self.replicas.incarnations[replica]
-            for to, message in self._placing.started(replica, incarnation):
-                self.replicas.send(to, message)
+            for message in self._placing.started(replica, incarnation):
+                self.replicas.send(message)
         return self._resume() if fresh else []
 
     def _resume(self) -> list[Kept]:
@@ -233,7 +233,7 @@ class Relay:
             arrival_s=kept.arrival_s,
             reported=reported if has_news else None,
         )
-        self.replicas.send(replica, req)
+        self.replicas.send(req)
 
     def _forget(self, kept: Kept) -> None:
         del self._kept[kept.name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from srt.wire.ring_messages import Control, GrammarMade, SchedulerMessage
+from srt.wire.ring_messages import Control, SchedulerMessage
 from srt.wire.ring_state import replica_of
 
 Addressed = tuple[int, SchedulerMessage]  # with the replica
@@ -70,15 +70,11 @@ class Replicas:
         outbox, self._outbox = self._outbox, []
         return outbox
 
-    def send(self, number: int, message: SchedulerMessage) -> None:
-        """Have a message sent to a replica."""
-        self._outbox.append((number, message))
-
-    def answer(self, message: GrammarMade) -> None:
-        """Answer a scheduler, if it is still there."""
+    def send(self, message: SchedulerMessage) -> None:
+        """Have a message sent to the scheduler with its incarnation, if that is still there."""
         number = self.number_of(message.incarnation)
         if self._replicas[number].incarnation == message.incarnation:
-            self.send(number, message)
+            self._outbox.append((number, message))
 
     def control(self, control: Control) -> None:
         """Ask every scheduler that there is, or the first one that comes."""
@@ -95,14 +91,11 @@ class Replicas:
                     # The front's own numbers count once.
                     counts = control.counts if place == 0 else {}
                     incarnation = self._replicas[number].incarnation
-                    one = replace(control, incarnation=incarnation, counts=counts, asked=len(asked))
-                    self.send(number, one)
+                    self.send(
+                        replace(control, incarnation=incarnation, counts=counts, asked=len(asked))
+                    )
 
     # ---- what becomes of schedulers ------------------------------------------------------------
-
-    def is_news(self, incarnation: int) -> bool:
-        """Whether a scheduler with this incarnation shows that the one before it is lost."""
-        return incarnation > self._replicas[self.number_of(incarnation)].incarnation
 
     def lose(self, incarnation: int) -> None:
         """The replica's scheduler before this one is lost, with all messages to it."""

@@ -48,9 +48,9 @@ class OneRelay(Relay):
             self.send(Admission(Admitted(one.rid, 1, 2), [one]), now)
 
     def loses(self, incarnation: int, left: Left = NOTHING) -> list[Name]:
-        assert self.replicas.is_news(incarnation)
+        assert incarnation > self.replicas.incarnations[0]
         guilty = self.lose(incarnation, left)
-        assert not self.replicas.is_news(incarnation)
+        assert incarnation == self.replicas.incarnations[0]
         return guilty
 
     def taken(self) -> list[SchedulerMessage]:
@@ -160,9 +160,9 @@ def test_a_client_that_has_gone() -> None:
 
 def test_what_is_no_request_is_lost_with_the_scheduler() -> None:
     relay = opened()
-    relay.replicas.answer(GrammarMade("key", 1))
+    relay.replicas.send(GrammarMade("key", 1))
     relay.loses(2)
-    relay.replicas.answer(GrammarMade("key", 1))
+    relay.replicas.send(GrammarMade("key", 1))
     relay.replicas.control(Control(A, "c", 0, "stats"))
     assert relay.replicas.take() == []
     relay.loses(3)
@@ -400,7 +400,7 @@ def test_an_operation_goes_to_all_and_a_grammar_to_who_asked() -> None:
     counts = [message.counts for _, message in sent if isinstance(message, Control)]
     assert counts == [{"front": 1.0}, {}, {}]
     assert all(isinstance(one, Control) and one.asked == 3 for _, one in sent)
-    relay.replicas.answer(GrammarMade("key", 4))
+    relay.replicas.send(GrammarMade("key", 4))
     assert relay.replicas.take() == [(replica_of(4, 3), GrammarMade("key", 4))]
 
 
