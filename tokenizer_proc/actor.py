@@ -1,4 +1,4 @@
-"""The tokenizer process, the ring's front: what arrives for the `Front` core."""
+"""The tokenizer process, the ring's front: makes the `Front` core, and gives it what arrives."""
 
 import asyncio
 import gc
