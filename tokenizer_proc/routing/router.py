@@ -18,7 +18,7 @@ RECENT = 64  # at least this many requests are remembered, and at most twice as 
 
 class Demand:
     """Counts for each block of a prompt how many of the requests that were placed lately have it,
-    in two halves, of which the older is forgotten when the newer is full.
+    in two halves: the older one is forgotten when the newer one is full.
 
     Requests in flight alone would not do: of a tree of prompts, they may all have the same root at
     one time, and none a moment later, while a prefix that everybody uses is worth a copy
