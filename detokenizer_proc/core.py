@@ -13,11 +13,10 @@ from typing import NamedTuple
 from detokenizer_proc.request import CLOSING, FORCED, GUESSED, SAMPLED, Column, Jump, Request
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
-from srt.wire.messages import Output, id_list
+from srt.wire.messages import Output
+from srt.wire.packing import id_list, packed_slice
 from srt.wire.ring_messages import Credit, Progress, TextStopped, TokenBatch
 from srt.wire.ring_state import replica_of
-
-_TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 
 
 class DetokenizerStep(NamedTuple):
@@ -170,7 +169,7 @@ def _columns(batch: TokenBatch) -> Iterator[Column]:
     start = 0
     for i, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
         stop = start + count
-        raw = slice(start * _TOKEN_BYTES, stop * _TOKEN_BYTES)
+        raw = packed_slice(start, stop)
         logprobs = batch.logprobs[raw]
         detail = batch.details.get(i)
         jump, origin = jumps.get(i), origins.get(i, SAMPLED)

@@ -1,8 +1,7 @@
 """The detailed log-probabilities of one request's tokens, on their way into its Outputs."""
 
 from srt.wire.messages import LogprobDetail
-
-_BYTES = 4  # of an int32 and of a float32
+from srt.wire.packing import packed_size
 
 
 class DetailRows:
@@ -10,7 +9,7 @@ class DetailRows:
     and `num_ids` named ones."""
 
     def __init__(self, num_top: int, num_ids: int) -> None:
-        self._top_size, self._id_size = _BYTES * num_top, _BYTES * num_ids
+        self._top_size, self._id_size = packed_size(num_top), packed_size(num_ids)
         self._top_ids, self._top_values = bytearray(), bytearray()
         self._id_values = bytearray()
 

@@ -14,6 +14,7 @@ from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
 from srt.wire.answer_meta import NO_META, AnswerMeta, updated
 from srt.wire.messages import Finish, LogprobDetail, Output
+from srt.wire.packing import num_packed, packed_size
 from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
 SAMPLED, FORCED, GUESSED, CLOSING = "s", "j", "d", "c"  # where a token is from
@@ -105,11 +106,11 @@ class Request:
             return
         if unsent.prompt_start < 0:
             unsent.prompt_start = chunk.start
-        self._prompt_logprobs = chunk.start + len(chunk.ids) // 4
+        self._prompt_logprobs = chunk.start + num_packed(chunk.ids)
         unsent.prompt_ids += chunk.ids
         unsent.prompt_logprobs += chunk.logprobs
         if unsent.prompt_detail and chunk.detail:
-            unsent.prompt_detail.add(chunk.detail, len(chunk.ids) // 4)
+            unsent.prompt_detail.add(chunk.detail, num_packed(chunk.ids))
 
     def note_first(self, now: float) -> None:
         """A scheduler has its first token of the request, which an earlier one may have had."""
@@ -137,7 +138,7 @@ class Request:
             self._forward_passes += added
         else:
             self._jump_tokens += added - column.jump.drop
-        size = 4 * added
+        size = packed_size(added)
         self._ids += packed[:size]
         self._is_forced = column.jump is not None
         unsent.ids += packed[:size]
@@ -178,16 +179,17 @@ class Request:
     def _drop(self, jump: Jump) -> None:
         """Forget the ids that a jump replaces; the client forgets those that were already sent."""
         self._text.replace(jump.drop, jump.skip)
-        del self._ids[len(self._ids) - 4 * jump.drop :]
+        del self._ids[len(self._ids) - packed_size(jump.drop) :]
         unsent = self._unsent
-        left = max(0, len(unsent.ids) - 4 * jump.drop)
-        unsent.dropped += jump.drop - (len(unsent.ids) - left) // 4
-        del unsent.ids[left:]
-        del unsent.logprobs[left:]
-        unsent.origins = unsent.origins[: left // 4]
+        count = num_packed(unsent.ids)
+        left = max(0, count - jump.drop)
+        unsent.dropped += jump.drop - (count - left)
+        del unsent.ids[packed_size(left) :]
+        del unsent.logprobs[packed_size(left) :]
+        unsent.origins = unsent.origins[:left]
         self._origins = self._origins[: max(0, len(self._origins) - jump.drop)]
         if unsent.detail:
-            unsent.detail.keep(left // 4)
+            unsent.detail.keep(left)
 
     def end(self, finish: Finish) -> None:
         """The scheduler's finish, which counts only if no stop was found before."""

@@ -8,6 +8,8 @@ are all alike: the block in which it begins is named by its digest too.
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from srt.wire.packing import packed_size
+
 BLOCK = 64
 _HASH_BYTES = 16
 
@@ -25,7 +27,7 @@ def hashes_of(
 ) -> list[bytes]:
     """The hashes of the whole blocks of `ids` (int32, packed), which follow the block or seed
     `parent`. `shown` are the items that begin among them, in their order."""
-    hashes, size, extra = [], 4 * block, _by_block(shown, block)
+    hashes, size, extra = [], packed_size(block), _by_block(shown, block)
     for number, end in enumerate(range(size, len(ids) + 1, size)):
         data = parent + ids[end - size : end] + extra.get(number, b"")
         parent = blake2b(data, digest_size=_HASH_BYTES).digest()

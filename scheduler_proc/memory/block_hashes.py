@@ -12,6 +12,7 @@ import numpy as np
 
 from scheduler_proc.memory.tree_node import TreeNode
 from srt.block_hash import BLOCK, Shown, hashes_of, seed_of
+from srt.wire.packing import packed_size
 
 MAX_SEEDS = 4096  # that are remembered
 
@@ -60,7 +61,7 @@ class BlockHashes:
         if first == stop:
             return
         parent = _last_hash(node)
-        (ids, shown), size = _path_from(node, first, stop), 4 * self.block
+        (ids, shown), size = _path_from(node, first, stop), packed_size(self.block)
         seed = self._seed(salt) if parent is None else parent
         hashes = hashes_of(ids, seed, self.block, shown)
         node.hashes = [*node.hashes, *hashes]

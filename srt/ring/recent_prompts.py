@@ -8,7 +8,7 @@ from collections import deque
 
 import numpy as np
 
-from srt.wire.messages import unpack_ids
+from srt.wire.packing import num_packed, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 
 MOST = 32  # prompts that are remembered, such as documents and system prompts that alternate
@@ -24,18 +24,18 @@ class RecentPrompts:
     def own_len(self, req: TokenizedReq) -> int:
         """How many tokens of `req` are its own, at least the last one. Its prompt is remembered."""
         data, own_salt, shared = req.input_ids, req.cache_salt, 0
-        most = len(data) // 4 - 1 if len(data) > HEAD_BYTES else 0
+        most = num_packed(data) - 1 if len(data) > HEAD_BYTES else 0
         for salt, other in reversed(self._last):
             if shared == most:
                 break
             if salt == own_salt and other[:HEAD_BYTES] == data[:HEAD_BYTES]:
                 shared = max(shared, _shared_len(data, other, most))
         self._last.append((own_salt, data))
-        return len(data) // 4 - shared
+        return num_packed(data) - shared
 
 
 def _shared_len(data: bytes, other: bytes, most: int) -> int:
     """How many ids both have in common at the beginning, at most `most`."""
-    length = min(most, len(other) // 4)
+    length = min(most, num_packed(other))
     differ = np.flatnonzero(unpack_ids(data)[:length] != unpack_ids(other)[:length])
     return int(differ[0]) if len(differ) else length

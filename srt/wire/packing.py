@@ -10,6 +10,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+ITEM_BYTES = 4
+
+
+def num_packed(data: bytes | bytearray) -> int:
+    """The number of ids or numbers in packed data."""
+    return len(data) // ITEM_BYTES
+
+
+def packed_size(count: int) -> int:
+    """The number of bytes that `count` ids or numbers take: the position after these in packed
+    data."""
+    return ITEM_BYTES * count
+
+
+def packed_slice(start: int, stop: int) -> slice:
+    """The bytes of the ids or numbers from `start` up to `stop` in packed data."""
+    return slice(ITEM_BYTES * start, ITEM_BYTES * stop)
+
 
 def pack_ids(ids: Any) -> bytes:
     """Token ids (a sequence or array of ints) as little-endian int32 bytes. Raises ValueError for
@@ -24,12 +42,12 @@ def pack_floats(values: Any) -> bytes:
 
 def id_list(data: bytes) -> list[int]:
     """The ids that `pack_ids` has packed."""
-    return list(struct.unpack_from(f"<{len(data) // 4}i", data))
+    return list(struct.unpack_from(f"<{num_packed(data)}i", data))
 
 
 def float_list(data: bytes) -> list[float]:
     """The numbers that `pack_floats` has packed."""
-    return list(struct.unpack_from(f"<{len(data) // 4}f", data))
+    return list(struct.unpack_from(f"<{num_packed(data)}f", data))
 
 
 def unpack_ids(data: bytes) -> "np.ndarray":

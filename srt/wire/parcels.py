@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from srt.wire.messages import LogprobDetail, Output, OutputBatch
+from srt.wire.packing import num_packed, packed_slice
 from srt.wire.ring_messages import Progress, PromptLogprobs, SchedulerLost, TokenBatch
 
 PARCEL_BYTES = 16 * 1024 * 1024  # approximately; texts and headers come on top
-_ID_BYTES = 4
 _HEAD_BYTES = 512  # of a message's other fields
 
 
@@ -62,9 +62,9 @@ def scheduler_lost_parts(incarnation: int, progress: list[Progress]) -> Iterator
 
 
 def _prompt_parts(whole: PromptLogprobs) -> Iterator[PromptLogprobs]:
-    count = len(whole.ids) // _ID_BYTES
+    count = num_packed(whole.ids)
     for rows in _cuts(count, 2 * len(whole.ids) + _detail_size(whole.detail)):
-        packed = slice(_ID_BYTES * rows.start, _ID_BYTES * rows.stop)
+        packed = packed_slice(rows.start, rows.stop)
         yield replace(
             whole,
             start=whole.start + rows.start,
@@ -112,9 +112,9 @@ def _output_parts(output: Output) -> Iterator[Output]:
             )
     for chars in _cuts(len(output.text), 4 * len(output.text)):
         yield replace(bare, text=output.text[chars])
-    count, dropped = len(output.ids) // _ID_BYTES, output.dropped
+    count, dropped = num_packed(output.ids), output.dropped
     for rows in _cuts(count, 2 * len(output.ids) + _detail_size(output.detail)):
-        packed = slice(_ID_BYTES * rows.start, _ID_BYTES * rows.stop)
+        packed = packed_slice(rows.start, rows.stop)
         detail = _rows_of(output.detail, count, rows)
         ids, logprobs = output.ids[packed], output.logprobs[packed]
         origins = output.origins[rows]

@@ -1,7 +1,9 @@
 """A front that reads texts at once and has a scheduler, for tests of what it makes of requests."""
 
+from collections.abc import Callable
 from typing import Any
 
+from srt.wire.constraint import Constraint
 from srt.wire.messages import (
     AbortReq,
     Captured,
@@ -13,12 +15,20 @@ from srt.wire.messages import (
     TokenizeReq,
 )
 from srt.wire.ring_messages import Abort, Control, SchedulerMessage
+from tokenizer_proc.admission.builder import Builder
 from tokenizer_proc.admission.front import Front, Word
-from tokenizer_proc.admission.parking import Parked
+from tokenizer_proc.admission.grammars import Grammars
+from tokenizer_proc.admission.parking import Parked, Parking
 from tokenizer_proc.dispatch.admission import Admission
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.dispatch.placing import Placing
+from tokenizer_proc.media.base import MediaProcessor
+from tokenizer_proc.media.desk import MediaDesk
+from tokenizer_proc.media.showing import Showing
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
 from tokenizer_proc.queueing.turns import TextReq
+from tokenizer_proc.tokenizing.reading import TextReader
 
 
 class DirectFront(Front):
@@ -30,10 +40,18 @@ class DirectFront(Front):
         epoch: int,
         max_requests: int,
         max_tokens: int,
+        max_total_tokens: int,
+        max_compile_wait_s: float,
+        max_silence_s: float,
+        find: Callable[[Constraint], str],
         max_queue_wait_s: float = 0.0,
         random_seed: int = -1,
-        **limits: Any,
+        special_in_content: bool = False,
+        processor: MediaProcessor | None = None,
+        limit_media: int = 0,
+        media_bytes: int = 0,
     ) -> None:
+        tokenizer, template, vocab = args
         dispatch = Dispatch(
             epoch,
             [epoch],
@@ -43,13 +61,44 @@ class DirectFront(Front):
             max_queue_wait_s=max_queue_wait_s,
             random_seed=random_seed,
         )
-        tokenizer, template, vocab = args
-        super().__init__(tokenizer, template, vocab, dispatch, **limits)
+        limit = min(vocab.context_len, max_total_tokens)
+        prompts = PromptReader(
+            tokenizer,
+            template,
+            vocab.vocab_size,
+            limit,
+            special_in_content,
+            None if processor is None else Showing(processor),
+        )
+        scores = ScoreReader(prompts, limit, max_tokens, max_requests)
+        super().__init__(
+            dispatch,
+            TextReader(tokenizer, prompts, scores),
+            Builder(vocab, limit),
+            MediaDesk(processor.kinds if processor else (), limit_media, media_bytes),
+            Grammars(dispatch, Parking(max_compile_wait_s, max_silence_s), find),
+        )
         self.dispatch.hear([epoch], [0])
+
+    @property
+    def in_flight(self) -> int:
+        """Admitted, waiting and parked requests that have not ended."""
+        return len(self.dispatch.places)
+
+    @property
+    def tokens_in_flight(self) -> int:
+        """Prompt tokens of the requests in flight."""
+        return self.dispatch.places.num_tokens
+
+    def drain(self) -> None:
+        """Refuse every later request."""
+        self.validator.is_closed = True
 
     def sent(self, kind: type[SchedulerMessage]) -> list[SchedulerMessage]:
         """What has gone to the scheduler since the last call, of one kind."""
-        return [message for _, message in self.dispatch.take() if isinstance(message, kind)]
+        return [
+            message for _, message in self.dispatch.replicas.take() if isinstance(message, kind)
+        ]
 
     def aborted(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
         """What becomes of an abort: an answer, or what the scheduler gets."""
@@ -70,9 +119,9 @@ class DirectFront(Front):
     def _at_once(self, client: bytes, req: TextReq, now: float) -> Word:
         word = self.submit(client, req, now)
         if word is None:
-            piece = self.take_text()
+            piece = self.turns.take()
             assert piece is not None and piece.req is req
-            word = self.has_read(piece, self.read(req), now)
+            word = self.has_read(piece, self.text.read(req), now)
         assert word is not None
         return word
 

@@ -13,7 +13,8 @@ from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, free_key
 from srt.wire.errors import RequestError
-from srt.wire.messages import Admitted, GenerateReq, ScoreReq, unpack_ids
+from srt.wire.messages import Admitted, GenerateReq, ScoreReq
+from srt.wire.packing import num_packed, packed_size, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tokenizer_proc.dispatch.admission import Admission, samples_of
@@ -83,18 +84,18 @@ class Builder:
         self, client: bytes, req: GenerateReq, reading: ReadPrompt, healing: Healing
     ) -> TokenizedReq:
         """The request as for one sample, without a grammar."""
-        kept = len(reading.ids) // 4 - healing.num_tokens
+        kept = num_packed(reading.ids) - healing.num_tokens
         return TokenizedReq(
             client=client,
             rid=req.rid,
             incarnation=0,  # the relay's to say
-            input_ids=reading.ids[: 4 * kept],
+            input_ids=reading.ids[: packed_size(kept)],
             sampling=_unconstrained(req.sampling),
             eos_ids=[] if req.sampling.ignore_eos else list(self._vocab.eos_ids),
             stream=req.stream,
             scoring=req.scoring and replace(req.scoring, start=min(req.scoring.start, kept)),
             cache_salt=req.cache_salt,
-            healed_ids=reading.ids[4 * kept :],
+            healed_ids=reading.ids[packed_size(kept) :],
             healed_bytes=len(healing.text.encode()),
             bad_ids=reading.bad_ids,
             media=reading.media,

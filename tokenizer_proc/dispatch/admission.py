@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from srt.wire.messages import Admitted, sample_rid
+from srt.wire.messages import Admitted, Refused, sample_rid
+from srt.wire.packing import num_packed
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import sub_seed
 
@@ -28,6 +29,9 @@ class Admission(NamedTuple):
             return self
         parts = [replace(part, deadline_s=deadline_s) for part in self.parts]
         return self._replace(parts=parts)
+
+
+Answer = tuple[bytes, Admission | Refused]  # with the client that gets it
 
 
 def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
@@ -61,4 +65,4 @@ def without(admission: Admission, aborted: Sequence[int]) -> Admission:
 
 def prompt_tokens(part: TokenizedReq) -> int:
     """The number of tokens in its prompt, as the client gave it."""
-    return (len(part.input_ids) + len(part.healed_ids)) // 4
+    return num_packed(part.input_ids) + num_packed(part.healed_ids)

@@ -1,6 +1,6 @@
 """Everything between the front's decisions and the schedulers: the places of requests in flight,
-how long a new one would wait, and the relay. The front owns one; the actor sends what `take`
-returns.
+how long a new one would wait, and the relay. The front owns one; the actor sends the messages that
+`replicas` has.
 """
 
 from collections import OrderedDict
@@ -17,12 +17,10 @@ from srt.wire.ring_messages import (
     SchedulerLost,
     TextStopped,
 )
-from srt.wire.ring_state import replica_of
 from tokenizer_proc.dispatch.admission import Admission
 from tokenizer_proc.dispatch.placing import Placing
-from tokenizer_proc.dispatch.relay import Addressed, Kept, Relay
-from tokenizer_proc.queueing.places import Places
-from tokenizer_proc.queueing.queue_wait import QueueWaits
+from tokenizer_proc.dispatch.relay import Kept, Relay
+from tokenizer_proc.queueing.capacity import Places, QueueWaits
 
 MAX_CONTROLS = 256  # that are remembered, to be refused if a scheduler is lost
 _LOST = ErrorInfo(UNAVAILABLE, "the scheduler was lost", retryable=True)
@@ -53,6 +51,7 @@ class Dispatch:
         self.places = Places(max_requests, max_tokens)
         self.waits = QueueWaits(max_queue_wait_s, len(incarnations))
         self.relay = Relay(incarnations, placing, random_seed)
+        self.replicas = self.relay.replicas
         self._controls: OrderedDict[Name, None] = OrderedDict()
 
     def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
@@ -63,19 +62,16 @@ class Dispatch:
         self.relay.reset(incarnations)
         self._controls.clear()
 
-    def take(self) -> list[Addressed]:
-        """What is to be sent to the schedulers now, with the replica of each."""
-        return self.relay.take()
-
     # ---- for the schedulers --------------------------------------------------------------------
 
-    def hand_on(self, admission: Admission, now: float) -> None:
-        """Send a request to a scheduler; later ones wait for it."""
+    def hand_on(self, admission: Admission, now: float) -> Admission:
+        """Send a request to a scheduler, and return it; later ones wait for it."""
         self._gone_on(self.relay.send(admission, now))
+        return admission
 
     def control(self, control: Control) -> None:
         """Send an operation to the schedulers."""
-        self.relay.control(control)
+        self.replicas.control(control)
         self._controls[control.client, control.rid] = None
         if len(self._controls) > MAX_CONTROLS:
             self._controls.popitem(last=False)
@@ -90,9 +86,8 @@ class Dispatch:
 
     def pace(self, pace: Pace) -> None:
         """Take a scheduler's current pace."""
-        incarnations = self.relay.incarnations
-        replica = replica_of(pace.incarnation, len(incarnations))
-        if pace.incarnation == incarnations[replica]:
+        replica = self.replicas.number_of(pace.incarnation)
+        if pace.incarnation == self.replicas.incarnations[replica]:
             self.waits.update(replica, pace)
 
     def text_stopped(self, message: TextStopped) -> None:
@@ -111,8 +106,8 @@ class Dispatch:
         others, or wait for the next one; all else that schedulers were asked for is refused. Also
         returns the requests that are to blame."""
         guilty = self.relay.lose(incarnation, left)
-        self.waits.lose(replica_of(incarnation, len(self.relay.incarnations)))
-        self.waits.open = self.relay.open
+        self.waits.lose(self.replicas.number_of(incarnation))
+        self.waits.open = self.replicas.open
         controls, self._controls = self._controls, OrderedDict()
         return [(client, Refused(rid, self.epoch, _LOST)) for client, rid in controls], guilty
 
@@ -126,7 +121,7 @@ class Dispatch:
 
     def _gone_on(self, requests: Iterable[Kept]) -> None:
         """These have gone to schedulers."""
-        self.waits.open = self.relay.open
+        self.waits.open = self.replicas.open
         for kept in requests:
             self.waits.enter(kept.replica, kept.req)
         self._free_ended()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from srt.block_hash import hashes_of, seed_of
+from srt.wire.packing import num_packed
 from srt.wire.ring_messages import CacheSnapshotReq, SchedulerMessage, TokenizedReq
 from tokenizer_proc.routing.router import Router
 
@@ -39,7 +40,7 @@ class Placing:
             seed_of(self._model, longest.cache_salt),
             shown=[(span.start, span.item.digest) for span in longest.media],
         )
-        length = len(longest.input_ids) // 4
+        length = num_packed(longest.input_ids)
         return self._router.place(group, hashes, length, among, requests=len(parts))
 
     def ended(self, group: int) -> None:
@@ -57,9 +58,9 @@ class Placing:
         if self._router is not None:
             self._router.lost(replica)
 
-    def started(self, replica: int, incarnation: int) -> list[tuple[int, SchedulerMessage]]:
+    def started(self, replica: int, incarnation: int) -> list[SchedulerMessage]:
         """It has a scheduler that is ready: what to ask that."""
         if self._router is None:
             return []
         self._router.started(replica, incarnation)
-        return [(replica, CacheSnapshotReq(incarnation))] if self._router.needs_blocks else []
+        return [CacheSnapshotReq(incarnation)] if self._router.needs_blocks else []

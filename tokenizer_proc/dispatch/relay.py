@@ -18,22 +18,17 @@ from msgspec.structs import replace
 from srt.ring.blame_file import Left, Name
 from srt.wire.ring_messages import (
     Abort,
-    Control,
-    GrammarMade,
     Reported,
     SchedulerLost,
-    SchedulerMessage,
     TokenizedReq,
 )
-from srt.wire.ring_state import replica_of
 from tokenizer_proc.dispatch.admission import Admission
 from tokenizer_proc.dispatch.placing import Placing
+from tokenizer_proc.dispatch.replicas import Replicas
 from tokenizer_proc.dispatch.verdict import verdict_on
 
 MAX_GONE_CLIENTS = 4096
 NOWHERE = -1  # the replica of a request that no scheduler has had
-
-Addressed = tuple[int, SchedulerMessage]  # with the replica
 
 
 @dataclass(slots=True, eq=False)
@@ -58,24 +53,6 @@ class Kept:
         return self.req.client, self.req.rid
 
 
-@dataclass(slots=True)
-class _Line:
-    """A replica: its present incarnation, that of the last loss of which the detokenizer has told,
-    and whether its scheduler is ready."""
-
-    incarnation: int
-    settled: int
-    is_ready: bool = False
-
-    @property
-    def is_settled(self) -> bool:
-        return self.settled >= self.incarnation
-
-    @property
-    def is_open(self) -> bool:
-        return self.is_ready and self.is_settled
-
-
 class Relay:
     """What goes to the schedulers, which have these `incarnations`. `random_seed` fixes the seeds
     of requests that have none (-1: it does not)."""
@@ -86,39 +63,23 @@ class Relay:
         self._random = random.Random(random_seed if random_seed >= 0 else None)
         self._placing = placing
         self._next_group = 0
+        self.replicas = Replicas(incarnations)
         self.reset(incarnations)
 
     def reset(self, incarnations: Sequence[int]) -> None:
         """A new epoch: forget everything."""
-        self._lines = [_Line(number, number) for number in incarnations]
+        self.replicas.reset(incarnations)
         self._kept: dict[Name, Kept] = {}  # in order of arrival
         self._groups: Counter[int] = Counter()  # how many of each are kept
         self._gone: OrderedDict[bytes, None] = OrderedDict()
-        self._outbox: list[Addressed] = []
-        self._controls: list[Control] = []  # that no scheduler has got
         self._ended: list[Name] = []
         self._guilty_grammars: set[str] = set()
         self._placing.clear()
 
     @property
-    def incarnations(self) -> list[int]:
-        """The present ones, by replica."""
-        return [line.incarnation for line in self._lines]
-
-    @property
-    def open(self) -> list[int]:
-        """The replicas to which messages go at once."""
-        return [replica for replica, line in enumerate(self._lines) if line.is_open]
-
-    @property
     def requests(self) -> Iterable[Kept]:
         """All that are kept, in order of arrival."""
         return self._kept.values()
-
-    def take(self) -> list[Addressed]:
-        """What is to be sent now."""
-        outbox, self._outbox = self._outbox, []
-        return outbox
 
     def take_ended(self) -> list[Name]:
         """The requests that have ended here since the last call: they get no credit."""
@@ -150,25 +111,14 @@ class Relay:
             self._placing.wish(self._next_group, admission.replica)
         return kept if self._place(kept) else []
 
-    def control(self, control: Control) -> None:
-        """Ask every scheduler that there is, or the first one that comes."""
-        self._controls.append(control)
-        self._ask()
-
-    def made(self, message: GrammarMade) -> None:
-        """Answer a scheduler, if it is still there."""
-        replica = self._replica(message.incarnation)
-        if self._lines[replica].incarnation == message.incarnation:
-            self._outbox.append((replica, message))
-
     def abort(self, client: bytes, rid: str) -> None:
         """Have its scheduler end a request, or the next one if none has got it."""
         kept = self._kept.get((client, rid))
         if kept is not None:
             kept.is_aborted = True
             if kept.is_sent:
-                incarnation = self._lines[kept.replica].incarnation
-                self._outbox.append((kept.replica, Abort(client, rid, incarnation)))
+                incarnation = self.replicas.incarnations[kept.replica]
+                self.replicas.send(Abort(client, rid, incarnation))
 
     def drop_client(self, client: bytes) -> None:
         """A client has gone: end its requests, and those that still come."""
@@ -190,21 +140,14 @@ class Relay:
 
     # ---- what becomes of schedulers ------------------------------------------------------------
 
-    def is_news(self, incarnation: int) -> bool:
-        """Whether a scheduler with this incarnation shows that the one before it is lost."""
-        return incarnation > self._lines[self._replica(incarnation)].incarnation
-
     def lose(self, incarnation: int, left: Left) -> list[Name]:
         """The replica's scheduler before this one is lost, and has `left` this: its requests wait.
         Returns those that are found guilty of it."""
-        replica = self._replica(incarnation)
-        line = self._lines[replica]
-        line.incarnation, line.is_ready = incarnation, False
-        self._outbox = [(to, message) for to, message in self._outbox if to != replica]
-        self._controls.clear()
+        replica = self.replicas.number_of(incarnation)
+        self.replicas.lose(incarnation)
         lost = [kept for kept in self._kept.values() if kept.replica == replica]
-        if not lost:  # the detokenizer has nothing to tell, and may not even have known of it
-            line.settled = incarnation
+        if not lost:  # the detokenizer has nothing to report, and may not even have known of it
+            self.replicas.settle(incarnation)
         for kept in lost:
             kept.is_sent = False
             self._placing.ended(kept.group)
@@ -234,30 +177,25 @@ class Relay:
             if kept is not None:
                 kept.reported = progress.reported
         if not message.more:
-            line = self._lines[self._replica(message.incarnation)]
-            line.settled = max(line.settled, message.incarnation)
+            self.replicas.settle(message.incarnation)
         return self._resume()
 
     def hear(self, incarnations: Sequence[int], ready: Sequence[int]) -> list[Kept]:
         """What the ring says of its schedulers; returns the requests that now go on."""
-        is_news = False
-        for replica, line in enumerate(self._lines):
-            is_ready = replica in ready
-            if incarnations[replica] < line.incarnation or is_ready == line.is_ready:
-                continue
-            line.is_ready = is_ready
-            if is_ready:
-                is_news = True
-                self._outbox += self._placing.started(replica, line.incarnation)
-        return self._resume() if is_news else []
+        fresh = self.replicas.hear(incarnations, ready)
+        for replica in fresh:
+            incarnation = self.replicas.incarnations[replica]
+            for message in self._placing.started(replica, incarnation):
+                self.replicas.send(message)
+        return self._resume() if fresh else []
 
     def _resume(self) -> list[Kept]:
         """Send what no scheduler has got, but not that of clients that have gone."""
-        if not self.open:
+        if not self.replicas.open:
             return []
         groups: dict[int, list[Kept]] = {}
         for kept in [*self._kept.values()]:
-            is_due = kept.replica == NOWHERE or self._lines[kept.replica].is_settled
+            is_due = kept.replica == NOWHERE or self.replicas.is_settled(kept.replica)
             if kept.is_sent or not is_due:
                 continue
             if kept.req.client in self._gone:
@@ -267,24 +205,12 @@ class Relay:
                 groups.setdefault(kept.group, []).append(kept)
         for group in groups.values():
             self._place(group)
-        self._ask()
+        self.replicas.ask()
         return [kept for group in groups.values() for kept in group]
-
-    def _ask(self) -> None:
-        asked = self.open
-        if asked:
-            controls, self._controls = self._controls, []
-            for control in controls:
-                for number, replica in enumerate(asked):
-                    # The front's own numbers count once.
-                    counts = control.counts if number == 0 else {}
-                    incarnation = self._lines[replica].incarnation
-                    one = replace(control, incarnation=incarnation, counts=counts, asked=len(asked))
-                    self._outbox.append((replica, one))
 
     def _place(self, group: list[Kept]) -> bool:
         """Send requests that belong together to one replica; whether there is one."""
-        among = self.open
+        among = self.replicas.open
         if not (among and group):
             return False
         replica = self._placing.place(group[0].group, [kept.req for kept in group], among)
@@ -301,14 +227,13 @@ class Relay:
             is_guilty=kept.is_guilty,
         )
         has_news = reported != Reported()
-        incarnation = self._lines[replica].incarnation
         req = replace(
             kept.req,
-            incarnation=incarnation,
+            incarnation=self.replicas.incarnations[replica],
             arrival_s=kept.arrival_s,
             reported=reported if has_news else None,
         )
-        self._outbox.append((replica, req))
+        self.replicas.send(req)
 
     def _forget(self, kept: Kept) -> None:
         del self._kept[kept.name]
@@ -316,6 +241,3 @@ class Relay:
         if self._groups[kept.group] == 0:
             del self._groups[kept.group]
             self._placing.forget(kept.group)
-
-    def _replica(self, incarnation: int) -> int:
-        return replica_of(incarnation, len(self._lines))

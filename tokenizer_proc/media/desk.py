@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from srt.fair_queue import SerialQueue
 from srt.ring.socket import Blob
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem, MediaRef
 from srt.wire.ring_messages import MediaSent, MediaWanted
 from tokenizer_proc.media.checks import check_media, files_of
-from tokenizer_proc.media.lines import Lines
 from tokenizer_proc.media.store import Held, MediaStore, Name
 from tokenizer_proc.queueing.turns import Caller, Piece
 
@@ -80,6 +80,49 @@ class Known(NamedTuple):
     error: ErrorInfo | None = None
 
 
+class _Decodes:
+    """The files that are to be decoded, or are being decoded: each once."""
+
+    def __init__(self) -> None:
+        self._queue: SerialQueue[Caller, Decode] = SerialQueue()
+        self._by_file: dict[Held, Decode] = {}
+
+    def of(self, held: Held, caller: Caller) -> Decode:
+        """The work of decoding a file, for which this caller waits too."""
+        decode = self._by_file.get(held)
+        if decode is None:
+            decode = self._by_file[held] = Decode(held, held.frames)
+        if not decode.has_begun:
+            self._queue.add(caller, decode)
+        return decode
+
+    def take(self) -> tuple[Caller, Decode] | None:
+        """The next one, which then has begun, and the caller whose turn it is."""
+        while (taken := self._queue.take()) is not None:
+            caller, decode = taken
+            is_waited_for = decode.wants or any(waiter.names for waiter in decode.waiters)
+            if not decode.has_begun and self._by_file.get(decode.held) is decode:
+                if is_waited_for:
+                    decode.has_begun = True
+                    return caller, decode
+                del self._by_file[decode.held]
+            self._queue.done(caller)
+        return None
+
+    def done(self, caller: Caller, decode: Decode) -> bool:
+        """One has ended; returns whether it is of this epoch."""
+        self._queue.done(caller)
+        if self._by_file.get(decode.held) is not decode:
+            return False
+        del self._by_file[decode.held]
+        return True
+
+    def clear(self) -> None:
+        """Forget all. One that has begun keeps its caller's turn until its end."""
+        self._queue.clear()
+        self._by_file.clear()
+
+
 class MediaDesk:
     """For a model that takes these `kinds` of media, none if it sees nothing: at most `limit` of
     them a request, of which `max_bytes` are held."""
@@ -88,9 +131,8 @@ class MediaDesk:
         self._kinds, self._limit = kinds, limit
         self.store = MediaStore(max_bytes)
         self._waiters: dict[Name, _Waiter] = {}
-        self._files: Lines[File] = Lines()
-        self._lines: Lines[Decode] = Lines()
-        self._decodes: dict[Held, Decode] = {}
+        self._files: SerialQueue[Caller, File] = SerialQueue()
+        self._decodes = _Decodes()
         self._known: list[Known] = []
         self._sent: list[tuple[MediaSent, list[Blob]]] = []
         self._num_decoded = self._num_known = 0
@@ -147,32 +189,21 @@ class MediaDesk:
         if known.items is not None:
             self._num_known += 1
         else:
-            self._decode(known, caller).waiters.append(waiter)
+            self._decodes.of(known, caller).waiters.append(waiter)
         self._look(waiter)
 
     def take_decode(self) -> tuple[Caller, Decode] | None:
         """The next file to decode, to be handed back with `decoded`."""
-        while (taken := self._lines.take()) is not None:
-            caller, decode = taken
-            is_waited_for = decode.wants or any(waiter.names for waiter in decode.waiters)
-            if not decode.has_begun and self._decodes.get(decode.held) is decode:
-                if is_waited_for:
-                    decode.has_begun = True
-                    return caller, decode
-                del self._decodes[decode.held]
-            self._lines.done(caller)
-        return None
+        return self._decodes.take()
 
     def decoded(self, caller: Caller, decode: Decode, made: Made | ErrorInfo) -> None:
         """What a file has become; an error is about its medium, which it does not name."""
-        self._lines.done(caller)
         self._num_decoded += 1
         held = decode.held
         if not isinstance(made, ErrorInfo):
             self.store.made(held, made)
-        if self._decodes.get(held) is not decode:  # of an earlier epoch
+        if not self._decodes.done(caller, decode):
             return
-        del self._decodes[held]
         for waiter in decode.waiters:
             if isinstance(made, ErrorInfo):
                 self._give_up(waiter, held, made)
@@ -189,15 +220,6 @@ class MediaDesk:
         """The requests that wait no more, since the last call."""
         known, self._known = self._known, []
         return known
-
-    def _decode(self, held: Held, caller: Caller) -> Decode:
-        """The work of decoding a file, for which this caller waits too."""
-        decode = self._decodes.get(held)
-        if decode is None:
-            decode = self._decodes[held] = Decode(held, held.frames)
-        if not decode.has_begun:
-            self._lines.add(caller, decode)
-        return decode
 
     def _look(self, waiter: _Waiter) -> None:
         """Let a request go on if all of its media are known."""
@@ -234,7 +256,7 @@ class MediaDesk:
                 self._send(want, item, held.pixels[digest])
             else:
                 # Each scheduler has a turn of its own.
-                self._decode(held, (b"", str(message.incarnation))).wants.append(want)
+                self._decodes.of(held, (b"", str(message.incarnation))).wants.append(want)
 
     def take_sent(self, incarnations: Sequence[int]) -> list[tuple[int, MediaSent, list[Blob]]]:
         """The answers to schedulers that are still there, with their replicas and the frames
@@ -272,7 +294,6 @@ class MediaDesk:
             waiter.names.clear()
         self._waiters.clear()
         self._files.clear()
-        self._lines.clear()
         self._decodes.clear()
         self._known.clear()
         self._sent.clear()

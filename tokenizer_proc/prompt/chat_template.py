@@ -3,7 +3,7 @@
 Called by the prompt reader. Templates come with models and are not trusted: they run in Jinja's
 immutable sandbox, their output is bounded, and the children that render have limits of their own.
 Tools are passed to templates that write them in a format that we know; for other templates
-`chat_messages` makes them part of the messages' text.
+`tools_as_text` makes them part of the messages' text.
 """
 
 import json
@@ -25,7 +25,7 @@ from srt.ring.forked import ends_in_time
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
 from tokenizer_proc.prompt.chat_contents import TEXTS, ContentForm, Contents, form_of
-from tokenizer_proc.prompt.chat_messages import with_tools_as_text
+from tokenizer_proc.prompt.tools_as_text import with_tools_as_text
 
 COMPILE_CPU_S, COMPILE_BYTES = 5.0, 2**31
 MAX_RENDERED_CHARS = 4 * 1024 * 1024

@@ -22,8 +22,8 @@ from srt.wire.messages import (
     GenerateReq,
     TokenizeReq,
     ToolSpec,
-    unpack_ids,
 )
+from srt.wire.packing import ITEM_BYTES, unpack_ids
 from tokenizer_proc.media.showing import NOTHING, Showing, Shown
 from tokenizer_proc.prompt.chat_contents import Contents, text_of
 from tokenizer_proc.prompt.chat_template import ChatTemplate
@@ -72,7 +72,7 @@ class PromptReader:
         self._control = None if special_in_content else tokenizer.control
         self._tokenizer = tokenizer
         self._template = template
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._limit = limit
 
     def check_size(self, req: GenerateReq | TokenizeReq) -> None:
@@ -232,11 +232,11 @@ class PromptReader:
 
     def checked_ids(self, data: bytes, param: str) -> np.ndarray:
         """The ids (int32 [n]) that the field `param` holds."""
-        if len(data) % 4:
+        if len(data) % ITEM_BYTES:
             raise RequestError(" must be packed int32", at=param)
         ids = unpack_ids(data)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
-            raise RequestError(f" must be in [0, {self._vocab_size})", at=param)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self.vocab_size):
+            raise RequestError(f" must be in [0, {self.vocab_size})", at=param)
         return ids
 
     def _check_fits(self, text: str, param: str) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from srt.fair_queue import FairQueue, SerialQueue
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.media import MediaItem
 from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq, sample_rid, score_rid
@@ -54,20 +55,19 @@ class Turns:
     wait for something else before their turn."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Caller, dict[Piece, None]] = {}
-        self._reading: dict[Caller, Piece] = {}
-        self._held: dict[Caller, dict[Piece, None]] = {}
+        self._waiting: SerialQueue[Caller, Piece] = SerialQueue()
+        self._held: FairQueue[Caller, Piece] = FairQueue()
         self._chars: Counter[Caller] = Counter()  # of those that wait or are held
         self._num_pieces = 0
         self._by_name: dict[tuple[bytes, str], Piece] = {}  # (client, rid) of each part
 
     def __len__(self) -> int:
         """The pieces that wait, are held, or are being read."""
-        return self._num_pieces + len(self._reading)
+        return self._num_pieces + len(self._waiting.in_progress)
 
     def check_room(self, caller: Caller, num_chars: int) -> None:
         """Raise RequestError (429) if there is no room for a piece of this many characters."""
-        mine = len(self._waiting.get(caller, ())) + len(self._held.get(caller, ()))
+        mine = len(self._waiting.lane(caller)) + len(self._held.lane(caller))
         if mine >= MAX_CALLER_PIECES or self._num_pieces >= MAX_PIECES:
             raise _overloaded("requests")
         of_caller, of_all = self._chars[caller], self._chars.total()
@@ -80,9 +80,10 @@ class Turns:
     def before(self, caller: Caller) -> int:
         """Requests whose texts are read before one that `caller` adds now: from each other caller,
         one piece for each piece of its own."""
-        turns = len(self._waiting.get(caller, ())) + 1
-        waiting = (islice(pieces, turns) for pieces in self._waiting.values())
-        pieces = chain(self._reading.values(), chain.from_iterable(waiting))
+        waits = self._waiting
+        turns = len(waits.lane(caller)) + 1
+        waiting = (islice(waits.lane(other), turns) for other in waits.askers)
+        pieces = chain(waits.in_progress.values(), chain.from_iterable(waiting))
         return sum(len(p.rids) for p in pieces if not (p.gone or isinstance(p.req, Question)))
 
     def named(self, client: bytes, rid: str) -> Piece | None:
@@ -95,7 +96,7 @@ class Turns:
 
     def add(self, piece: Piece) -> None:
         """Let a piece wait, after its caller's others; it may have been held before."""
-        if piece in self._held.get(piece.caller, {}):
+        if piece in self._held.lane(piece.caller):
             self._remove(piece)
         else:
             self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
@@ -106,27 +107,24 @@ class Turns:
         self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
         self._enter(self._held, piece)
 
-    def _enter(self, pieces: dict[Caller, dict[Piece, None]], piece: Piece) -> None:
-        pieces.setdefault(piece.caller, {})[piece] = None
+    def _enter(self, pieces: FairQueue[Caller, Piece], piece: Piece) -> None:
+        pieces.add(piece.caller, piece)
         self._chars[piece.caller] += piece.num_chars
         self._num_pieces += 1
 
     def take(self) -> Piece | None:
         """The next piece, which then counts as being read; None if none may be read now."""
-        caller = next((c for c in self._waiting if c not in self._reading), None)
-        if caller is None:
+        taken = self._waiting.take()
+        if taken is None:
             return None
-        pieces = self._waiting.pop(caller)
-        piece = next(iter(pieces))
-        self._waiting[caller] = pieces  # to the end of the line
-        self._remove(piece)
-        self._reading[caller] = piece
+        _, piece = taken
+        self._count_less(piece)
         return piece
 
     def done(self, piece: Piece) -> None:
         """A piece has been read."""
-        if self._reading.get(piece.caller) is piece:
-            del self._reading[piece.caller]
+        if self._waiting.in_progress.get(piece.caller) is piece:
+            self._waiting.done(piece.caller)
 
     def abort(self, piece: Piece, rids: list[str]) -> None:
         """End parts of a piece."""
@@ -143,18 +141,15 @@ class Turns:
                 del self._by_name[piece.client, rid]
 
     def _remove(self, piece: Piece) -> None:
-        caller = piece.caller
-        for by_caller in (self._waiting, self._held):
-            pieces = by_caller.get(caller, {})
-            if piece not in pieces:
-                continue
-            del pieces[piece]
-            self._num_pieces -= 1
-            self._chars[caller] -= piece.num_chars
-            if not pieces:
-                del by_caller[caller]
-            if not self._chars[caller]:
-                del self._chars[caller]
+        for pieces in (self._waiting, self._held):
+            if pieces.discard(piece.caller, piece):
+                self._count_less(piece)
+
+    def _count_less(self, piece: Piece) -> None:
+        self._num_pieces -= 1
+        self._chars[piece.caller] -= piece.num_chars
+        if not self._chars[piece.caller]:
+            del self._chars[piece.caller]
 
     def clear(self) -> None:
         """Forget everything. A piece that is being read keeps its caller's turn until its end."""

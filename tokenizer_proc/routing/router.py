@@ -9,10 +9,47 @@ import numpy as np
 from srt.block_hash import BLOCK
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad
 from srt.wire.ring_state import replica_of
-from tokenizer_proc.routing.demand import Demand
 from tokenizer_proc.routing.index import Index
 from tokenizer_proc.routing.load import Loads
 from tokenizer_proc.routing.policy import RoundRobin, View, make_policy
+
+RECENT = 64  # at least this many requests are remembered, and at most twice as many
+
+
+class Demand:
+    """Counts for each block of a prompt how many of the requests that were placed lately have it,
+    in two halves: the older one is forgotten when the newer one is full.
+
+    Requests in flight alone would not do: of a tree of prompts, they may all have the same root at
+    one time, and none a moment later, while a prefix that everybody uses is worth a copy
+    everywhere.
+    """
+
+    def __init__(self) -> None:
+        self._newer: dict[bytes, int] = {}
+        self._older: dict[bytes, int] = {}
+        self._num_newer = self._num_older = 0
+
+    @property
+    def total(self) -> int:
+        """How many requests are remembered."""
+        return self._num_newer + self._num_older
+
+    def add(self, hashes: Sequence[bytes]) -> None:
+        """A request with these blocks is placed."""
+        if self._num_newer == RECENT:
+            self._older, self._newer = self._newer, {}
+            self._num_older, self._num_newer = self._num_newer, 0
+        self._num_newer += 1
+        counts = self._newer
+        for name in hashes:
+            counts[name] = counts.get(name, 0) + 1
+
+    def of(self, hashes: Sequence[bytes]) -> np.ndarray:
+        """int64 [blocks]: how many of those requests have each of the blocks."""
+        newer, older = self._newer, self._older
+        counts = [newer.get(name, 0) + older.get(name, 0) for name in hashes]
+        return np.array(counts, np.int64)
 
 
 class _Placed(NamedTuple):
@@ -47,8 +84,7 @@ class Router:
         self._placed: dict[Hashable, _Placed] = {}
         self._demand = Demand()
         self._lives = [_Life(0) for _ in range(replicas)]
-        self._chosen_at = np.zeros(replicas, np.int64)
-        self._clock = 0
+        self._chosen_at = np.zeros(replicas, np.int64)  # which was chosen later has more
 
     def place(
         self,
@@ -63,8 +99,7 @@ class Router:
         matched = np.zeros(self._replicas, np.int64)
         self.index.match(hashes, matched)
         chosen = among[0] if len(among) == 1 else self._choose(hashes, matched, np.array(among))
-        self._clock += 1
-        self._chosen_at[chosen] = self._clock
+        self._chosen_at[chosen] = self._chosen_at.max() + 1
         self._placed[key] = _Placed(chosen, self._lives[chosen].number, hashes, requests)
         self._demand.add(hashes)
         self.index.send(chosen, hashes)

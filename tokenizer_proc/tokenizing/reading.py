@@ -17,10 +17,13 @@ from srt.wire.errors import INTERNAL, ErrorInfo, RequestError
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import CaptureReq, ChatMessage, GenerateReq, ScoreReq, pack_ids
 from tokenizer_proc.media.showing import Shown
-from tokenizer_proc.prompt.bad_words import bad_ids
 from tokenizer_proc.prompt.prompt import PromptReader
 from tokenizer_proc.prompt.scoring import ScoreReader
 from tokenizer_proc.queueing.turns import TextReq
+
+# The scheduler keeps the ids of all bad words, and may look at all of them for every token that it
+# samples.
+MAX_BAD_TOKENS = 4096
 
 
 class ReadPrompt(Struct, frozen=True, tag=True, array_like=True):
@@ -85,12 +88,12 @@ def _message_chars(message: ChatMessage) -> int:
 
 
 class TextReader:
-    """Reads requests of every kind."""
+    """Reads requests of every kind. It changes nothing, so a forked child may do it."""
 
     def __init__(self, tokenizer: Tokenizer, prompts: PromptReader, scores: ScoreReader) -> None:
         self._tokenizer = tokenizer
-        self._prompts = prompts
-        self._scores = scores
+        self.prompts = prompts
+        self.scores = scores
         load_tables()  # before children are forked: otherwise each would derive them
 
     def read(self, req: TextReq, items: Sequence[Sequence[MediaItem]] = ()) -> Reading:
@@ -108,16 +111,16 @@ class TextReader:
         if isinstance(req, CaptureReq):
             return ReadCaptures(_captures(req))
         if isinstance(req, ScoreReq):
-            score = self._scores.read(req, Shown(req.media, items))
+            score = self.scores.read(req, Shown(req.media, items))
             packed = [pack_ids(sequence) for sequence in score.sequences]
             return ReadScore(packed, score.start, score.prefix_tokens, score.media)
         bad: list[list[int]] = []
         if isinstance(req, GenerateReq):
             _check_stop_patterns(req.sampling.stop_regex)
-            prompt = self._prompts.read(req, Shown(req.media, items))
+            prompt = self.prompts.read(req, Shown(req.media, items))
             bad = bad_ids(req.sampling.bad_words, self._tokenizer)
         else:
-            prompt = self._prompts.tokenize(req)
+            prompt = self.prompts.tokenize(req)
         return ReadPrompt(
             pack_ids(prompt.ids),
             prompt.param,
@@ -126,6 +129,30 @@ class TextReader:
             bad,
             prompt.media,
         )
+
+
+def bad_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """The token sequences that `bad_words` stand for, each once. Raises RequestError for a word
+    without tokens, and for more than MAX_BAD_TOKENS tokens in all.
+
+    As in vLLM, a word is banned both directly after other text, such as a bracket, and after a
+    space, each time in the tokens that the tokenizer makes of it there. Other tokens that spell the
+    same word are not.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    num_tokens = 0
+    for i, word in enumerate(words):
+        bare = word.lstrip() or word
+        for text in (bare, " " + bare):
+            ids = tokenizer.encode_inside(text).tolist()
+            if not ids:
+                raise RequestError(f"bad_words[{i}] has no tokens", param="bad_words")
+            num_tokens += len(ids)
+            if num_tokens > MAX_BAD_TOKENS:
+                limit = f" take more than {MAX_BAD_TOKENS} tokens, the limit"
+                raise RequestError(limit, at="bad_words")
+            found[tuple(ids)] = None
+    return [list(ids) for ids in found]
 
 
 def _captures(req: CaptureReq) -> list[Capture] | None:

@@ -5,6 +5,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from srt.wire.answer_meta import AnswerMeta
+from srt.wire.packing import num_packed
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -60,9 +61,9 @@ class Wish(Struct, frozen=True):
 
 def prompt_meta(wire: TokenizedReq) -> AnswerMeta:
     """The facts of a request's prompt."""
-    num_healed = len(wire.healed_ids) // 4
+    num_healed = num_packed(wire.healed_ids)
     return AnswerMeta(
-        prompt_tokens=len(wire.input_ids) // 4 + num_healed,
+        prompt_tokens=num_packed(wire.input_ids) + num_healed,
         healed_tokens=num_healed,
         media_tokens=sum(span.item.length for span in wire.media),
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from scheduler_proc.grammar.worker.turns import Turns
+from srt.fair_queue import FairQueue
 
 Job = TypeVar("Job")
 
@@ -40,8 +40,8 @@ class Lanes(Generic[Job]):
     def __init__(self, slots: int, quantum_s: float) -> None:
         self._slots = slots
         self._quantum_s = quantum_s
-        self._new: Turns[Job] = Turns()
-        self._put_off: Turns[Job] = Turns()
+        self._new: FairQueue[bytes, Job] = FairQueue()
+        self._put_off: FairQueue[bytes, Job] = FairQueue()
         self._runs: dict[Job, _Run] = {}  # in the order in which they began
         self._long: set[Job] = set()
 
@@ -60,16 +60,16 @@ class Lanes(Generic[Job]):
 
     def askers(self) -> set[bytes]:
         """The askers for whom a job waits."""
-        return self._put_off.askers() | self._new.askers()
+        return self._put_off.askers | self._new.askers
 
     def add(self, job: Job, asker: bytes = b"") -> None:
         """A new one, at the end of its asker's queue; or one more who asks for it."""
         if job in self._runs:
             self._join(self._runs[job], asker)
         elif job in self._put_off:
-            self._put_off.add(job, asker)
+            self._put_off.add(asker, job)
         else:
-            self._new.add(job, asker)
+            self._new.add(asker, job)
 
     def remove(self, job: Job) -> None:
         """Remove a job that has ended or is not wanted any more."""
@@ -101,7 +101,7 @@ class Lanes(Generic[Job]):
     def _start_put_off(self, now: float, made: Changes[Job]) -> None:
         """Start jobs where the long lane has room, or one asker has more of it than another."""
         while self._put_off:
-            asker = self._put_off.next_asker(self._shares())
+            asker = self._next_asker(self._put_off)
             if self.num_running >= self._slots:
                 surplus = self._surplus(asker, self._long)
                 if surplus is None:
@@ -111,7 +111,7 @@ class Lanes(Generic[Job]):
 
     def _start_new(self, now: float, overdue: list[Job], made: Changes[Job]) -> None:
         while self._new:
-            asker = self._new.next_asker(self._shares())
+            asker = self._next_asker(self._new)
             if self._quick() and self.num_running >= self._slots:
                 stopped = overdue.pop(0) if overdue else self._surplus(asker, self._runs)
                 if stopped is None:
@@ -121,6 +121,11 @@ class Lanes(Generic[Job]):
 
     def _quick(self) -> list[Job]:
         return [job for job in self._runs if job not in self._long]
+
+    def _next_asker(self, queue: FairQueue[bytes, Job]) -> bytes:
+        """Whose turn it is: of those for whom least runs, the one whose turn was longest ago."""
+        shares = self._shares()
+        return min(queue.askers, key=lambda asker: shares[asker])
 
     def _shares(self) -> Counter[bytes]:
         """How many jobs run for each asker."""
@@ -148,16 +153,17 @@ class Lanes(Generic[Job]):
 
     def _stop(self, job: Job, made: Changes[Job]) -> None:
         for asker in self._runs.pop(job).askers:
-            self._put_off.add(job, asker)
+            self._put_off.add(asker, job)
         self._long.discard(job)
         if job in made.start:
             made.start.remove(job)
         else:
             made.stop.append(job)
 
-    def _start(self, queue: Turns[Job], asker: bytes, now: float, made: Changes[Job]) -> Job:
-        job, askers = queue.pop(asker)
-        askers.remove(asker)
-        self._runs[job] = _Run(now, [asker, *askers])
+    def _start(
+        self, queue: FairQueue[bytes, Job], asker: bytes, now: float, made: Changes[Job]
+    ) -> Job:
+        job = queue.pop(asker)
+        self._runs[job] = _Run(now, [asker, *queue.remove(job)])
         made.start.append(job)
         return job

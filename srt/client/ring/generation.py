@@ -21,10 +21,9 @@ from srt.wire.messages import (
     GenerateReq,
     LogprobDetail,
     Output,
-    float_list,
-    id_list,
     sample_rid,
 )
+from srt.wire.packing import float_list, id_list, num_packed
 
 Forget = Callable[["RingGeneration"], None]
 # By constraint, text and tenant; None where there are no captures, or they cannot be found.
@@ -143,7 +142,7 @@ class RingGeneration(Snapshots):
         if self._logprobs is not None:
             _take(self._logprobs, output.dropped, float_list(output.logprobs))
         self._origins = self._origins[: len(self._origins) - output.dropped] + output.origins
-        count = len(output.ids) // 4
+        count = num_packed(output.ids)
         if self._tops is not None:
             _take(self._tops, output.dropped, _top_rows(output.detail, count))
         if self._named is not None:

@@ -16,7 +16,7 @@ from srt.gateway.http.auth import ADMIN, PUBLIC
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
-from srt.gateway.ops.ring_state import is_ready, ring_state, stats_or_none
+from srt.gateway.ops.ring_status import is_ready, ring_state, stats_or_none
 from srt.gateway.wire.operations import Generated, Health, Ready
 from srt.wire.errors import OVERLOADED, RequestError, RingError
 from srt.wire.sampling import SamplingParams

@@ -21,7 +21,7 @@ from srt.gateway.http.auth import ADMIN, WATCH
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
-from srt.gateway.ops.ring_state import STATS_TIMEOUT_S, ring_state, stats_or_none
+from srt.gateway.ops.ring_status import STATS_TIMEOUT_S, ring_state, stats_or_none
 from srt.gateway.wire.operations import (
     ABORT_KIND,
     Aborted,

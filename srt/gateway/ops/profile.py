@@ -10,7 +10,7 @@ from srt.gateway.context import Gateway, HttpRequest, ProfileStart, gateway_of
 from srt.gateway.http.auth import ADMIN
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
-from srt.gateway.ops.ring_state import stats_or_none
+from srt.gateway.ops.ring_status import stats_or_none
 from srt.gateway.wire.operations import Profile, ProfileStarted
 from srt.wire.errors import CONFLICT, RequestError, RingError
 

@@ -13,7 +13,7 @@ from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.process.test_pace import SizedExecutor
-from tokenizer_proc.queueing.queue_wait import SLACK, QueueWaits
+from tokenizer_proc.queueing.capacity import SLACK, QueueWaits
 
 BASE_S, TOKEN_S = 0.004, 0.001
 VOCAB = 50

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from srt.wire.packing import (
     float_list,
     id_list,
+    num_packed,
     pack_floats,
     pack_ids,
+    packed_size,
+    packed_slice,
     unpack_floats,
     unpack_ids,
 )
@@ -20,6 +23,8 @@ def test_ids(ids: list[int]) -> None:
     packed = np.array(ids, "<i4").tobytes()
     assert packed == pack_ids(ids) == pack_ids(np.array(ids, np.int64))
     assert id_list(packed) == unpack_ids(packed).tolist() == ids
+    assert num_packed(packed) == len(ids) and packed_size(len(ids)) == len(packed)
+    assert packed[packed_slice(1, 3)] == pack_ids(ids[1:3])
 
 
 @given(st.lists(st.floats(width=32)))

@@ -29,7 +29,7 @@ from srt.wire.messages import (
     pack_ids,
     unpack_ids,
 )
-from srt.wire.ring_messages import Abort, CompileCounts, Control, Credit, TokenizedReq
+from srt.wire.ring_messages import Abort, Control, Credit, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring, sub_seed
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission.parking import Parked
@@ -465,7 +465,7 @@ def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
     counts |= dict.fromkeys((*names, "num_media_known_total"), 0)
     assert front.controlled(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
     totals = {"num_grammar_compiled_total": 2.0, "num_grammar_cache_hit_total": 3.0}
-    front.count(CompileCounts(totals))
+    front.grammars.compile_counts = totals
     assert isinstance(front.generate(A, request(sampling={"regex": "a"}), now=0.0), Parked)
     counts |= {"num_grammar_queue_reqs": 1, **totals}
     assert front.controlled(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)

@@ -24,9 +24,8 @@ from srt.wire.ring_messages import (
 )
 from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, refused, request
 from tests.tokenizer_proc.direct_front import DirectFront
-from tokenizer_proc.admission.front import Answer
 from tokenizer_proc.admission.parking import Parked
-from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.admission import Admission, Answer
 
 WAIT_S, SILENCE_S = 60.0, 25.0  # those of make_front
 
@@ -68,6 +67,16 @@ def refused_by(answers: list[Answer]) -> dict[tuple[bytes, str], ErrorInfo]:
     return found
 
 
+def unanswered(front: DirectFront) -> list[CompileReq]:
+    """The questions that the compiler has not answered."""
+    return front.grammars.parking.questions(EPOCH)
+
+
+def cancelled(front: DirectFront) -> list[CompileCancel]:
+    """The questions that need no answer any more, since the last call."""
+    return front.grammars.parking.take_cancelled(EPOCH)
+
+
 # ---- the ways through ------------------------------------------------------------------------
 
 
@@ -78,7 +87,7 @@ def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
     assert question.epoch == EPOCH
     assert question.constraint == Constraint("regex", "a+", "compact", "</think>")
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
-    admitted = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0))
+    admitted = admitted_by(front.grammars.compiled(CompileReply(question.id, EPOCH, "key"), 0.0))
     plain = front.generate(B, request(sampling={"temperature": 0.5}), now=0.0)
     assert isinstance(plain, Admission) and plain.parts[0].grammar == ""
     sampling = replace(plain.parts[0].sampling, close=False)
@@ -102,7 +111,9 @@ def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
 def test_only_schemas_are_closed_by_themselves(fields: dict[str, Any], closes: bool) -> None:
     front = make_front()
     question = asked(front, request("r", sampling=fields))
-    (part,) = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)).values()
+    (part,) = admitted_by(
+        front.grammars.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
+    ).values()
     assert part.sampling.close is closes
 
 
@@ -114,9 +125,11 @@ def test_one_question_for_one_constraint() -> None:
     other = asked(front, constrained("3", "b+"))
     assert other.id != question.id
     reply = CompileReply(question.id, EPOCH, "key")
-    assert list(admitted_by(front.compiled(reply, 0.0))) == [(A, "1"), (A, "2"), (B, "1")]
-    assert front.compiled(reply, 0.0) == []
-    assert list(admitted_by(front.compiled(CompileReply(other.id, EPOCH, "k"), 0.0))) == [(A, "3")]
+    assert list(admitted_by(front.grammars.compiled(reply, 0.0))) == [(A, "1"), (A, "2"), (B, "1")]
+    assert front.grammars.compiled(reply, 0.0) == []
+    assert list(admitted_by(front.grammars.compiled(CompileReply(other.id, EPOCH, "k"), 0.0))) == [
+        (A, "3")
+    ]
     assert asked(front, constrained("1", "a+", max_new_tokens=1), b"c").id not in (
         question.id,
         other.id,
@@ -129,7 +142,7 @@ def test_a_bad_constraint_names_its_field(kind: str) -> None:
     value: Any = ["x"] if kind == "choices" else "x"
     question = asked(front, request(sampling={kind: value}))
     error = ErrorInfo(BAD_REQUEST, "unbalanced ) at position 3")
-    answers = front.compiled(CompileReply(question.id, EPOCH, error=error), 0.0)
+    answers = front.grammars.compiled(CompileReply(question.id, EPOCH, error=error), 0.0)
     worded = ErrorInfo(BAD_REQUEST, ": unbalanced ) at position 3", kind, follows_param=True)
     assert refused_by(answers) == {(A, "r"): worded}
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
@@ -139,7 +152,7 @@ def test_other_failures_pass_through() -> None:
     front = make_front()
     error = ErrorInfo(OVERLOADED, "the server is at its limit", retryable=True)
     question = asked(front, constrained())
-    answers = front.compiled(CompileReply(question.id, EPOCH, error=error), 0.0)
+    answers = front.grammars.compiled(CompileReply(question.id, EPOCH, error=error), 0.0)
     assert refused_by(answers) == {(A, "r"): error}
 
 
@@ -169,8 +182,8 @@ def test_each_asker_asks_once() -> None:
     assert [question is None for question in found] == [False, True, False, False, True]
     assert len({question.id for question in questions}) == 1
     assert len({question.asker for question in questions}) == 3
-    assert front.unanswered() == questions
-    answers = front.compiled(CompileReply(questions[0].id, EPOCH, "key"), 0.0)
+    assert unanswered(front) == questions
+    answers = front.grammars.compiled(CompileReply(questions[0].id, EPOCH, "key"), 0.0)
     assert len(admitted_by(answers)) == 5
 
 
@@ -184,7 +197,11 @@ def test_a_grammar_that_lies_ready_needs_no_compiler() -> None:
     assert isinstance(admission, Admission)
     found = {part.rid: part.grammar for part in admission.parts}
     assert found == {"1/0": "key", "1/1": "key"}
-    assert (front.in_flight, front.unanswered(), front.expire(1e9)) == (2, [], [])
+    assert (front.in_flight, unanswered(front), front.expire(1e9)) == (
+        2,
+        [],
+        [],
+    )
     asked(front, constrained("2", "b+"))
     stats = front.controlled(A, ControlReq("c", EPOCH, "stats"))
     assert isinstance(stats, Control) and stats.counts["num_grammar_cache_hit_total"] == 1
@@ -194,36 +211,38 @@ def test_a_lost_grammar_is_compiled_again() -> None:
     """From its constraint, which the scheduler does not have; new requests for it wait too."""
     front = make_front(max_requests=9)
     first = asked(front, constrained("1"))
-    front.compiled(CompileReply(first.id, EPOCH, "key"), 0.0)
-    assert front.grammar_lost(GrammarLost("key", EPOCH - 1), now=0.0) is None
-    question = front.grammar_lost(GrammarLost("key", EPOCH), now=0.0)
+    front.grammars.compiled(CompileReply(first.id, EPOCH, "key"), 0.0)
+    assert front.grammars.lost(GrammarLost("key", EPOCH - 1), now=0.0) is None
+    question = front.grammars.lost(GrammarLost("key", EPOCH), now=0.0)
     assert isinstance(question, CompileReq)
     assert question.id != first.id and question.constraint == first.constraint
     asked(front, constrained("2"))  # asks too: it is another asker
-    assert front.grammar_lost(GrammarLost("key", EPOCH), now=0.0) is None
-    assert len(front.unanswered()) == 2
-    answers = front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
+    assert front.grammars.lost(GrammarLost("key", EPOCH), now=0.0) is None
+    assert len(unanswered(front)) == 2
+    answers = front.grammars.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
     assert front.sent(GrammarMade) == [GrammarMade("key", EPOCH)] * 2
     assert list(admitted_by(answers)) == [(A, "2")]
 
 
 def test_a_lost_grammar_that_cannot_be_had() -> None:
     front = make_front()
-    assert front.grammar_lost(GrammarLost("unheard", EPOCH), now=0.0) is None
+    assert front.grammars.lost(GrammarLost("unheard", EPOCH), now=0.0) is None
     assert_given_up(front, "unheard")
     question = asked(front, constrained("1"))
-    front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
-    again = front.grammar_lost(GrammarLost("key", EPOCH), now=10.0)
+    front.grammars.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
+    again = front.grammars.lost(GrammarLost("key", EPOCH), now=10.0)
     assert isinstance(again, CompileReq)
     error = ErrorInfo(OVERLOADED, "full", retryable=True)
-    assert front.compiled(CompileReply(again.id, EPOCH, error=error), 0.0) == []
+    assert front.grammars.compiled(CompileReply(again.id, EPOCH, error=error), 0.0) == []
     assert front.sent(GrammarMade) == [GrammarMade("key", EPOCH, error)]
-    assert isinstance(front.grammar_lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
+    assert isinstance(front.grammars.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
     assert front.expire(10.0 + SILENCE_S) == []
     assert_given_up(front, "key")
-    assert isinstance(front.grammar_lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
-    other = front.unanswered()[0]
-    assert front.compiled(CompileReply(other.id, EPOCH, "another"), 0.0) == []  # made by other code
+    assert isinstance(front.grammars.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
+    other = unanswered(front)[0]
+    assert (
+        front.grammars.compiled(CompileReply(other.id, EPOCH, "another"), 0.0) == []
+    )  # made by other code
     assert_given_up(front, "key")
 
 
@@ -246,9 +265,9 @@ def test_an_abort_while_parked() -> None:
     assert answer == Admission(Admitted("1", EPOCH, AnswerMeta(5), aborted=[0]), [])
     assert front.aborted(A, AbortReq("1", EPOCH)) is None
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
-    assert front.cancelled() == []
+    assert cancelled(front) == []
     reply = CompileReply(question.id, EPOCH, "key")
-    assert list(admitted_by(front.compiled(reply, 0.0))) == [(A, "2")]
+    assert list(admitted_by(front.grammars.compiled(reply, 0.0))) == [(A, "2")]
 
 
 def test_samples_are_parked_together() -> None:
@@ -258,7 +277,7 @@ def test_samples_are_parked_together() -> None:
     assert front.aborted(A, AbortReq("r", EPOCH)) is None  # each sample is aborted by its own rid
     assert front.aborted(A, AbortReq("r/1", EPOCH)) is None
     assert (front.in_flight, front.tokens_in_flight) == (2, 10)
-    ((client, word),) = front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
+    ((client, word),) = front.grammars.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
     assert client == A and isinstance(word, Admission)
     assert word.admitted == Admitted("r", EPOCH, AnswerMeta(5), aborted=[1])
     assert [(part.rid, part.grammar) for part in word.parts] == [("r/0", "key"), ("r/2", "key")]
@@ -276,9 +295,9 @@ def test_samples_that_are_parked_end_together() -> None:
     answer = front.aborted(A, AbortReq("2/0", EPOCH))
     assert answer == Admission(Admitted("2", EPOCH, AnswerMeta(5), aborted=[1, 0]), [])
     error = ErrorInfo(BAD_REQUEST, "no")
-    assert list(refused_by(front.compiled(CompileReply(question.id, EPOCH, error=error), 0.0))) == [
-        (A, "1")
-    ]
+    assert list(
+        refused_by(front.grammars.compiled(CompileReply(question.id, EPOCH, error=error), 0.0))
+    ) == [(A, "1")]
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
 
 
@@ -288,27 +307,27 @@ def test_the_compiler_hears_of_what_nobody_waits_for() -> None:
     second = asked(front, constrained("2", "b"), now=10.0)
     third = asked(front, constrained("3", "c"), now=99.0)
     front.aborted(A, AbortReq("1", EPOCH))
-    assert front.cancelled() == [CompileCancel(first.id, EPOCH)]
-    assert front.cancelled() == []
+    assert cancelled(front) == [CompileCancel(first.id, EPOCH)]
+    assert cancelled(front) == []
     front.expire(10.0 + SILENCE_S)
-    assert front.cancelled() == [CompileCancel(second.id, EPOCH)]
-    front.compiled(CompileReply(third.id, EPOCH, "key"), 0.0)
-    assert front.cancelled() == []
+    assert cancelled(front) == [CompileCancel(second.id, EPOCH)]
+    front.grammars.compiled(CompileReply(third.id, EPOCH, "key"), 0.0)
+    assert cancelled(front) == []
     parked(front, constrained("4", "d"))
     front.aborted(A, AbortReq("4", EPOCH))
     front.reset(EPOCH + 1, [EPOCH + 1])
-    assert front.cancelled() == []
+    assert cancelled(front) == []
 
 
 def test_a_question_that_nobody_waits_for_is_asked_anew() -> None:
     front = make_front()
     first = asked(front, constrained())
     front.aborted(A, AbortReq("r", EPOCH))
-    assert front.unanswered() == []
+    assert unanswered(front) == []
     second = asked(front, constrained())  # the same rid, free again
-    assert front.compiled(CompileReply(first.id, EPOCH, "old"), 0.0) == []
+    assert front.grammars.compiled(CompileReply(first.id, EPOCH, "old"), 0.0) == []
     reply = CompileReply(second.id, EPOCH, "new")
-    assert admitted_by(front.compiled(reply, 0.0))[A, "r"].grammar == "new"
+    assert admitted_by(front.grammars.compiled(reply, 0.0))[A, "r"].grammar == "new"
 
 
 def test_a_new_epoch_drops_what_is_parked() -> None:
@@ -316,13 +335,13 @@ def test_a_new_epoch_drops_what_is_parked() -> None:
     question = asked(front, constrained())
     front.reset(EPOCH + 1, [EPOCH + 1])
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
-    assert front.unanswered() == [] and front.expire(1e9) == []
+    assert unanswered(front) == [] and front.expire(1e9) == []
     again = asked(front, replace(constrained(), epoch=EPOCH + 1))
-    assert front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0) == []
-    assert front.compiled(CompileReply(again.id, EPOCH, "key"), 0.0) == []
-    assert front.compiled(CompileReply(question.id, EPOCH + 1, "key"), 0.0) == []
+    assert front.grammars.compiled(CompileReply(question.id, EPOCH, "key"), 0.0) == []
+    assert front.grammars.compiled(CompileReply(again.id, EPOCH, "key"), 0.0) == []
+    assert front.grammars.compiled(CompileReply(question.id, EPOCH + 1, "key"), 0.0) == []
     assert front.in_flight == 1
-    assert admitted_by(front.compiled(CompileReply(again.id, EPOCH + 1, "key"), 0.0))
+    assert admitted_by(front.grammars.compiled(CompileReply(again.id, EPOCH + 1, "key"), 0.0))
 
 
 def test_a_compiler_that_does_not_answer() -> None:
@@ -335,7 +354,7 @@ def test_a_compiler_that_does_not_answer() -> None:
     assert (expired[A, "1"].code, expired[A, "1"].retryable) == (UNAVAILABLE, True)
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
     reply = CompileReply(question.id, EPOCH, "key")
-    assert list(admitted_by(front.compiled(reply, 0.0))) == [(A, "2")]
+    assert list(admitted_by(front.grammars.compiled(reply, 0.0))) == [(A, "2")]
     assert front.expire(1e9) == []
 
 
@@ -343,10 +362,10 @@ def test_a_compiler_that_is_heard_of_has_longer() -> None:
     """For example one that was killed twice and is there again."""
     front = make_front()
     parked(front, constrained("1"), now=0.0)
-    front.hear(20.0)
+    front.grammars.parking.hear(20.0)
     parked(front, constrained("2"), now=21.0)
     assert front.expire(20.0 + SILENCE_S - 0.1) == []
-    front.hear(45.0)
+    front.grammars.parking.hear(45.0)
     assert front.expire(WAIT_S - 0.1) == []
     assert list(refused_by(front.expire(WAIT_S))) == [(A, "1")]  # the longest wait is over
     assert list(refused_by(front.expire(45.0 + SILENCE_S))) == [(A, "2")]
@@ -357,18 +376,18 @@ def test_a_compiler_that_restarted_is_asked_again() -> None:
     first = asked(front, constrained("1"))
     second = asked(front, constrained("2", "b"))
     parked(front, constrained("3"))
-    assert front.unanswered() == [first, second]
-    front.compiled(CompileReply(first.id, EPOCH, "key"), 0.0)
-    assert front.unanswered() == [second]
-    front.compiled(CompileReply(second.id, EPOCH, "key"), 0.0)
-    assert front.unanswered() == []
+    assert unanswered(front) == [first, second]
+    front.grammars.compiled(CompileReply(first.id, EPOCH, "key"), 0.0)
+    assert unanswered(front) == [second]
+    front.grammars.compiled(CompileReply(second.id, EPOCH, "key"), 0.0)
+    assert unanswered(front) == []
 
 
 def test_draining_lets_parked_requests_finish() -> None:
     front = make_front()
     question = asked(front, constrained())
     front.drain()
-    assert admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0))
+    assert admitted_by(front.grammars.compiled(CompileReply(question.id, EPOCH, "key"), 0.0))
 
 
 def test_samples_and_a_request_of_their_rid_are_told_apart() -> None:
@@ -376,11 +395,13 @@ def test_samples_and_a_request_of_their_rid_are_told_apart() -> None:
     front = make_front()
     several = asked(front, constrained("r", n=2))
     single = asked(front, constrained("r", "b"))
-    assert list(admitted_by(front.compiled(CompileReply(single.id, EPOCH, "k"), 0.0))) == [(A, "r")]
+    assert list(admitted_by(front.grammars.compiled(CompileReply(single.id, EPOCH, "k"), 0.0))) == [
+        (A, "r")
+    ]
     assert isinstance(front.aborted(A, AbortReq("r", EPOCH)), Abort)
-    admitted = admitted_by(front.compiled(CompileReply(several.id, EPOCH, "key"), 0.0))
+    admitted = admitted_by(front.grammars.compiled(CompileReply(several.id, EPOCH, "key"), 0.0))
     assert list(admitted) == [(A, "r/0"), (A, "r/1")]
-    assert front.in_flight == 3 and front.unanswered() == [] == front.expire(1e9)
+    assert front.in_flight == 3 and unanswered(front) == [] == front.expire(1e9)
 
 
 # ---- in any order ----------------------------------------------------------------------------
@@ -427,7 +448,7 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
             error = ErrorInfo(BAD_REQUEST, "no") if kind == "fail" else None
             reply = CompileReply(questions.pop(pattern).id, epoch, "key", error)
             done = {waiter for waiter, wanted in parked.items() if wanted == pattern}
-            answers = front.compiled(reply, 0.0)
+            answers = front.grammars.compiled(reply, 0.0)
             if error:
                 assert {name[1] for name in refused_by(answers)} == done
             else:
@@ -463,8 +484,8 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
         unwanted = {q.id for p, q in questions.items() if p not in parked.values()}
         # The end of an epoch cancels everything, so the compiler gets no other message then.
         told = set() if kind == "reset" else unwanted
-        assert {cancel.id for cancel in front.cancelled()} == told
+        assert {cancel.id for cancel in cancelled(front)} == told
         questions = {p: question for p, question in questions.items() if p in parked.values()}
         assert front.in_flight == len(running) + sum(map(len, waiting.values()))
         assert front.tokens_in_flight == 5 * front.in_flight
-        assert {q.constraint.source for q in front.unanswered()} == set(parked.values())
+        assert {q.constraint.source for q in unanswered(front)} == set(parked.values())

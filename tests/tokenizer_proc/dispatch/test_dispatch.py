@@ -28,7 +28,7 @@ def test_requests_keep_their_places_and_go_on() -> None:
     assert front.dispatch.scheduler_lost(EPOCH + 1, Left()) == ([], [])
     front.dispatch.settle(SchedulerLost(EPOCH + 1))
     assert isinstance(front.generate(A, request("3"), now=0.0), Admission)
-    assert front.in_flight == 3 and front.dispatch.take() == []
+    assert front.in_flight == 3 and front.dispatch.replicas.take() == []
     front.dispatch.hear([EPOCH + 1], [0])
     sent = front.sent(TokenizedReq)
     assert [message.rid for message in sent if isinstance(message, TokenizedReq)] == ["1", "2", "3"]
@@ -52,8 +52,8 @@ def test_a_client_that_has_gone_frees_its_places() -> None:
 def test_a_text_that_has_stopped_ends_its_request() -> None:
     front = make_front()
     assert isinstance(front.generate(A, request("1"), now=0.0), Admission)
-    front.dispatch.take()
+    front.dispatch.replicas.take()
     front.dispatch.text_stopped(TextStopped(A, "1", EPOCH - 1))
-    assert front.dispatch.take() == []
+    assert front.dispatch.replicas.take() == []
     front.dispatch.text_stopped(TextStopped(A, "1", EPOCH))
-    assert len(front.dispatch.take()) == 1 and front.in_flight == 1
+    assert len(front.dispatch.replicas.take()) == 1 and front.in_flight == 1

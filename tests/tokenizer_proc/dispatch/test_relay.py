@@ -49,13 +49,13 @@ class OneRelay(Relay):
             self.send(Admission(Admitted(one.rid, 1, AnswerMeta(2)), [one]), now)
 
     def loses(self, incarnation: int, left: Left = NOTHING) -> list[Name]:
-        assert self.is_news(incarnation)
+        assert incarnation > self.replicas.incarnations[0]
         guilty = self.lose(incarnation, left)
-        assert not self.is_news(incarnation)
+        assert incarnation == self.replicas.incarnations[0]
         return guilty
 
     def taken(self) -> list[SchedulerMessage]:
-        return [message for _, message in self.take()]
+        return [message for _, message in self.replicas.take()]
 
     def requests_taken(self) -> list[TokenizedReq]:
         return [message for message in self.taken() if isinstance(message, TokenizedReq)]
@@ -75,8 +75,8 @@ def opened(random_seed: int = -1) -> OneRelay:
 def test_requests_wait_for_the_first_scheduler() -> None:
     relay = OneRelay()
     relay.sends(part("1"), now=1.0)
-    relay.control(Control(A, "c", 0, "stats"))
-    assert relay.take() == []
+    relay.replicas.control(Control(A, "c", 0, "stats"))
+    assert relay.replicas.take() == []
     assert [kept.name for kept in relay.hear([1], [0])] == [(A, "1")]
     assert relay.hear([1], [0]) == []
     request, control = relay.taken()
@@ -100,12 +100,12 @@ def test_seeds_are_given_once_and_kept() -> None:
 def test_the_next_scheduler_gets_what_was_reported() -> None:
     relay = opened()
     relay.sends(part("begun"), part("not begun"), part("ended"), now=7.0)
-    assert len(relay.take()) == 3
+    assert len(relay.replicas.take()) == 3
     relay.credit((A, "ended"))
     relay.loses(2)
     relay.sends(part("new"), now=8.0)
     assert relay.hear([2], [0]) == []  # what was reported is not known yet
-    assert relay.take() == []
+    assert relay.replicas.take() == []
     reported = Reported(pack_ids([5]), forced=True)
     assert relay.settle(SchedulerLost(2, [Progress(A, "begun", reported)], more=True)) == []
     assert len(relay.settle(SchedulerLost(2))) == 3
@@ -119,23 +119,23 @@ def test_the_next_scheduler_gets_what_was_reported() -> None:
 def test_the_detokenizer_may_hear_of_a_loss_first() -> None:
     relay = opened()
     relay.sends(part("1"))
-    relay.take()
+    relay.replicas.take()
     relay.loses(3)
     assert relay.settle(SchedulerLost(3)) == []
-    assert relay.hear([2], [0]) == [] and relay.take() == []
+    assert relay.hear([2], [0]) == [] and relay.replicas.take() == []
     assert [kept.req.rid for kept in relay.hear([3], [0])] == ["1"]
 
 
 def test_aborts_reach_the_scheduler_or_the_next_one() -> None:
     relay = opened()
     relay.sends(part("1"), part("2"))
-    relay.take()
+    relay.replicas.take()
     relay.abort(A, "1")
     relay.abort(A, "unknown")
     assert relay.taken() == [Abort(A, "1", 1)]
     relay.loses(2)
     relay.abort(A, "2")
-    assert relay.take() == []
+    assert relay.replicas.take() == []
     relay.next_one(2, [Progress(A, "2", Reported(pack_ids([4])))])
     first, second = relay.requests_taken()
     assert first.reported == Reported(aborted=True)
@@ -145,11 +145,11 @@ def test_aborts_reach_the_scheduler_or_the_next_one() -> None:
 def test_a_client_that_has_gone() -> None:
     relay = opened()
     relay.sends(part("sent"), part("other", B))
-    relay.take()
+    relay.replicas.take()
     relay.drop_client(A)
     assert relay.taken() == [Abort(A, "sent", 1)] and relay.take_ended() == []
     relay.sends(part("late"))
-    assert relay.take() == [] and relay.take_ended() == [(A, "late")]
+    assert relay.replicas.take() == [] and relay.take_ended() == [(A, "late")]
     relay.loses(2)
     relay.next_one(2)
     assert [one.rid for one in relay.requests_taken()] == ["other"]
@@ -161,15 +161,15 @@ def test_a_client_that_has_gone() -> None:
 
 def test_what_is_no_request_is_lost_with_the_scheduler() -> None:
     relay = opened()
-    relay.made(GrammarMade("key", 1))
+    relay.replicas.send(GrammarMade("key", 1))
     relay.loses(2)
-    relay.made(GrammarMade("key", 1))
-    relay.control(Control(A, "c", 0, "stats"))
-    assert relay.take() == []
+    relay.replicas.send(GrammarMade("key", 1))
+    relay.replicas.control(Control(A, "c", 0, "stats"))
+    assert relay.replicas.take() == []
     relay.loses(3)
     relay.next_one(3)
-    assert relay.take() == []
-    relay.control(Control(A, "c", 0, "stats"))
+    assert relay.replicas.take() == []
+    relay.replicas.control(Control(A, "c", 0, "stats"))
     assert relay.taken() == [Control(A, "c", 3, "stats")]
 
 
@@ -190,7 +190,7 @@ def marks(relay: OneRelay) -> dict[str, str]:
 
 def after(relay: OneRelay, incarnation: int, left: Left) -> dict[str, str]:
     """How requests are marked after a loss."""
-    relay.take()
+    relay.replicas.take()
     relay.loses(incarnation, left)
     relay.next_one(incarnation)
     return marks(relay)
@@ -257,7 +257,7 @@ def test_requests_of_a_client_that_has_gone_leave_nothing() -> None:
     relay = opened()
     relay.drop_client(A)
     relay.sends(part("1"), part("2"))
-    assert relay.take() == [] and relay.take_ended() == [(A, "1"), (A, "2")]
+    assert relay.replicas.take() == [] and relay.take_ended() == [(A, "1"), (A, "2")]
     assert not relay._groups
 
 
@@ -316,7 +316,7 @@ class Ring:
     def check(self) -> None:
         """What is sent now goes to one open replica, is sent to each incarnation once, and nothing
         that could be sent is kept back."""
-        for replica, message in self.relay.take():
+        for replica, message in self.relay.replicas.take():
             if isinstance(message, CacheSnapshotReq):
                 assert message.incarnation == self.incarnations[replica]
             if not isinstance(message, TokenizedReq):
@@ -396,15 +396,15 @@ def test_a_lost_ones_requests_go_on_at_the_others_at_once() -> None:
 
 def test_an_operation_goes_to_all_and_a_grammar_to_who_asked() -> None:
     relay = Ring(3, random.Random(0)).relay
-    relay.take()
-    relay.control(Control(A, "c", 0, "stats", counts={"front": 1.0}))
-    sent = relay.take()
+    relay.replicas.take()
+    relay.replicas.control(Control(A, "c", 0, "stats", counts={"front": 1.0}))
+    sent = relay.replicas.take()
     assert [replica for replica, _ in sent] == [0, 1, 2]
     counts = [message.counts for _, message in sent if isinstance(message, Control)]
     assert counts == [{"front": 1.0}, {}, {}]
     assert all(isinstance(one, Control) and one.asked == 3 for _, one in sent)
-    relay.made(GrammarMade("key", 4))
-    assert relay.take() == [(replica_of(4, 3), GrammarMade("key", 4))]
+    relay.replicas.send(GrammarMade("key", 4))
+    assert relay.replicas.take() == [(replica_of(4, 3), GrammarMade("key", 4))]
 
 
 def test_a_wish_counts_while_there_is_a_scheduler() -> None:

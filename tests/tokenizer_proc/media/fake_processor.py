@@ -144,7 +144,7 @@ class SeeingFront(DirectFront):
             for _, word in self.take_known():
                 assert isinstance(word, Refused)
                 words[word.rid] = word
-        while piece := self.take_text():
-            reading = self.read(piece.req, piece.items)
+        while piece := self.turns.take():
+            reading = self.text.read(piece.req, piece.items)
             words[piece.req.rid] = self.has_read(piece, reading, self.now)
         return words

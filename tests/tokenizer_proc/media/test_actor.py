@@ -89,7 +89,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     bench = Bench(actor)
     serving = asyncio.ensure_future(actor.run())
     async with asyncio.timeout(SOON_S):
-        while "media_kinds" not in actor.info or not hasattr(actor, "_decoders"):
+        while "media_kinds" not in actor.info or not hasattr(actor, "_outbound"):
             await asyncio.sleep(0.01)
     actor._front.dispatch.hear([1], [0])
     try:
@@ -185,5 +185,5 @@ async def test_without_what_forks_children_it_ends(
         async with running(tmp_path, monkeypatch) as bench:
             bench.ask(request("first"), SMALL)
             await bench.answer()
-            kill(bench.actor._forker.pid)
+            kill(bench.actor._workers.forker.pid)
             await asyncio.wait_for(bench.actor._stopping.wait(), SOON_S)

@@ -456,9 +456,9 @@ def test_a_new_epoch() -> None:
 
 
 def wanted(front: SeeingFront, *digests: bytes, incarnation: int = EPOCH) -> list[MediaSent]:
-    front.media.want(MediaWanted(incarnation, list(digests)), front.dispatch.relay.incarnations)
+    front.media.want(MediaWanted(incarnation, list(digests)), front.dispatch.replicas.incarnations)
     front.go_on()
-    sent = front.media.take_sent(front.dispatch.relay.incarnations)
+    sent = front.media.take_sent(front.dispatch.replicas.incarnations)
     for _, message, blobs in sent:
         assert len(blobs) == message.num_frames
         for blob in blobs:

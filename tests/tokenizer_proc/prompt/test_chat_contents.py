@@ -7,9 +7,9 @@ from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 from tests.tokenizer_proc.media.test_front_media import BOTH, LISTS
 from tokenizer_proc.prompt.chat_contents import ContentForm, Contents
-from tokenizer_proc.prompt.chat_messages import with_tools_as_text
 from tokenizer_proc.prompt.chat_template import ChatTemplate
 from tokenizer_proc.prompt.continuation import render_open
+from tokenizer_proc.prompt.tools_as_text import with_tools_as_text
 
 KINDS = ["image", "video", "image"]
 SEEN = Contents(KINDS, {"image": "<image>", "video": "<video>"})

@@ -165,7 +165,7 @@ def test_a_constraint_is_compiled_with_the_text_before_it() -> None:
     assert isinstance(parked, Parked) and parked.question is not None
     constraint = parked.question.constraint
     assert constraint == Constraint("regex", "//[a-z]+", after="x", before=":")
-    [(_, admission)] = front.compiled(CompileReply(parked.question.id, EPOCH, "key"), 0.0)
+    [(_, admission)] = front.grammars.compiled(CompileReply(parked.question.id, EPOCH, "key"), 0.0)
     assert isinstance(admission, Admission)
     assert admission.parts[0].grammar == "key"
     assert unpack_ids(admission.parts[0].input_ids).tolist() == list(b"http")

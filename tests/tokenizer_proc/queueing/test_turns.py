@@ -55,8 +55,8 @@ def in_turn(turns: Turns) -> list[str]:
 def read_all(front: Front) -> dict[str, Word | None]:
     """What becomes of everything that waits, by rid."""
     words = {}
-    while waiting := front.take_text():
-        words[waiting.req.rid] = front.has_read(waiting, front.read(waiting.req), 0.0)
+    while waiting := front.turns.take():
+        words[waiting.req.rid] = front.has_read(waiting, front.text.read(waiting.req), 0.0)
     return words
 
 
@@ -178,21 +178,21 @@ def test_what_is_far_too_long_does_not_wait() -> None:
     req = TokenizeReq(rid="c", epoch=EPOCH, messages=[ChatMessage("user", "hi")], chat=chat)
     answer = front.submit(A, req, 0.0)
     assert isinstance(answer, Refused) and answer.error.param == "chat.template_args"
-    assert front.take_text() is None and front.in_flight == 0
+    assert front.turns.take() is None and front.in_flight == 0
 
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_an_abort_ends_a_request_that_waits(is_read: bool) -> None:
     front = make_front()
     assert front.submit(A, request("r"), 0.0) is None
-    taken = front.take_text() if is_read else None
+    taken = front.turns.take() if is_read else None
     ended = front.aborted(A, AbortReq("r", EPOCH))
     assert isinstance(ended, Admission)
     assert (ended.parts, ended.admitted.aborted) == ([], [0])
     assert front.in_flight == 0
     if taken is not None:
-        assert front.has_read(taken, front.read(taken.req), 0.0) is None
-    assert front.take_text() is None and front.in_flight == 0
+        assert front.has_read(taken, front.text.read(taken.req), 0.0) is None
+    assert front.turns.take() is None and front.in_flight == 0
     assert front.submit(A, request("r"), 0.0) is None  # the rid is free
 
 
@@ -223,7 +223,7 @@ def test_an_abort_ends_a_score_or_a_tokenization() -> None:
     ended = front.aborted(A, AbortReq("s/1", EPOCH))
     assert isinstance(ended, Refused) and (ended.rid, ended.error.code) == ("s", CONFLICT)
     assert front.aborted(A, AbortReq("t", EPOCH)) is None
-    assert front.take_text() is None and front.in_flight == 0
+    assert front.turns.take() is None and front.in_flight == 0
 
 
 def test_a_new_epoch_ends_what_waits_and_what_is_read() -> None:
@@ -231,11 +231,11 @@ def test_a_new_epoch_ends_what_waits_and_what_is_read() -> None:
     reqs: list[TextReq] = [request("r"), tokenize("t")]
     for req in reqs:
         assert front.submit(A, req, 0.0) is None
-    taken = front.take_text()
+    taken = front.turns.take()
     assert taken is not None
     front.reset(EPOCH + 1, [EPOCH + 1])
-    assert front.take_text() is None
-    assert front.has_read(taken, front.read(taken.req), 0.0) is None
+    assert front.turns.take() is None
+    assert front.has_read(taken, front.text.read(taken.req), 0.0) is None
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
 
 

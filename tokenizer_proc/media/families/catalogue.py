@@ -7,8 +7,7 @@ from srt.wire.errors import ConfigError
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.families.gemma3 import Gemma3
 from tokenizer_proc.media.families.idefics3 import Idefics3
-from tokenizer_proc.media.families.llava import Llava
-from tokenizer_proc.media.families.llava_next import LlavaNext
+from tokenizer_proc.media.families.llava import Llava, LlavaNext
 from tokenizer_proc.media.families.llava_onevision import LlavaOnevision
 from tokenizer_proc.media.families.qwen_vl import Qwen3VL, Qwen25VL
 from tokenizer_proc.media.families.smolvlm import SmolVLM

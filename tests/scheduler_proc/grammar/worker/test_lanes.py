@@ -172,7 +172,7 @@ def test_nobody_is_forgotten(actions: list[tuple[str, int]], slots: int) -> None
         assert len(set(running)) == len(running)
         assert not lanes.waiting or lanes.num_running >= slots
         shares = lanes._shares()
-        assert max(shares.values(), default=0) < 2 or all(map(shares.get, lanes._new.askers()))
+        assert max(shares.values(), default=0) < 2 or all(map(shares.get, lanes._new.askers))
     while lanes.waiting:  # until all have begun
         now += QUANTUM_S
         changes = lanes.changes(now)

@@ -18,7 +18,7 @@ from srt.gateway.http import places, unread
 from srt.gateway.http import server as server_module
 from srt.gateway.http.server import BoundedProtocol, GatewayServer, serve
 from srt.gateway.ops import health as health_module
-from srt.gateway.ops import ring_state
+from srt.gateway.ops import ring_status
 from srt.wire.errors import CONFLICT, OVERLOADED, ConfigError, RequestError
 from srt.wire.ring_state import RingEvent
 from tests.fakes import READY, FakeClient
@@ -739,7 +739,7 @@ async def test_a_silent_scheduler_does_not_hold_metrics(monkeypatch: pytest.Monk
             await asyncio.Event().wait()
             return {}
 
-    monkeypatch.setattr(ring_state, "STATS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ring_status, "STATS_TIMEOUT_S", 0.05)
     async with in_process(Silent()) as http:
         assert "srt_up 0.0" in (await http.get("/metrics")).text
         assert (await http.get("/server_info")).json()["internal_states"] == []

@@ -27,7 +27,7 @@ from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission.front import Word
 from tokenizer_proc.admission.parking import Parked
 from tokenizer_proc.dispatch.admission import Admission
-from tokenizer_proc.queueing.queue_wait import SLACK, QueueWait, QueueWaits
+from tokenizer_proc.queueing.capacity import SLACK, QueueWait, QueueWaits
 
 # Each token of a waiting prompt takes 0.1 s, each request without a place 2 s. "hello" is 5 tokens.
 PACE = Pace(EPOCH, prompt_token_s=0.1, request_s=2.0)
@@ -121,7 +121,7 @@ def test_parked_requests_count_from_when_they_go_on() -> None:
     admitted(front, request("q"))
     front.dispatch.pace(replace(PACE, left=1, left_tokens=5))
     assert parked.question is not None
-    front.compiled(CompileReply(parked.question.id, EPOCH, key="k"), 0.0)
+    front.grammars.compiled(CompileReply(parked.question.id, EPOCH, key="k"), 0.0)
     assert refused(front, request()).code == OVERLOADED
 
 
@@ -154,9 +154,9 @@ def test_what_waits_to_be_read_counts() -> None:
     front = busy_front(limit_s=4.0, waiting=1)
     front.submit(A, request("unread"), now=0.0)
     assert refused_at_once(front, request("late"))
-    piece = front.take_text()
+    piece = front.turns.take()
     assert piece is not None
-    front.has_read(piece, front.read(piece.req), now=0.0)
+    front.has_read(piece, front.text.read(piece.req), now=0.0)
     assert refused_at_once(front, request("late"))
     front.dispatch.pace(replace(PACE, left=2, left_tokens=10))
     assert not refused_at_once(front, request("late"))
@@ -218,9 +218,9 @@ def test_texts_that_are_only_tokenized_are_not_waited_for() -> None:
 def read_all(front: DirectFront, count: int) -> list[Word | None]:
     words = []
     for _ in range(count):
-        piece = front.take_text()
+        piece = front.turns.take()
         assert piece is not None
-        words.append(front.has_read(piece, front.read(piece.req), now=0.0))
+        words.append(front.has_read(piece, front.text.read(piece.req), now=0.0))
     return words
 
 
@@ -247,9 +247,9 @@ def test_a_timeout_is_bounded() -> None:
 def test_one_that_is_read_too_late_is_refused() -> None:
     front = make_front()
     front.submit(A, request(timeout_ms=100), now=0.0)
-    piece = front.take_text()
+    piece = front.turns.take()
     assert piece is not None
-    word = front.has_read(piece, front.read(piece.req), now=0.2)
+    word = front.has_read(piece, front.text.read(piece.req), now=0.2)
     assert isinstance(word, Refused)
     assert (word.error.code, word.error.retryable) == (TIMED_OUT, True)
     assert front.in_flight == 0
@@ -259,13 +259,13 @@ def test_one_whose_text_is_not_read_in_time_is_refused_meanwhile() -> None:
     front = make_front()
     front.submit(A, request("late", timeout_ms=2000, sampling={"n": 2}), now=0.0)
     front.submit(A, request("later", timeout_ms=2000), now=1.0)
-    reading = front.take_text()
+    reading = front.turns.take()
     assert reading is not None and reading.req.rid == "late"
     assert front.expire(1.9) == []
     ((client, word),) = front.expire(2.1)
     assert isinstance(word, Refused)
     assert (client, word.rid, word.error.code) == (A, "late", TIMED_OUT)
-    assert front.has_read(reading, front.read(reading.req), now=2.2) is None
+    assert front.has_read(reading, front.text.read(reading.req), now=2.2) is None
     assert front.in_flight == 1
     assert front.submit(A, request("late"), now=3.0) is None  # its rid is free
 
@@ -285,8 +285,8 @@ def test_one_that_is_parked_too_long_is_refused() -> None:
 def test_one_that_chooses_its_replica_waits_there() -> None:
     """Elsewhere nothing waits. It goes elsewhere only if its replica has no scheduler."""
     front = make_front(max_requests=100)
-    waits = front.dispatch.waits = front._waits = QueueWaits(4.0, 2)
-    front._relay.reset([2, 3])
+    waits = front.dispatch.waits = QueueWaits(4.0, 2)
+    front.dispatch.relay.reset([2, 3])
     front.dispatch.hear([2, 3], [0, 1])
     waits.update(0, Pace(2, free_places=9))
     waits.update(1, Pace(3, left=-3, request_s=2.0))

@@ -8,7 +8,7 @@ from srt.files.model_files import resolve_model
 from srt.files.tokenizer import Tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError
-from tokenizer_proc.prompt.bad_words import MAX_BAD_TOKENS, bad_ids
+from tokenizer_proc.tokenizing.reading import MAX_BAD_TOKENS, bad_ids
 
 
 def spm_tokenizer() -> Tokenizer:

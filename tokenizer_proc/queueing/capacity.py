@@ -1,11 +1,17 @@
-"""How long a request that arrives now would wait for its first token, and the bound on that.
+"""Whether there is room for a request that arrives now: places, and the wait for the first token.
 
-The front counts what it hands to each scheduler; that reports how much of it has left its queue,
-and how fast it works. Only what is before a request counts, so that one with nothing before
-it is never refused, however large it is. Before the scheduler reports, no wait is expected.
+`Places` are those of requests in flight. The front takes one for each request that it does not
+refuse, and frees it when that ends. What a request may still generate does not count: it is
+unknown, and usually far below its limit.
+
+`QueueWaits` bound how long a request would wait. The front counts what it hands to each scheduler;
+that reports how much of it has left its queue, and how fast it works. Only what is before a request
+counts, so that one with nothing before it is never refused, however large it is. Before the
+scheduler reports, no wait is expected.
 """
 
 import math
+from collections.abc import Callable, Iterable
 
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.errors import OVERLOADED, RequestError
@@ -13,6 +19,57 @@ from srt.wire.ring_messages import Pace, TokenizedReq
 
 _AT_REST = Pace(incarnation=0)
 SLACK = 1.25  # a wait may become this many times the expected one: machines slow down
+
+
+class Places:
+    """At most `max_requests` places, and `max_tokens` prompt tokens in them. A prompt above
+    `max_tokens` is taken when no other tokens are in flight, so that no valid request is refused
+    forever."""
+
+    def __init__(self, max_requests: int, max_tokens: int) -> None:
+        self.max_requests = max_requests
+        self.max_tokens = max_tokens
+        self._tokens: dict[tuple[bytes, str], int] = {}  # by (client, rid)
+        self.num_tokens = 0
+        # Called with the client and rid of each request that needs none any more, or has none.
+        self.freed: Callable[[bytes, str], None] = lambda client, rid: None
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __contains__(self, name: tuple[bytes, str]) -> bool:
+        return name in self._tokens
+
+    def check_room(self, count: int) -> None:
+        """Raise RequestError (overloaded) unless `count` more requests have room."""
+        if len(self) + count > self.max_requests:
+            raise _overloaded(f"{len(self)} requests are in flight")
+
+    def check_tokens(self, count: int) -> None:
+        """Raise RequestError (overloaded) unless `count` more prompt tokens have room."""
+        if self.num_tokens and self.num_tokens + count > self.max_tokens:
+            raise _overloaded(f"{self.num_tokens} prompt tokens are in flight")
+
+    def take(self, client: bytes, rids: Iterable[str]) -> None:
+        """Take places for requests whose prompts are not known yet: they count no tokens."""
+        self._tokens.update(((client, rid), 0) for rid in rids)
+
+    def fill(self, client: bytes, rid: str, num_tokens: int) -> None:
+        """Count the prompt of a request, unless its place was freed meanwhile."""
+        if (client, rid) in self._tokens:
+            self._tokens[client, rid] = num_tokens
+            self.num_tokens += num_tokens
+
+    def free(self, client: bytes, rids: Iterable[str]) -> None:
+        """Give places back. Unknown rids are ignored."""
+        for rid in rids:
+            self.num_tokens -= self._tokens.pop((client, rid), 0)
+            self.freed(client, rid)
+
+    def clear(self) -> None:
+        """Free all."""
+        self._tokens.clear()
+        self.num_tokens = 0
 
 
 class QueueWait:
@@ -92,10 +149,11 @@ class QueueWaits:
         """Raise RequestError if a request that arrives now would wait for too long."""
         expected_s = self.expected_s(unread, in_flight, chosen)
         if self._limit_s and SLACK * expected_s > self._limit_s:
-            raise RequestError(
-                "the server is at its limit: a request would wait for up to "
-                f"{SLACK * expected_s:.0f} s, and may wait for {self._limit_s:g}",
-                code=OVERLOADED,
-                retryable=True,
-                retry_after_s=expected_s - self._limit_s / SLACK,
-            )
+            reason = f"a request would wait for up to {SLACK * expected_s:.0f} s, and may wait for"
+            retry_after_s = expected_s - self._limit_s / SLACK
+            raise _overloaded(f"{reason} {self._limit_s:g}", retry_after_s)
+
+
+def _overloaded(reason: str, retry_after_s: float = 0.0) -> RequestError:
+    reason = f"the server is at its limit: {reason}"
+    return RequestError(reason, code=OVERLOADED, retryable=True, retry_after_s=retry_after_s)

@@ -1,0 +1,90 @@
+"""Queues of jobs that are fair to those who ask: each asker has a lane, and lanes take turns.
+
+A lane is in order of arrival. Lanes are in the order of their turns: one that has had a turn goes
+to the end, so a flood of one asker's jobs delays each other asker by one job only. The user of a
+`FairQueue` decides which lane has the next turn; in a `SerialQueue` it is the first one whose asker
+has no job in progress.
+"""
+
+from collections.abc import Iterator, KeysView
+from typing import Generic, TypeVar
+
+Asker = TypeVar("Asker")
+Job = TypeVar("Job")
+
+
+class FairQueue(Generic[Asker, Job]):
+    """Jobs that wait, each once in a lane; a job of several askers stands in the lanes of all."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Asker, dict[Job, None]] = {}  # without empty ones
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def __iter__(self) -> Iterator[Job]:
+        """Each job once."""
+        return iter(dict.fromkeys(job for lane in self._lanes.values() for job in lane))
+
+    def __contains__(self, job: Job) -> bool:
+        return any(job in lane for lane in self._lanes.values())
+
+    @property
+    def askers(self) -> KeysView[Asker]:
+        """Those for whom a job waits, in the order of their turns."""
+        return self._lanes.keys()
+
+    def lane(self, asker: Asker) -> KeysView[Job]:
+        """The jobs that wait for an asker."""
+        return self._lanes.get(asker, {}).keys()
+
+    def add(self, asker: Asker, job: Job) -> None:
+        """Add a job at the end of a lane, unless it is in it."""
+        self._lanes.setdefault(asker, {})[job] = None
+
+    def pop(self, asker: Asker) -> Job:
+        """Remove the first job of a lane, which has had a turn with it."""
+        lane = self._lanes.pop(asker)
+        job = next(iter(lane))
+        del lane[job]
+        if lane:
+            self._lanes[asker] = lane
+        return job
+
+    def discard(self, asker: Asker, job: Job) -> bool:
+        """Remove a job from one lane; returns whether it was there."""
+        lane = self._lanes.get(asker, {})
+        if job not in lane:
+            return False
+        del lane[job]
+        if not lane:
+            del self._lanes[asker]
+        return True
+
+    def remove(self, job: Job) -> list[Asker]:
+        """Remove a job from all lanes; returns their askers, in the order of their turns."""
+        return [asker for asker in list(self._lanes) if self.discard(asker, job)]
+
+    def clear(self) -> None:
+        """Remove all jobs."""
+        self._lanes.clear()
+
+
+class SerialQueue(FairQueue[Asker, Job]):
+    """A fair queue that gives out one job of each asker at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_progress: dict[Asker, Job] = {}  # `clear` keeps these: their work goes on
+
+    def take(self) -> tuple[Asker, Job] | None:
+        """The next job, in progress until `done`, and its asker; None if no job may begin now."""
+        asker = next((one for one in self._lanes if one not in self.in_progress), None)
+        if asker is None:
+            return None
+        job = self.in_progress[asker] = self.pop(asker)
+        return asker, job
+
+    def done(self, asker: Asker) -> None:
+        """The asker's job has ended."""
+        self.in_progress.pop(asker, None)
