@@ -24,9 +24,9 @@ from srt.gateway.constraint.fields import (
 from srt.gateway.media.given import MediaList
 from srt.gateway.openai.chat_messages import chat_messages
 from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
-from srt.gateway.wire.tokens import TokenizeBody
 from srt.wire.constraint import ConstraintKind
 from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
@@ -34,6 +34,7 @@ from srt.wire.sampling import Scoring
 
 _THINKING = "enable_thinking"  # the name in Qwen's templates, which others have taken over
 _TOOLS = "tools"
+_NO_CHAT = ChatFields()
 _TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 
 
@@ -146,7 +147,22 @@ OPTION_NAMES: Names = {
 }
 
 
-def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions:
+def chat_prompt(
+    body: ChatFields, template: str, media: MediaList | None = None, roles: Collection[str] = ()
+) -> dict[str, Any]:
+    """The fields of the ring's requests that are the chat of `body`. Messages of `roles` may show
+    pictures and videos, which are added to `media`. Raises RequestError naming the field."""
+    if body.messages is None:
+        for name in ChatFields.__struct_fields__:
+            if getattr(body, name) != getattr(_NO_CHAT, name):
+                raise RequestError(" goes with messages only", at=name)
+        return {}
+    _, shown = tool_plan(body.tools, None, True)
+    chat = chat_options(body, template)
+    return {"messages": chat_messages(body.messages, media, roles), "tools": shown, "chat": chat}
+
+
+def chat_options(body: ChatRequest | ChatFields, template: str) -> ChatOptions:
     """The options for how the template writes the messages."""
     begins = body.add_generation_prompt
     if begins and body.continue_final_message:
