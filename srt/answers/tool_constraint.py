@@ -57,14 +57,14 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         return _structural(self._only_calls(form, tags))
 
     def places(self, form: ToolFormat, has_answer: bool) -> list[str]:
-        """Where the tags of `tools` are in the structural tag, in order."""
-        at = "/format/elements/0" if has_answer else "/format"
+        """The paths of the tags of `tools` in the structural tag, in order."""
+        at = "format.elements[0]" if has_answer else "format"
         if self.choice == "auto" and not has_answer and _is_wrapped(form):
-            at += "/tags/0"
-        at += "/content" if _is_wrapped(form) else ""
+            at += ".tags[0]"
+        at += ".content" if _is_wrapped(form) else ""
         if self.choice == "named":
             return [at]
-        return [f"{at}/tags/{i}" for i in range(len(self.tools))]
+        return [f"{at}.tags[{i}]" for i in range(len(self.tools))]
 
     def _automatic(self, form: ToolFormat, answer: Any) -> dict[str, Any] | None:
         if answer is None and self.parallel and not any(tool.strict for tool in self.tools):

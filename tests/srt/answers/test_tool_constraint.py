@@ -37,8 +37,8 @@ def compiled(
     tag = plan.constraint(form, answer)
     for place, tool in zip(plan.places(form, answer is not None), tools, strict=True):
         found: Any = tag
-        for key in place.split("/")[1:]:
-            found = found[int(key) if key.isdigit() else key]
+        for name, number in re.findall(r"(\w+)(?:\[(\d+)\])?", place):
+            found = found[name][int(number)] if number else found[name]
         assert found["begin"] == form.opening(tool.spec.name)
     constraint = Constraint("structural_tag", json.dumps(tag))
     return compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
