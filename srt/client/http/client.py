@@ -134,7 +134,7 @@ class HttpClient:
         body = await _body(lambda: generate_body(request, interval), request)
         with _naming(request):
             response = await self._stream("/generate", **body)
-        samples = HttpSamples(response, rid, request.sampling.n, self.abort)
+        samples = HttpSamples(response, rid, request.sampling.n, self.abort, ring_names(request))
         self._samples = [s for s in (*self._samples, samples) if s.is_running]
         return samples.generations
 

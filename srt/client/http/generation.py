@@ -17,7 +17,7 @@ from srt.client.generation import GenerateOutput
 from srt.client.http.answers import error_from, parse_output
 from srt.client.http.event_lines import event_lines
 from srt.client.snapshots import Snapshots
-from srt.wire.errors import RequestError, RingError
+from srt.wire.errors import Names, RequestError, RingError
 from srt.wire.messages import sample_rid
 
 Abort = Callable[[str], Awaitable[None]]
@@ -30,12 +30,15 @@ _STRANGE = "the server sent an event that cannot be read"
 
 class HttpSamples:
     """The samples of one request, and their stream. `abort` ends one of several by its rid; when
-    all have been closed, the stream is."""
+    all have been closed, the stream is. `names` are the ring's by those of the body, for errors."""
 
-    def __init__(self, response: httpx.Response, rid: str, count: int, abort: Abort) -> None:
+    def __init__(
+        self, response: httpx.Response, rid: str, count: int, abort: Abort, names: Names
+    ) -> None:
         self._response = response
         self._events = payloads_of(response)
         self._abort = abort
+        self._names = names
         rids = [sample_rid(rid, i) for i in range(count)] if count > 1 else [rid]
         self.generations = [HttpGeneration(self, _nothing_yet(response, rid)) for rid in rids]
         self.reader = asyncio.ensure_future(self._read_all()) if count > 1 else None
@@ -61,7 +64,7 @@ class HttpSamples:
                     return reader.changed.clear()
             error: RequestError = RingError(_CUT)
         except RequestError as failure:
-            error = failure
+            error = failure if failure.info.param is None else failure.renamed(self._names)
         self._fail(error)
         await self._response.aclose()
 

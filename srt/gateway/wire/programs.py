@@ -69,7 +69,11 @@ class CallIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 def _with_output(op: type[Struct]) -> type[Struct]:
     """The JSON of the transforms that do `op`: the fields of all transforms are beside its own."""
-    shared = [("output", str), ("when", Guard | None, None), ("default", str | None, None)]
+    shared: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+        ("output", str),
+        ("when", Guard | None, None),
+        ("default", str | None, None),
+    ]
     doc = {"__doc__": op.__doc__}
     return defstruct(op.__name__, shared, bases=(op,), namespace=doc, frozen=True, kw_only=True)
 

@@ -339,6 +339,10 @@ async def test_failure_while_running() -> None:
         generation = await client.submit(Request(text="a"))
         with pytest.raises(RingError, match="died"):
             await generation.result()
+        fake.error = RequestError(": no token is left", at="regex")
+        generation = await client.submit(Request(text="a", sampling=SamplingParams(regex="b")))
+        with pytest.raises(RequestError, match=r"^regex: no token is left"):
+            await generation.result()
 
 
 async def test_aclose_aborts_on_the_server() -> None:
