@@ -21,6 +21,9 @@ _RING_NAMES: dict[str | None, str] = {
     "token_ids_logprob": "logprob_token_ids",
     "chat_template_kwargs": "chat.template_args",
     "continue_final_message": "chat.continue_final",
+    "prompt": "text",
+    "image_data": "media",
+    "video_data": "media",
 }
 
 
@@ -69,9 +72,11 @@ def score_body(request: ScoreRequest) -> dict[str, Any]:
     return body | _media_fields(request.media)
 
 
-def ring_names(request: PromptRequest) -> Names:
+def ring_names(request: PromptRequest | TokenizeRequest) -> Names:
     """The ring's names of the fields of a request, by those of the bodies."""
-    names = _RING_NAMES | {"image_data": "media", "video_data": "media"}
+    if isinstance(request, TokenizeRequest) or not request.media:
+        return _RING_NAMES
+    names = dict(_RING_NAMES)
     counts = Counter[str]()
     for i, file in enumerate(request.media):
         field = f"{file.kind}_data[{counts[file.kind]}]"

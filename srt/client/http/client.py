@@ -181,7 +181,8 @@ class HttpClient:
         return await self._send(self._http.build_request(method, url, **options))
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
-        answer = await self._call("POST", "/tokenize", json=tokenize_body(request))
+        with _naming(request):
+            answer = await self._call("POST", "/tokenize", json=tokenize_body(request))
         ids: list[int] = answer.json()["tokens"]
         return ids
 
@@ -220,7 +221,7 @@ async def _body(make: Callable[[], dict[str, Any]], request: PromptRequest) -> d
 
 
 @contextmanager
-def _naming(request: PromptRequest) -> Iterator[None]:
+def _naming(request: PromptRequest | TokenizeRequest) -> Iterator[None]:
     """Errors of the block that name a field in the body's words have the ring's."""
     try:
         yield
