@@ -119,7 +119,7 @@ def chat_of(
     if given is not None:
         names |= {given.kind: given.path}
         if plan is not None and given is not own:
-            names |= _paths(body, plan, own, form)
+            names |= _paths(body, plan, own, form, given.value)
     return Chat(request, reading, names, media)
 
 
@@ -234,14 +234,13 @@ def _tools(tag: dict[str, Any] | None) -> Given | None:
 
 
 def _paths(
-    body: ChatRequest, plan: ToolPlan, own: Given | None, form: ToolFormat
+    body: ChatRequest, plan: ToolPlan, own: Given | None, form: ToolFormat, tag: dict[str, Any]
 ) -> dict[str | None, str]:
     """The body's fields by the paths of what `_with_tools` made of them."""
-    numbers = [i for i, tool in enumerate(body.tools) if tool.function.name in plan.functions]
-    tags = plan.places(form, own is not None)
+    numbers = {tool.function.name: i for i, tool in enumerate(body.tools)}
     paths: dict[str | None, str] = {
-        f"structural_tag.{tag}.content": f"tools[{i}].function.parameters"
-        for i, tag in zip(numbers, tags, strict=True)
+        f"structural_tag.{path}": f"tools[{numbers[name]}].function.parameters"
+        for path, name in plan.functions_at(form, tag, own is not None).items()
     }
     if own is not None:
         answer = "structural_tag.format.elements[1]" + (".content" if form.in_channels else "")

@@ -496,3 +496,17 @@ async def test_text_of_another_format_can_be_parsed() -> None:
         "normal_text": "",
         "calls": [{"tool_index": 0, "name": "clock", "parameters": "{}"}],
     }
+
+
+async def test_errors_in_blocks_name_the_parameters() -> None:
+    """What the blocks of one function are made of is its schema, however deep it is in the tag."""
+    client = FakeClient()
+    at = "structural_tag.format.tags[1].content.elements[0].content"
+    client.refusals[0] = RequestError(": bad", at=at)
+    template = "{% if tools %}<tool_call><function=f><parameter=a>{% endif %}"
+    async with in_process(client, template=template) as http:
+        body = BODY | {"tools": [CLOCK, WEATHER], "tool_choice": "required"}
+        error = error_of(await http.post(ROUTE, json=body))
+    tag = json.loads(client.requests[0].sampling.structural_tag or "")
+    assert "<parameter=" in tag["format"]["tags"][1]["content"]["elements"][0]["begin"]
+    assert error["message"] == "tools[1].function.parameters: bad"
