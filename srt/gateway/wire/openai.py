@@ -1,6 +1,6 @@
 """The JSON of the OpenAI routes. Requests list the honoured fields only; see `fields`."""
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
