@@ -5,7 +5,7 @@ Called by the gateway. Invariant: text that matches the tag is parsed into calls
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -56,15 +56,21 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
             return _structural(_wrapped(form, tags[0]))
         return _structural(self._only_calls(form, tags))
 
-    def places(self, form: ToolFormat, has_answer: bool) -> list[str]:
-        """Where the tags of `tools` are in the structural tag, in order."""
-        at = "/format/elements/0" if has_answer else "/format"
-        if self.choice == "auto" and not has_answer and _is_wrapped(form):
-            at += "/tags/0"
-        at += "/content" if _is_wrapped(form) else ""
-        if self.choice == "named":
-            return [at]
-        return [f"{at}/tags/{i}" for i in range(len(self.tools))]
+    def functions_at(
+        self, form: ToolFormat, tag: dict[str, Any], has_answer: bool
+    ) -> dict[str, str]:
+        """The functions whose parameters the formats in a tag of `constraint` are made of, by the
+        paths of these formats."""
+        path, calls = "format", tag["format"]
+        if has_answer:
+            path, calls = "format.elements[0]", calls["elements"][0]
+        openings = {form.opening(tool.spec.name): tool.spec.name for tool in self.tools}
+        return {
+            inner: openings[part["begin"]]
+            for at, part in _formats(path, calls)
+            if part.get("begin") in openings
+            for inner, _ in _formats(f"{at}.content", part["content"])
+        }
 
     def _automatic(self, form: ToolFormat, answer: Any) -> dict[str, Any] | None:
         if answer is None and self.parallel and not any(tool.strict for tool in self.tools):
@@ -103,6 +109,16 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
             "stop_after_first": not self.parallel,
         }
         return _wrapped(form, calls)
+
+
+def _formats(path: str, part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A format and all that are in it, with their paths."""
+    yield path, part
+    if "content" in part:
+        yield from _formats(f"{path}.content", part["content"])
+    for name in ("elements", "tags"):
+        for i, each in enumerate(part.get(name, ())):
+            yield from _formats(f"{path}.{name}[{i}]", each)
 
 
 def _is_wrapped(form: ToolFormat) -> bool:

@@ -93,8 +93,7 @@ class GenerateOutput(AnswerMeta, frozen=True, kw_only=True, array_like=False, om
     in the same token.
 
     `captures`, which the last snapshot has, are the parts of `text` that its constraint has names
-    for; None if it has none, or if they could not be found in the time there is for that. The chat
-    route over HTTP does not tell of each sample what speculation did.
+    for; None if it has none, or if they could not be found in the time there is for that.
     """
 
     rid: str

@@ -2,9 +2,27 @@
 
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from typing import NamedTuple, Protocol
+from contextlib import aclosing
+from typing import Any, NamedTuple
 
 from srt.wire.errors import BAD_REQUEST, CONFLICT, ErrorInfo, RequestError
+from srt.wire.program_messages import (
+    CancelVar,
+    CloseSession,
+    CountPrograms,
+    GetVars,
+    OpenSession,
+    ProgramCounts,
+    ProgramsQuestion,
+    ReadSession,
+    ReadVar,
+    SessionTold,
+    SetVar,
+    SubmitProgram,
+    Submitted,
+    VarsGrew,
+    VarsTold,
+)
 from srt.wire.programs import ENDED, Perf, Program, SessionInfo, VarInfo
 
 IDLE_S = 600.0  # of a session, unless it says otherwise
@@ -26,28 +44,47 @@ class Piece(NamedTuple):
     delta: str
 
 
-class Programs(Protocol):
-    """What a transport does for programs. `tenant` is for whom it asks: sessions belong to it.
+class Programs:
+    """What a client does with programs. Everything is a question to the part that runs them, which
+    a transport brings there. `tenant` is for whom it asks: sessions belong to it.
 
     All raise RequestError (code NOT_FOUND for ids that are unknown or another's), RingError when
     the server, or the part that runs programs, cannot be reached or is lost.
     """
 
+    def __init__(self) -> None:
+        self._last_id = 0
+
+    # ---- for transports ------------------------------------------------------------------------
+
+    async def ask(self, question: ProgramsQuestion) -> Any:
+        """The one answer to a question."""
+        raise NotImplementedError
+
+    def answers(self, question: GetVars) -> AsyncGenerator[VarsGrew | VarsTold, None]:
+        """The answers to a get, the last of which is a VarsTold. To leave them ends the get."""
+        raise NotImplementedError
+
+    # ---- for programs --------------------------------------------------------------------------
+
     async def open_session(
         self, idle_s: float = IDLE_S, cache_salt: str = "", tenant: str = ""
-    ) -> SessionInfo: ...
+    ) -> SessionInfo:
+        return await self._session(OpenSession(self._id(), tenant, idle_s, cache_salt))
 
-    async def read_session(self, session: str, tenant: str = "") -> SessionInfo: ...
+    async def read_session(self, session: str, tenant: str = "") -> SessionInfo:
+        return await self._session(ReadSession(self._id(), session, tenant))
 
     async def close_session(self, session: str, tenant: str = "") -> SessionInfo:
         """End a session and all that runs in it."""
-        ...
+        return await self._session(CloseSession(self._id(), session, tenant))
 
     async def submit_program(
         self, session: str, program: Program, key: str = "", tenant: str = ""
     ) -> dict[str, str]:
         """The ids of the program's variables, by their names, before anything runs."""
-        ...
+        answer: Submitted = await self.ask(SubmitProgram(self._id(), session, program, tenant, key))
+        return answer.vars
 
     async def get_vars(
         self,
@@ -59,9 +96,14 @@ class Programs(Protocol):
     ) -> Got:
         """Have variables made, and wait until all have ended, or for `deadline_ms` (0: the
         server's bound)."""
-        ...
+        question = GetVars(self._id(), list(names), tenant, False, deadline_ms, perf)
+        async with aclosing(self.answers(question)) as answers:
+            async for answer in answers:
+                if isinstance(answer, VarsTold):
+                    return Got(answer.vars, answer.done)
+        raise AssertionError("a get ends with an answer or an error")
 
-    def stream_vars(
+    async def stream_vars(
         self,
         names: Sequence[str],
         *,
@@ -70,15 +112,40 @@ class Programs(Protocol):
         tenant: str = "",
     ) -> AsyncGenerator[Piece | Got, None]:
         """The same, with their texts as they grow; the last item is the Got."""
-        ...
+        question = GetVars(self._id(), list(names), tenant, True, deadline_ms, perf)
+        async with aclosing(self.answers(question)) as answers:
+            async for answer in answers:
+                if isinstance(answer, VarsTold):
+                    yield Got(answer.vars, answer.done)
+                    return
+                for var, delta in answer.pieces:
+                    yield Piece(var, delta)
 
-    async def read_var(self, var: str, tenant: str = "") -> VarInfo: ...
+    async def read_var(self, var: str, tenant: str = "") -> VarInfo:
+        return await self._var(ReadVar(self._id(), var, tenant))
 
-    async def set_var(self, var: str, text: str, tenant: str = "") -> VarInfo: ...
+    async def set_var(self, var: str, text: str, tenant: str = "") -> VarInfo:
+        return await self._var(SetVar(self._id(), var, text, tenant))
 
-    async def cancel_var(self, var: str, tenant: str = "") -> VarInfo: ...
+    async def cancel_var(self, var: str, tenant: str = "") -> VarInfo:
+        return await self._var(CancelVar(self._id(), var, tenant))
 
-    async def program_counts(self) -> dict[str, float]: ...
+    async def program_counts(self) -> dict[str, float]:
+        answer: ProgramCounts = await self.ask(CountPrograms(self._id()))
+        return answer.counts
+
+    async def _session(self, question: OpenSession | ReadSession | CloseSession) -> SessionInfo:
+        told: SessionTold = await self.ask(question)
+        return told.session
+
+    async def _var(self, question: ReadVar | SetVar | CancelVar) -> VarInfo:
+        told: VarsTold = await self.ask(question)
+        return told.vars[0]
+
+    def _id(self) -> str:
+        """An id that no earlier question of this client had."""
+        self._last_id += 1
+        return str(self._last_id)
 
 
 class VarFailed(RequestError):

@@ -29,8 +29,13 @@ CONSTRAINT_KINDS: tuple[ConstraintKind, ...] = (
 class GrammarError(ValueError):
     """A constraint or pattern that cannot be compiled, or a grammar that cannot go on.
 
-    The message is for the user: it says what is wrong and, in a pattern, at which position.
+    The message is for the user: it says what is wrong and, in a pattern, at which position. In a
+    structural tag it is about `at`, a path such as `format.tags[0].begin`.
     """
+
+    def __init__(self, message: str, at: str = "") -> None:
+        super().__init__(f"{at}: {message}" if at else message)
+        self.message, self.at = message, at
 
 
 class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):

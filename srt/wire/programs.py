@@ -1,7 +1,9 @@
 """Programs as they travel: calls with placeholders, joined by variables, and transforms of texts.
 
-Array-like as the messages in `srt.wire.messages`: fields are only ever appended. Calls and
-transforms refer to a variable by its name within the same submission, or by its id.
+Calls and transforms refer to a variable by its name within the same submission, or by its id.
+Guards, operations, sessions and the wants of gets are the same objects on the ring and in the JSON
+of the HTTP routes; the rest is array-like as the messages in `srt.wire.messages`: fields are only
+ever appended.
 """
 
 from typing import Annotated, Literal
@@ -25,6 +27,10 @@ Objective = Literal["latency", "throughput", "ttft", "tpot"]
 
 class _Part(Struct, frozen=True, array_like=True, omit_defaults=True):
     """Base of what a program consists of."""
+
+
+class _Object(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Base of what is an object of the routes' JSON too."""
 
 
 # ---- calls -----------------------------------------------------------------------------------
@@ -68,13 +74,13 @@ class Turn(_Part, frozen=True):
     content: list[Segment]
 
 
-class Guard(_Part, frozen=True):
-    """A condition on the text of `var`: it equals a text, a pattern is found in it, or it is not
-    empty. Exactly one is asked; `negate` turns the answer round."""
+class Guard(_Object, frozen=True, rename={"var": "input"}):
+    """A condition on the text of a variable: it equals a text, a pattern is found in it, or it is
+    not empty. Exactly one is asked; `negate` turns the answer round."""
 
     var: str
     equals: str | None = None
-    matches: str | None = None
+    matches: Annotated[str | None, Meta(description="A pattern that is found in it.")] = None
     non_empty: bool = False
     negate: bool = False
 
@@ -98,7 +104,11 @@ class Call(_Part, frozen=True):
 # ---- transforms ------------------------------------------------------------------------------
 
 
-class Concat(_Part, frozen=True, tag="concat"):
+class _Op(_Object, frozen=True, tag_field="op"):
+    """Base of the operations."""
+
+
+class Concat(_Op, frozen=True, tag="concat"):
     """The inputs, one after the other; those that were skipped are left out, and with
     `leave_out_failed` those that failed or were cancelled."""
 
@@ -106,7 +116,7 @@ class Concat(_Part, frozen=True, tag="concat"):
     leave_out_failed: bool = False
 
 
-class Join(_Part, frozen=True, tag="join"):
+class Join(_Op, frozen=True, tag="join"):
     """The inputs with `separator` between them; leaves out what Concat does."""
 
     inputs: list[str]
@@ -114,7 +124,7 @@ class Join(_Part, frozen=True, tag="join"):
     leave_out_failed: bool = False
 
 
-class Format(_Part, frozen=True, tag="format"):
+class Format(_Op, frozen=True, tag="format"):
     """`template` with `inputs`, variables by name, in the places `{name}`; `{{` and `}}` are
     braces."""
 
@@ -122,14 +132,14 @@ class Format(_Part, frozen=True, tag="format"):
     inputs: dict[str, str]
 
 
-class Strip(_Part, frozen=True, tag="strip"):
+class Strip(_Op, frozen=True, tag="strip"):
     """The input without the characters `chars`, or blanks, at both ends."""
 
     input: str
     chars: str | None = None
 
 
-class Split(_Part, frozen=True, tag="split"):
+class Split(_Op, frozen=True, tag="split"):
     """Of the input, cut at each `separator`, the piece `index`; negative ones count from the
     end."""
 
@@ -138,7 +148,7 @@ class Split(_Part, frozen=True, tag="split"):
     index: int
 
 
-class JsonPointer(_Part, frozen=True, tag="json_pointer"):
+class JsonPointer(_Op, frozen=True, tag="json_pointer"):
     """What `pointer` (RFC 6901) names in the input, which is JSON: a string as its text, all else
     as JSON."""
 
@@ -146,7 +156,7 @@ class JsonPointer(_Part, frozen=True, tag="json_pointer"):
     pointer: str
 
 
-class Extract(_Part, frozen=True, tag="extract"):
+class Extract(_Op, frozen=True, tag="extract"):
     """The first match of `pattern` in the input, or what its named group `group` matched."""
 
     input: str
@@ -154,7 +164,7 @@ class Extract(_Part, frozen=True, tag="extract"):
     group: str = ""
 
 
-class Truncate(_Part, frozen=True, tag="truncate"):
+class Truncate(_Op, frozen=True, tag="truncate"):
     """The first, or with `keep` "end" the last, `chars` characters or `tokens` tokens of the
     input. Exactly one of both is given."""
 
@@ -164,7 +174,7 @@ class Truncate(_Part, frozen=True, tag="truncate"):
     keep: Literal["start", "end"] = "start"
 
 
-class Majority(_Part, frozen=True, tag="majority"):
+class Majority(_Op, frozen=True, tag="majority"):
     """The text that most inputs have; of equally many the one that comes first. Leaves out what
     Concat does."""
 
@@ -172,7 +182,7 @@ class Majority(_Part, frozen=True, tag="majority"):
     leave_out_failed: bool = False
 
 
-class First(_Part, frozen=True, tag="first"):
+class First(_Op, frozen=True, tag="first"):
     """The first of the inputs that is ready; of several at once the one that is first in the
     list. The others go on."""
 
@@ -207,7 +217,7 @@ class Program(_Part, frozen=True):
 # ---- what is told of them --------------------------------------------------------------------
 
 
-class Perf(_Part, frozen=True):
+class Perf(_Object, frozen=True, omit_defaults=False):
     """What a get wants: `target_ms` goes with ttft (until the first token) and tpot (for each
     token), and is 0 otherwise. Kept and shown; nothing is scheduled by it yet."""
 
@@ -256,7 +266,7 @@ class VarInfo(_Part, frozen=True):
     perf: Perf | None = None
 
 
-class SessionInfo(_Part, frozen=True):
+class SessionInfo(Struct, frozen=True):
     """A session. It ends when nobody has asked for anything of it, and nothing has run in it, for
     `idle_s` seconds. `vars` are the ids of its variables, the oldest first."""
 

@@ -27,6 +27,7 @@ from srt.gateway.metrics import (
     drafts_name,
 )
 from srt.gateway.routes import HANDLERS
+from srt.gateway.wire.chat import Message
 from srt.gateway.wire.fields import (
     CHAT,
     COMPLETION,
@@ -38,7 +39,7 @@ from srt.gateway.wire.fields import (
     describe,
 )
 from srt.gateway.wire.native import NativeRequest, NativeSampling
-from srt.gateway.wire.openai import ChatRequest, CompletionRequest, Message, StreamOptions
+from srt.gateway.wire.openai import ChatRequest, CompletionRequest, StreamOptions
 from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
 from srt.gateway.wire.responses import InputItem, ResponsesRequest
 from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody

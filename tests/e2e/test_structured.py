@@ -108,7 +108,7 @@ async def test_free_up_to_a_text(server: Server) -> None:
         ({"json_schema": "{"}, "sampling_params.json_schema"),
         ({"json_schema": {"type": "colour"}}, "sampling_params.json_schema"),
         ({"ebnf": "root ::= missing"}, "sampling_params.ebnf"),
-        ({"structural_tag": "{}"}, "sampling_params.structural_tag"),
+        ({"structural_tag": "{}"}, "sampling_params.structural_tag.structures"),
         ({"regex": "a", "ebnf": "b"}, "sampling_params.ebnf"),
     ],
 )

@@ -176,7 +176,9 @@ class KnownGrammars:
 
 
 def _compile_error(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
-    """The compiler's error, naming the field if it is the constraint that is wrong."""
+    """The compiler's error, naming the field, or the path in it, if it is the constraint that is
+    wrong."""
     if error.code != BAD_REQUEST:
         return error
-    return replace(error, reason=f": {error.reason}", param=constraint.kind, follows_param=True)
+    param = constraint.kind if error.param is None else f"{constraint.kind}.{error.param}"
+    return replace(error, reason=f": {error.reason}", param=param, follows_param=True)

@@ -113,7 +113,7 @@ class _TagCompiler:
                 return self._repeated(content, place, (1, None), depth)
             case RepeatFormat(content, least, most):
                 if 0 <= most < least:
-                    raise refuse_tag(f"{place}/max", "must not be below min")
+                    raise refuse_tag(f"{place}.max", "must not be below min")
                 return self._repeated(content, place, (least, None if most < 0 else most), depth)
 
     def closed(self, given: Format, place: str, stops: list[str], depth: int) -> Compiled:
@@ -141,7 +141,7 @@ class _TagCompiler:
         parts: list[Compiled] = []
         taken = ""
         for i, element in enumerate(elements):
-            at = f"{place}/elements/{i}"
+            at = f"{place}.elements[{i}]"
             last = i == len(elements) - 1
             following = stops if last else _leading(elements[i + 1])
             part = self.compiled(_without_lead(element, taken), at, following, depth + 1)
@@ -153,7 +153,7 @@ class _TagCompiler:
 
     def _or(self, elements: list[Format], place: str, stops: list[str], depth: int) -> Compiled:
         options = [
-            self.closed(item, f"{place}/elements/{i}", stops, depth + 1)
+            self.closed(item, f"{place}.elements[{i}]", stops, depth + 1)
             for i, item in enumerate(elements)
         ]
         if any(isinstance(item, JsonSchemaFormat) for item in elements):
@@ -169,7 +169,7 @@ class _TagCompiler:
     def _repeated(
         self, content: Format, place: str, counts: tuple[int, int | None], depth: int
     ) -> Compiled:
-        at = f"{place}/content"
+        at = f"{place}.content"
         if _is_free(content):
             raise refuse_tag(at, "free text cannot be repeated or optional")
         return _times(self.compiled(content, at, [], depth + 1), *counts)
@@ -182,8 +182,8 @@ class _TagCompiler:
         if self._num_tags > MAX_TAGS:
             raise refuse_tag(place, f"more than {MAX_TAGS} tags")
         if not given.ends and _is_free(given.content):
-            raise refuse_tag(f"{place}/end", "must not be empty after free text")
-        inner = self.closed(given.content, f"{place}/content", given.ends, depth + 1)
+            raise refuse_tag(f"{place}.end", "must not be empty after free text")
+        inner = self.closed(given.content, f"{place}.content", given.ends, depth + 1)
         # Several times faster than spelled; without a beginning it could hide what begins alike.
         if given.begin and inner.tree is not None and ends_itself(inner.tree):
             inner = inner._replace(lark=terminal(inner.tree))
@@ -193,7 +193,7 @@ class _TagCompiler:
     def _tags(self, tags: list[TagFormat], taken: str, place: str, depth: int) -> list[Compiled]:
         """The tags that begin with `taken`, without that beginning."""
         return [
-            self._tag(taken, tag, f"{place}/tags/{i}", depth + 1)
+            self._tag(taken, tag, f"{place}.tags[{i}]", depth + 1)
             for i, tag in enumerate(tags)
             if tag.begin.startswith(taken)
         ]
@@ -204,7 +204,7 @@ class _TagCompiler:
         for stop in stops:
             if any(trigger in stop for trigger in given.triggers):
                 reason = f"the end string {stop!r} contains a trigger"
-                raise refuse_tag(f"{place}/triggers", reason)
+                raise refuse_tag(f"{place}.triggers", reason)
         _check_triggered(given, place)
         triggered = self._triggered(given, stops, place, depth)
         tags = self._tags(given.tags, "", place, depth)
@@ -263,7 +263,7 @@ def _check_triggered(given: TriggeredTagsFormat, place: str) -> None:
     for i, tag in enumerate(given.tags):
         if not any(tag.begin.startswith(trigger) for trigger in reachable):
             reason = f"{tag.begin!r} starts with no trigger in reach"
-            raise refuse_tag(f"{place}/tags/{i}/begin", reason)
+            raise refuse_tag(f"{place}.tags[{i}].begin", reason)
 
 
 def _leading(given: Format) -> list[str]:

@@ -17,7 +17,6 @@ MAX_REPEATS = 10_000
 _Text = Annotated[str, Meta(min_length=1)]
 _Texts = Annotated[list[_Text], Meta(min_length=1)]
 _FIELD = re.compile(r"(?:unknown|required) field `(.*)`")
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 class _Format(Struct, forbid_unknown_fields=True, tag_field="type"):
@@ -169,13 +168,13 @@ class _Structures(Struct, forbid_unknown_fields=True):
 def read_tag(source: str) -> tuple[Format, str]:
     """The format of a structural tag, and its place in `source`.
 
-    Raises GrammarError naming the place of what is wrong.
+    Raises GrammarError at the place of what is wrong.
     """
     if len(source) > MAX_SOURCE_CHARS:
         raise GrammarError(f"the structural tag is longer than {MAX_SOURCE_CHARS} characters")
     try:
         if "format" in msgspec.json.decode(source, type=dict[str, msgspec.Raw]):
-            return msgspec.json.decode(source, type=_StructuralTag).format, "/format"
+            return msgspec.json.decode(source, type=_StructuralTag).format, "format"
         given = msgspec.json.decode(source, type=_Structures)
         tags = [
             TagFormat(each.begin, JsonSchemaFormat(_unquoted(each.schema)), each.end)
@@ -184,8 +183,7 @@ def read_tag(source: str) -> tuple[Format, str]:
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
         named = _FIELD.findall(reason)
-        place = "".join(f"/{name or number}" for name, number in _STEP.findall(path))
-        raise refuse_tag("/".join([place, *named]), reason) from None
+        raise refuse_tag(".".join([path.strip("`$"), *named]), reason) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise GrammarError(f"the structural tag is not valid JSON: {error}") from None
     return TriggeredTagsFormat(given.triggers, tags), ""
@@ -198,5 +196,5 @@ def _unquoted(schema: msgspec.Raw) -> msgspec.Raw:
 
 
 def refuse_tag(place: str, reason: str) -> GrammarError:
-    """The error for what stands at a place."""
-    return GrammarError(f"structural tag at {place or '/'}: {reason}")
+    """The error for what stands at a place, a path."""
+    return GrammarError(reason, place.removeprefix("."))

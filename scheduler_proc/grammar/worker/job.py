@@ -48,6 +48,7 @@ class Outcome(Struct, frozen=True, array_like=True):
 
     status: Status
     reason: str = ""
+    at: str = ""  # the path of what is "invalid", in a constraint that is JSON
 
 
 class Work(Protocol):
@@ -107,7 +108,8 @@ def _outcome(work: Work, job: bytes) -> Outcome:
     try:
         return work.do(job)
     except GrammarError as error:
-        return Outcome("invalid", str(error).strip()[:_MAX_REASON_CHARS])
+        reason, at = error.message.strip(), error.at
+        return Outcome("invalid", reason[:_MAX_REASON_CHARS], at[:_MAX_REASON_CHARS])
     except RecursionError:
         return Outcome("invalid", "it is nested too deeply")
     except MemoryError:

@@ -285,7 +285,7 @@ class CompileService:
     def _error(self, outcome: Outcome) -> ErrorInfo:
         rules = self._rules
         if outcome.status == "invalid":
-            return ErrorInfo(BAD_REQUEST, outcome.reason)
+            return ErrorInfo(BAD_REQUEST, outcome.reason, outcome.at or None)
         if outcome.status == "time":
             limit = f"compiling it took longer than {rules.seconds:g} s of CPU time"
             return ErrorInfo(BAD_REQUEST, limit)

@@ -21,29 +21,23 @@ from srt.wire.errors import (
 )
 from srt.wire.messages import Finish
 
-# Of a payload, what each sample's next output is, by its number, if it says anything of it; given
-# the sample's last output.
-Parse = Callable[[Any, list[GenerateOutput]], dict[int, GenerateOutput]]
-
-_NOTHING = GenerateOutput(rid="")
 _STATUS_CODES = {status: code for code, status in HTTP_STATUS.items()} | {400: BAD_REQUEST}
 
 
-def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOutput]:
-    """An event of /generate: all that is known of one sample."""
-    index = payload.get("index", 0)
+def parse_output(payload: Any, told: int = 0) -> GenerateOutput:
+    """An answer of /generate, or an event: all that is known of one sample, of whose text the first
+    `told` characters were known before."""
     meta = payload["meta_info"]
-    output = GenerateOutput(
+    return GenerateOutput(
         rid=meta["id"],
         text=payload["text"],
-        delta=payload["text"][len(last[index].text) :],
+        delta=payload["text"][told:],
         output_ids=payload["output_ids"],
         finish=finish_of(meta["finish_reason"]),
         captures=_captures(meta),
         **facts_of(meta, GENERATE),
         **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
-    return {index: output}
 
 
 def _logprobs(meta: Any) -> dict[str, Any]:
@@ -77,65 +71,12 @@ def _values(entries: Any) -> list[float]:
     return [entry[0] for entry in entries]
 
 
-def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOutput]:
-    """A chunk of a chat: what is new of one choice, and the usage of all so far."""
-    usage = payload.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
-    outputs = {
-        index: msgspec.structs.replace(
-            output,
-            prompt_tokens=usage.get("prompt_tokens", output.prompt_tokens),
-            cached_tokens=details.get("cached_tokens", output.cached_tokens),
-            media_tokens=details.get("image_tokens", output.media_tokens),
-        )
-        for index, output in enumerate(last)
-    }
-    for choice in payload["choices"]:
-        output = outputs[choice["index"]]
-        delta = choice["delta"].get("content") or ""
-        ids = [*output.output_ids, *choice.get("token_ids", [])]
-        word = choice["finish_reason"]
-        outputs[choice["index"]] = msgspec.structs.replace(
-            output,
-            rid=output.rid or payload["id"],
-            text=output.text + delta,
-            delta=delta,
-            output_ids=ids,
-            completion_tokens=len(ids),
-            finish=finish_of(word and _reason(word, choice)),
-            captures=_captures(choice),
-            token_origins=output.token_origins + choice.get("token_origins", ""),
-            **_chat_logprobs(choice.get("logprobs"), output),
-        )
-    return outputs
-
-
-def _chat_logprobs(new: Any, output: GenerateOutput) -> dict[str, Any]:
-    """The log-probabilities of an output with those of a chunk, whose tokens are `token_id:5`."""
-    if new is None:
-        return {}
-    entries = new["content"] or []
-    made: dict[str, Any] = {
-        "output_logprobs": [*(output.output_logprobs or []), *(each["logprob"] for each in entries)]
-    }
-    rows = [
-        [
-            (top["logprob"], int(top["token"].removeprefix("token_id:")))
-            for top in each["top_logprobs"]
-        ]
-        for each in entries
-    ]
-    if any(rows):
-        made["output_top_logprobs"] = [*(output.output_top_logprobs or []), *rows]
-    return made
-
-
 def parse_whole(response: httpx.Response) -> list[GenerateOutput]:
     """The answer of /generate: every sample. Raises RingError for one that cannot be read."""
     try:
         payload = msgspec.json.decode(response.content)
         samples = payload if isinstance(payload, list) else [payload]
-        return [parse_native(sample | {"index": 0}, [_NOTHING])[0] for sample in samples]
+        return [parse_output(sample) for sample in samples]
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as exc:
         raise RingError("the server sent an answer that cannot be read") from exc
 
@@ -150,12 +91,6 @@ def parse_score(payload: Any) -> ScoreOutput:
         cached_tokens=payload["cached_tokens"],
         computed_tokens=payload["computed_tokens"],
     )
-
-
-def _reason(word: str, choice: dict[str, Any]) -> dict[str, Any]:
-    """The `finish_reason` that a choice of OpenAI's stands for."""
-    steered = choice.get("steered", 0)
-    return {"type": word, "matched": choice.get("matched_stop"), "steered": steered}
 
 
 def finish_of(reason: Any) -> Finish | None:

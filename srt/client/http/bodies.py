@@ -15,41 +15,42 @@ from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
 from srt.wire.sampling import SamplingParams
 
+_RING_NAMES: dict[str | None, str] = {
+    **{f"sampling_params.{name}": name for name in SamplingParams.__struct_fields__},
+    "top_logprobs_num": "top_logprobs",
+    "token_ids_logprob": "logprob_token_ids",
+    "chat_template_kwargs": "chat.template_args",
+    "continue_final_message": "chat.continue_final",
+    "prompt": "text",
+    "image_data": "media",
+    "video_data": "media",
+}
 
-def generate_body(request: Request) -> dict[str, Any]:
-    """The body for /generate, of a request that has no messages."""
+
+def generate_body(request: Request, interval: int | None = None) -> dict[str, Any]:
+    """The body for /generate. A stream has an event for each `interval` tokens (None: as the server
+    has it)."""
+    check_tenant(request.tenant)
     _check_chat_only(request)
-    body = _shared_body(request) | _media_fields(request.media)
-    body |= {
+    body: dict[str, Any] = {
+        "stream": True,
+        "rid": request.rid,
+        "cache_salt": request.cache_salt,
         "text": request.text,
         "input_ids": None if request.input_ids is None else list(request.input_ids),
-        "sampling_params": sampling_fields(request.sampling),
+        "sampling_params": sampling_fields(request.sampling) | {"stream_interval": interval},
     }
+    body |= _media_fields(request.media) if request.messages is None else _chat_fields(request)
+    if request.timeout_ms:
+        body["timeout_ms"] = request.timeout_ms
+    if request.routed_replica is not None:
+        body["routed_replica"] = request.routed_replica
     if request.literal_spans:
         body["literal_spans"] = request.literal_spans
     if (scoring := request.scoring) is not None:
         body |= {"return_logprob": True, "logprob_start_len": scoring.start}
         body |= {"top_logprobs_num": scoring.top, "token_ids_logprob": scoring.ids}
     return body
-
-
-def chat_body(request: Request) -> dict[str, Any]:
-    """The body for the chat route: asks for the text as the model writes it, its ids, and the
-    usage so far in every chunk."""
-    if request.literal_spans:
-        raise RequestError(" need text", at="literal_spans")
-    body = _shared_body(request) | sampling_fields(request.sampling)
-    body["max_tokens"] = body.pop("max_new_tokens")
-    body["min_tokens"] = body.pop("min_new_tokens")
-    body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-    body["separate_reasoning"] = body["parse_tool_calls"] = False
-    body["return_token_ids"] = True
-    if (scoring := request.scoring) is not None:
-        if scoring.start >= 0 or scoring.ids:
-            at = "logprob_token_ids" if scoring.ids else "logprob_start_len"
-            raise RequestError(" and media exclude each other in chats over HTTP", at=at)
-        body |= {"logprobs": True, "top_logprobs": scoring.top, "return_tokens_as_token_ids": True}
-    return body | _chat_fields(request)
 
 
 def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
@@ -71,9 +72,11 @@ def score_body(request: ScoreRequest) -> dict[str, Any]:
     return body | _media_fields(request.media)
 
 
-def media_names(request: PromptRequest) -> Names:
-    """What the ring calls the media of a request, by the names of the bodies' fields."""
-    names: dict[str | None, str] = {"image_data": "media", "video_data": "media"}
+def ring_names(request: PromptRequest | TokenizeRequest) -> Names:
+    """The ring's names of the fields of a request, by those of the bodies."""
+    if isinstance(request, TokenizeRequest) or not request.media:
+        return _RING_NAMES
+    names = dict(_RING_NAMES)
     counts = Counter[str]()
     for i, file in enumerate(request.media):
         field = f"{file.kind}_data[{counts[file.kind]}]"
@@ -92,16 +95,6 @@ def check_tenant(tenant: str) -> None:
     """Raise RequestError for a tenant that a program names: its API key decides."""
     if tenant:
         raise RequestError(" must be empty over HTTP: the server sets it", at="tenant")
-
-
-def _shared_body(request: Request) -> dict[str, Any]:
-    check_tenant(request.tenant)
-    body: dict[str, Any] = {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
-    if request.timeout_ms:
-        body["timeout_ms"] = request.timeout_ms
-    if request.routed_replica is not None:
-        body["routed_replica"] = request.routed_replica
-    return body
 
 
 def _media_fields(media: Sequence[MediaFile]) -> dict[str, Any]:

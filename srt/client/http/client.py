@@ -1,10 +1,8 @@
 """`Client` over a server's HTTP API, for programs that have no way to the ring's sockets.
 
 Submitted requests stream: the response's head is how the server says "admitted". `complete` is for
-callers who need only the result, and takes a third of the client's CPU time. Chats go through the
-chat route; with log-probabilities they are tokenized first and go to /generate, which has all their
-detail, unless they show something: only the server makes tokens of that. This transport hears no
-ring events.
+callers who need only the result, and takes a third of the client's CPU time. This transport hears
+no ring events.
 """
 
 import asyncio
@@ -29,19 +27,11 @@ from srt.client.generation import (
     TokenizeRequest,
     require_single,
 )
-from srt.client.http.answers import (
-    Parse,
-    error_of,
-    parse_chat,
-    parse_native,
-    parse_score,
-    parse_whole,
-)
+from srt.client.http.answers import error_of, parse_score, parse_whole
 from srt.client.http.bodies import (
-    chat_body,
     check_tenant,
     generate_body,
-    media_names,
+    ring_names,
     score_body,
     tokenize_body,
 )
@@ -50,7 +40,6 @@ from srt.client.http.generation import HttpGeneration, HttpSamples
 from srt.client.http.programs import HttpPrograms
 from srt.tasks import all_of
 from srt.wire.errors import ConfigError, RequestError, RingError
-from srt.wire.messages import ChatOptions
 from srt.wire.ring_state import RingEvent
 
 CONNECT_TIMEOUT_S = 5.0
@@ -59,6 +48,7 @@ WRITE_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 600.0
 TOKEN_TIMEOUT_S = 1.0  # more for each token of an answer that comes as a whole
+UNBOUNDED_INTERVAL = 64  # tokens between two signs that an unbounded answer goes on
 
 
 def is_here(url: str) -> bool:
@@ -131,47 +121,35 @@ class HttpClient:
         return (await self.submit_samples(request))[0]
 
     async def submit_samples(self, request: Request) -> list[HttpGeneration]:
+        return await self._streamed(request)
+
+    async def _streamed(
+        self, request: Request, interval: int | None = None
+    ) -> list[HttpGeneration]:
+        """The samples of a request, with an event for each `interval` tokens (None: as the server
+        has it)."""
         request.sampling.check_count()
         rid = uuid.uuid4().hex if request.rid is None else request.rid  # so that an abort names it
         request = msgspec.structs.replace(request, rid=rid)
-        response, parse = await self._admitted(request)
-        samples = HttpSamples(response, rid, request.sampling.n, parse, self.abort)
+        body = await _body(lambda: generate_body(request, interval), request)
+        with _naming(request):
+            response = await self._stream("/generate", **body)
+        samples = HttpSamples(response, rid, request.sampling.n, self.abort, ring_names(request))
         self._samples = [s for s in (*self._samples, samples) if s.is_running]
         return samples.generations
 
     async def complete(self, request: Request) -> list[GenerateOutput]:
         """The finished samples of a request. A cancelled call ends them on the server."""
         tokens = request.sampling.max_new_tokens
-        # Only a stream has a chat's ids and usage, or shows that an unbounded answer goes on.
-        if request.messages is not None or tokens is None:
-            return await all_of(each.result() for each in await self.submit_samples(request))
+        if tokens is None:  # only a stream shows that an unbounded answer goes on
+            samples = await self._streamed(request, UNBOUNDED_INTERVAL)
+            return await all_of(each.result() for each in samples)
         request.sampling.check_count()
         body = await _body(lambda: generate_body(request) | {"stream": False}, request)
         read_s = SILENCE_TIMEOUT_S + TOKEN_TIMEOUT_S * tokens
         with _naming(request):
             response = await self._call("POST", "/generate", read_s, **body)
         return parse_whole(response)
-
-    async def _admitted(self, request: Request) -> tuple[httpx.Response, Parse]:
-        """The stream of a request, and how to read it."""
-        if request.messages is not None and request.scoring is not None and not request.media:
-            request = await self._as_tokens(request)
-        if request.messages is not None:
-            body = await _body(lambda: chat_body(request), request)
-            with _naming(request):
-                return await self._stream("/v1/chat/completions", **body), parse_chat
-        body = await _body(lambda: generate_body(request), request)
-        with _naming(request):
-            return await self._stream("/generate", **body), parse_native
-
-    async def _as_tokens(self, request: Request) -> Request:
-        """The same request, with the prompt that its messages make."""
-        ids = await self.tokenize(
-            TokenizeRequest(messages=request.messages, tools=request.tools, chat=request.chat)
-        )
-        return msgspec.structs.replace(
-            request, messages=None, tools=(), chat=ChatOptions(), input_ids=ids
-        )
 
     async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
         return await self._stream(path, json=body)
@@ -203,7 +181,8 @@ class HttpClient:
         return await self._send(self._http.build_request(method, url, **options))
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
-        answer = await self._call("POST", "/tokenize", json=tokenize_body(request))
+        with _naming(request):
+            answer = await self._call("POST", "/tokenize", json=tokenize_body(request))
         ids: list[int] = answer.json()["tokens"]
         return ids
 
@@ -242,14 +221,14 @@ async def _body(make: Callable[[], dict[str, Any]], request: PromptRequest) -> d
 
 
 @contextmanager
-def _naming(request: PromptRequest) -> Iterator[None]:
-    """Errors of the block that name media in the body's words have the ring's."""
+def _naming(request: PromptRequest | TokenizeRequest) -> Iterator[None]:
+    """Errors of the block that name a field in the body's words have the ring's."""
     try:
         yield
     except RequestError as error:
-        if not request.media or error.info.param is None:
+        if error.info.param is None:
             raise
-        raise error.renamed(media_names(request)) from error
+        raise error.renamed(ring_names(request)) from error
 
 
 @lru_cache(maxsize=256)

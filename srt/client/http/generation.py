@@ -6,7 +6,7 @@ snapshots and does not hold up the others.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,10 +14,10 @@ import httpx
 import msgspec
 
 from srt.client.generation import GenerateOutput
-from srt.client.http.answers import Parse, error_from
+from srt.client.http.answers import error_from, parse_output
 from srt.client.http.event_lines import event_lines
 from srt.client.snapshots import Snapshots
-from srt.wire.errors import RequestError, RingError
+from srt.wire.errors import Names, RequestError, RingError
 from srt.wire.messages import sample_rid
 
 Abort = Callable[[str], Awaitable[None]]
@@ -30,18 +30,17 @@ _STRANGE = "the server sent an event that cannot be read"
 
 class HttpSamples:
     """The samples of one request, and their stream. `abort` ends one of several by its rid; when
-    all have been closed, the stream is."""
+    all have been closed, the stream is. `names` are the ring's by those of the body, for errors."""
 
     def __init__(
-        self, response: httpx.Response, rid: str, count: int, parse: Parse, abort: Abort
+        self, response: httpx.Response, rid: str, count: int, abort: Abort, names: Names
     ) -> None:
         self._response = response
         self._events = payloads_of(response)
-        self._parse = parse
         self._abort = abort
+        self._names = names
         rids = [sample_rid(rid, i) for i in range(count)] if count > 1 else [rid]
         self.generations = [HttpGeneration(self, _nothing_yet(response, rid)) for rid in rids]
-        self._last = [generation.last for generation in self.generations]
         self.reader = asyncio.ensure_future(self._read_all()) if count > 1 else None
 
     @property
@@ -59,14 +58,13 @@ class HttpSamples:
         """The stream until `reader` has news, or its end: then all samples have ended."""
         try:
             async for payload in self._events:
-                for index, output in _parsed(self._parse, payload, self._last).items():
-                    self.generations[index].take(output)
-                    self._last[index] = output
+                generation, output = _parsed(payload, self.generations)
+                generation.take(output)
                 if reader is not None and reader.changed.is_set():
                     return reader.changed.clear()
             error: RequestError = RingError(_CUT)
         except RequestError as failure:
-            error = failure
+            error = failure if failure.info.param is None else failure.renamed(self._names)
         self._fail(error)
         await self._response.aclose()
 
@@ -122,7 +120,7 @@ class HttpGeneration(Snapshots):
         return super().until_changed() if is_shared else self._samples.read(self)
 
     async def complete(self) -> None:
-        """Read a chat's usage, which follows its end; then the connection can be used again."""
+        """Read the stream to its end; then the connection can be used again."""
         if self._samples.reader is None:
             await self._samples.read()
 
@@ -161,9 +159,13 @@ async def payloads_of(response: httpx.Response) -> AsyncGenerator[Any, None]:
         await response.aclose()
 
 
-def _parsed(parse: Parse, payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOutput]:
-    """An event's JSON. Raises RingError for one that none of our servers sends."""
+def _parsed(
+    payload: Any, generations: Sequence[HttpGeneration]
+) -> tuple[HttpGeneration, GenerateOutput]:
+    """The sample that an event is of, and what is known of it. Raises RingError for an event that
+    none of our servers sends."""
     try:
-        return parse(payload, last)
+        generation = generations[payload.get("index", 0)]
+        return generation, parse_output(payload, len(generation.text))
     except (LookupError, TypeError, AttributeError) as exc:
         raise RingError(_STRANGE) from exc

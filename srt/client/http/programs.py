@@ -1,21 +1,39 @@
 """`Programs` over a server's HTTP routes."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import httpx
-import msgspec
+from msgspec import convert, to_builtins
 
 from srt.client.http.answers import error_from, finish_of
 from srt.client.http.bodies import check_tenant, sampling_fields, template_args
 from srt.client.http.generation import payloads_of
-from srt.client.programs import IDLE_S, Got, Piece
+from srt.client.programs import Programs
 from srt.wire.answer_meta import PROGRAMS, facts_of
 from srt.wire.errors import ErrorInfo, RingError
+from srt.wire.program_messages import (
+    CancelVar,
+    CloseSession,
+    CountPrograms,
+    EndGet,
+    GetVars,
+    OpenSession,
+    ProgramsQuestion,
+    ProgramsReply,
+    ReadSession,
+    ReadVar,
+    SessionTold,
+    SetVar,
+    SubmitProgram,
+    Submitted,
+    VarsGrew,
+    VarsTold,
+)
 from srt.wire.programs import (
     Call,
     Cause,
-    Guard,
     Input,
     Output,
     OutputMeta,
@@ -34,86 +52,59 @@ GET_TIMEOUT_S = 660.0  # more than a server waits
 Ask = Callable[..., Awaitable[httpx.Response]]
 
 
-class HttpPrograms:
-    """The programs of one HttpClient. `ask(method, path, read_s, **options)` gets an answer,
+class HttpPrograms(Programs):
+    """The programs of one HttpClient. `call(method, path, read_s, **options)` gets an answer,
     `stream(path, body)` a stream of events."""
 
-    def __init__(self, ask: Ask, stream: Ask) -> None:
-        self._ask, self._stream = ask, stream
+    def __init__(self, call: Ask, stream: Ask) -> None:
+        super().__init__()
+        self._call, self._stream = call, stream
 
-    async def open_session(
-        self, idle_s: float = IDLE_S, cache_salt: str = "", tenant: str = ""
-    ) -> SessionInfo:
-        body = {"idle_s": idle_s, "cache_salt": cache_salt}
-        return _session(await self._json(tenant, "POST", "/v1/sessions", json=body))
+    async def ask(self, question: ProgramsQuestion) -> Any:
+        method, path, options = _request_of(question)
+        return _reply_of(question, (await self._call(method, path, **options)).json())
 
-    async def read_session(self, session: str, tenant: str = "") -> SessionInfo:
-        return _session(await self._json(tenant, "GET", f"/v1/sessions/{session}"))
-
-    async def close_session(self, session: str, tenant: str = "") -> SessionInfo:
-        return _session(await self._json(tenant, "DELETE", f"/v1/sessions/{session}"))
-
-    async def submit_program(
-        self, session: str, program: Program, key: str = "", tenant: str = ""
-    ) -> dict[str, str]:
-        body = {"session": session, **program_body(program)}
-        headers = {"idempotency-key": key} if key else {}
-        answer = await self._json(tenant, "POST", "/v1/submit", json=body, headers=headers)
-        ids: dict[str, str] = answer["vars"]
-        return ids
-
-    async def get_vars(
-        self,
-        names: Sequence[str],
-        *,
-        deadline_ms: int = 0,
-        perf: Perf | None = None,
-        tenant: str = "",
-    ) -> Got:
-        check_tenant(tenant)
-        body = _get_body(names, deadline_ms, perf)
-        answer = await self._ask("POST", "/v1/get", GET_TIMEOUT_S, json=body)
-        return _got(answer.json())
-
-    async def stream_vars(
-        self,
-        names: Sequence[str],
-        *,
-        deadline_ms: int = 0,
-        perf: Perf | None = None,
-        tenant: str = "",
-    ) -> AsyncGenerator[Piece | Got, None]:
-        check_tenant(tenant)
-        body = _get_body(names, deadline_ms, perf) | {"stream": True}
-        payloads = payloads_of(await self._stream("/v1/get", body))
-        try:
+    async def answers(self, question: GetVars) -> AsyncGenerator[VarsGrew | VarsTold, None]:
+        check_tenant(question.tenant)
+        body = _get_body(question)
+        if not question.stream:
+            answer = await self._call("POST", "/v1/get", GET_TIMEOUT_S, json=body)
+            yield _told(question.rid, answer.json())
+            return
+        async with aclosing(payloads_of(await self._stream("/v1/get", body))) as payloads:
             async for payload in payloads:
                 if "done" in payload:
-                    yield _got(payload)
+                    yield _told(question.rid, payload)
                     return
-                yield Piece(payload["var"], payload["delta"])
-        finally:
-            await payloads.aclose()
+                yield VarsGrew(question.rid, [(payload["var"], payload["delta"])])
         raise RingError("the server closed the stream before the end")
-
-    async def read_var(self, var: str, tenant: str = "") -> VarInfo:
-        return _var(await self._json(tenant, "GET", f"/v1/vars/{var}"))
-
-    async def set_var(self, var: str, text: str, tenant: str = "") -> VarInfo:
-        return _var(await self._json(tenant, "PUT", f"/v1/vars/{var}", json={"text": text}))
-
-    async def cancel_var(self, var: str, tenant: str = "") -> VarInfo:
-        return _var(await self._json(tenant, "DELETE", f"/v1/vars/{var}"))
-
-    async def program_counts(self) -> dict[str, float]:
-        raise RingError("over HTTP the counts of programs are in /metrics")
-
-    async def _json(self, tenant: str, method: str, path: str, **options: Any) -> Any:
-        check_tenant(tenant)
-        return (await self._ask(method, path, **options)).json()
 
 
 # ---- what is sent ----------------------------------------------------------------------------
+
+
+def _request_of(question: ProgramsQuestion) -> tuple[str, str, dict[str, Any]]:
+    """The method, the path and the options of the request that asks this."""
+    if isinstance(question, CountPrograms | GetVars | EndGet):
+        raise RingError("over HTTP the counts of programs are in /metrics")
+    check_tenant(question.tenant)
+    match question:
+        case OpenSession(idle_s=idle_s, cache_salt=salt):
+            return "POST", "/v1/sessions", {"json": {"idle_s": idle_s, "cache_salt": salt}}
+        case ReadSession(session=session):
+            return "GET", f"/v1/sessions/{session}", {}
+        case CloseSession(session=session):
+            return "DELETE", f"/v1/sessions/{session}", {}
+        case SubmitProgram(session=session, program=program, key=key):
+            headers = {"idempotency-key": key} if key else {}
+            body = {"session": session, **program_body(program)}
+            return "POST", "/v1/submit", {"json": body, "headers": headers}
+        case ReadVar(var=var):
+            return "GET", f"/v1/vars/{var}", {}
+        case SetVar(var=var, text=text):
+            return "PUT", f"/v1/vars/{var}", {"json": {"text": text}}
+        case CancelVar(var=var):
+            return "DELETE", f"/v1/vars/{var}", {}
 
 
 def program_body(program: Program) -> dict[str, Any]:
@@ -127,7 +118,11 @@ def program_body(program: Program) -> dict[str, Any]:
 
 
 def _call_body(call: Call) -> dict[str, Any]:
-    body: dict[str, Any] = {"retries": call.retries, "name": call.name, "when": _guard(call.when)}
+    body: dict[str, Any] = {
+        "retries": call.retries,
+        "name": call.name,
+        "when": to_builtins(call.when),
+    }
     if call.segments:
         body["segments"] = [_segment_body(each) for each in call.segments]
     if call.turns:
@@ -156,57 +151,48 @@ def _segment_body(segment: Segment) -> dict[str, Any]:
 
 
 def _transform_body(transform: Transform) -> dict[str, Any]:
-    op = transform.op
     return {
         "output": transform.var,
-        "op": op.__struct_config__.tag,
-        "when": _guard(transform.when),
+        "when": to_builtins(transform.when),
         "default": transform.default,
-        **msgspec.structs.asdict(op),
+        **to_builtins(transform.op),
     }
 
 
-def _guard(guard: Guard | None) -> dict[str, Any] | None:
-    if guard is None:
-        return None
-    fields = msgspec.structs.asdict(guard)
-    return {"input": fields.pop("var"), **fields}
-
-
-def _get_body(names: Sequence[str], deadline_ms: int, perf: Perf | None) -> dict[str, Any]:
-    wanted = None if perf is None else msgspec.structs.asdict(perf)
-    return {"vars": list(names), "deadline_ms": deadline_ms, "perf": wanted}
+def _get_body(question: GetVars) -> dict[str, Any]:
+    return {
+        "vars": question.vars,
+        "deadline_ms": question.deadline_ms,
+        "perf": to_builtins(question.perf),
+        "stream": question.stream,
+    }
 
 
 # ---- what is read ----------------------------------------------------------------------------
 
 
-def _session(payload: Any) -> SessionInfo:
-    return SessionInfo(**payload)
+def _reply_of(question: ProgramsQuestion, payload: Any) -> ProgramsReply:
+    rid = question.rid
+    if isinstance(question, SubmitProgram):
+        return Submitted(rid, payload["vars"])
+    if isinstance(question, OpenSession | ReadSession | CloseSession):
+        return SessionTold(rid, convert(payload, SessionInfo))
+    return VarsTold(rid, [_var(payload)], True)
 
 
-def _got(payload: Any) -> Got:
-    return Got([_var(each) for each in payload["vars"]], payload["done"])
+def _told(rid: str, payload: Any) -> VarsTold:
+    return VarsTold(rid, [_var(each) for each in payload["vars"]], payload["done"])
 
 
 def _var(payload: Any) -> VarInfo:
-    meta, perf = payload["meta_info"], payload["perf"]
-    return VarInfo(
-        id=payload["id"],
-        session=payload["session"],
-        name=payload["name"],
-        state=payload["state"],
-        text=payload["text"],
-        error=_error(payload["error"]),
-        causes=[
-            Cause(each["var"], each["name"], each["state"], _error(each["error"]))
-            for each in payload["causes"]
-        ],
-        producer=payload["producer"],
-        consumers=payload["consumers"],
-        meta=None if meta is None else _meta(meta),
-        perf=None if perf is None else Perf(**perf),
-    )
+    fields = dict(payload)
+    meta = fields.pop("meta_info")
+    fields["error"] = _error(payload["error"])
+    fields["causes"] = [
+        Cause(**each | {"error": _error(each["error"])}) for each in payload["causes"]
+    ]
+    fields["perf"] = convert(payload["perf"], Perf | None)
+    return VarInfo(**fields, meta=None if meta is None else _meta(meta))
 
 
 def _meta(payload: Any) -> OutputMeta:

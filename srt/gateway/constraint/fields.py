@@ -23,16 +23,17 @@ from srt.wire.constraint import ConstraintKind, Whitespace
 from srt.wire.errors import RequestError
 from srt.wire.sampling import SamplingParams
 
-ANY_OBJECT = '{"type":"object"}'
+_ANY_OBJECT = {"type": "object"}
 _ANY_JSON = "$$ANY$$"  # SGLang's name for "no schema"
 _FREE_PATTERNS = ("[\\n\\t ]*", "[\n\t ]*", "[ \\n\\t]*", "[ \\n\\t\\r]*", "\\s*")
 
 
 class Given(NamedTuple):
-    """A constraint: the field of SamplingParams, its value, and the client's name for it."""
+    """A constraint: the field of SamplingParams, its value, and the client's name for it. JSON is
+    an object, or the text that a client has made of it."""
 
     kind: ConstraintKind
-    value: str | list[str]
+    value: Any
     path: str
 
 
@@ -62,7 +63,9 @@ def sampling_of(
 ) -> SamplingParams:
     """The ring's parameters: those of `fields`, the constraint, which holds after the text
     `after`, and `others`, which have other names in the body."""
-    held: dict[str, Any] = {} if given is None else {given.kind: given.value}
+    held: dict[str, Any] = {}
+    if given is not None:
+        held[given.kind] = given.value if given.kind == "choices" else json_text(given.value)
     values = fields.shared() | {
         "n": fields.n,
         "stop": _as_list(fields.stop),
@@ -125,13 +128,12 @@ def _own(fields: SamplingFields) -> list[Given]:
 
 def _response_format(form: ResponseFormat) -> list[Given]:
     if isinstance(form, JsonObjectFormat):
-        return [Given("json_schema", ANY_OBJECT, "response_format")]
+        return [Given("json_schema", _ANY_OBJECT, "response_format")]
     if isinstance(form, JsonSchemaFormat):
         schema = form.json_schema.schema
         if form.json_schema.strict and isinstance(schema, dict):
             schema = {"x-closed": True, **schema}
-        text = json_text(schema)
-        return [Given("json_schema", text, "response_format.json_schema.schema")]
+        return [Given("json_schema", schema, "response_format.json_schema.schema")]
     if isinstance(form, StructuralTagFormat):
         parts = msgspec.structs.asdict(form)
         tag = {name: value for name, value in parts.items() if value is not UNSET}
@@ -149,7 +151,7 @@ def _structured_outputs(outputs: StructuredOutputs) -> list[Given]:
         *_tag(outputs.structural_tag, path + "structural_tag"),
     ]
     if outputs.json_object:
-        given.append(Given("json_schema", ANY_OBJECT, path + "json_object"))
+        given.append(Given("json_schema", _ANY_OBJECT, path + "json_object"))
     return given
 
 
@@ -164,11 +166,11 @@ def _choices(value: list[str] | None, path: str) -> list[Given]:
 def _json(value: JsonText, path: str) -> list[Given]:
     if value == "":
         return []
-    return [Given("json_schema", "{}" if value == _ANY_JSON else json_text(value), path)]
+    return [Given("json_schema", {} if value == _ANY_JSON else value, path)]
 
 
 def _tag(value: JsonText, path: str) -> list[Given]:
-    return [] if value == "" else [Given("structural_tag", json_text(value), path)]
+    return [] if value == "" else [Given("structural_tag", value, path)]
 
 
 def _only(given: list[Given]) -> Given | None:

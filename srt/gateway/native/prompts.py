@@ -7,6 +7,7 @@ from srt.gateway.batch import check_size
 from srt.gateway.context import GatewayInfo
 from srt.gateway.media.given import NO_MEDIA, MediaList, MediaRules
 from srt.gateway.native.shown import media_of
+from srt.gateway.openai.chat import OPTION_NAMES, chat_prompt
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.wire.errors import Names, RequestError
 from srt.wire.sampling import SamplingParams, Scoring
@@ -18,7 +19,9 @@ _BODY_NAMES: Names = {  # by the ring's, where they differ
     "top_logprobs": "top_logprobs_num",
     "logprob_token_ids": "token_ids_logprob",
     "media": "image_data",
+    **OPTION_NAMES,
 }
+_PROMPTS = ("text", "input_ids", "messages")
 
 
 class Prompts(NamedTuple):
@@ -40,20 +43,14 @@ class Prompts(NamedTuple):
         return self.is_list or self.samples > 1
 
 
-def prompts_of(body: NativeRequest, info: GatewayInfo, rules: MediaRules = NO_MEDIA) -> Prompts:
+def prompts_of(
+    body: NativeRequest, info: GatewayInfo, rules: MediaRules = NO_MEDIA, template: str = ""
+) -> Prompts:
     """The prompts of a body, at most `info.max_requests` with their samples; `rules` say what they
-    may show. Raises RequestError naming the field that is wrong."""
-    if (body.text is None) == (body.input_ids is None):
-        raise RequestError("exactly one of text and input_ids must be given", param="text")
-    name = "text" if body.text is not None else "input_ids"
-    values: list[Any]
-    if isinstance(body.text, str):
-        values, is_list = [body.text], False
-    elif body.text is not None:
-        values, is_list = body.text, True
-    else:
-        info.check_entries(body.input_ids or [], name)
-        values, is_list = _id_lists(body.input_ids or [])
+    may show, and `template` is the model's, for chats. Raises RequestError naming the field that is
+    wrong."""
+    name = _prompt_field(body)
+    values, is_list = _values(body, info)
     if not values:
         raise RequestError(" must not be empty", at=name)
     if body.literal_spans:
@@ -64,24 +61,48 @@ def prompts_of(body: NativeRequest, info: GatewayInfo, rules: MediaRules = NO_ME
     check_size(count, samples, info.max_requests, name)
     scorings, salts = _scorings(body, samplings), _salts(body, count)
     rids = _rids(body.rid, count, is_list)
+    media = media_of(body, count, is_list, rules)
+    chat = chat_prompt(body, template, media[0], ("user",))
+    if body.return_prompt_token_ids and any(each.given for each in media):
+        at = next(each.names["media"] for each in media if each.given)
+        raise RequestError(" and return_prompt_token_ids exclude each other", at=at)
     requests = [
         Request(
             stream=body.stream,
             sampling=_params(samplings[i], body, i),
             scoring=scorings[i],
             cache_salt=salts[i],
-            text=value if name == "text" else None,
-            input_ids=value if name == "input_ids" else None,
             rid=rids[i],
             timeout_ms=body.timeout_ms,
             routed_replica=body.routed_replica,
             literal_spans=tuple(body.literal_spans),
+            **(chat or {name: value}),
         )
         for i, value in enumerate(values)
     ]
     intervals = [sampling.stream_interval for sampling in samplings]
-    media = media_of(body, len(values), is_list, rules)
     return Prompts(requests, is_list, samples, intervals, media)
+
+
+def _prompt_field(body: NativeRequest) -> str:
+    """The one field that has the prompts."""
+    given = [name for name in _PROMPTS if getattr(body, name) is not None]
+    if len(given) != 1:
+        reason = "exactly one of text, input_ids and messages must be given"
+        raise RequestError(reason, param="text")
+    return given[0]
+
+
+def _values(body: NativeRequest, info: GatewayInfo) -> tuple[list[Any], bool]:
+    """The prompts, and whether they came as a list. A chat is one prompt."""
+    if body.messages is not None:
+        return [body.messages], False
+    if isinstance(body.text, str):
+        return [body.text], False
+    if body.text is not None:
+        return [*body.text], True
+    info.check_entries(body.input_ids or [], "input_ids")
+    return _id_lists(body.input_ids or [])
 
 
 def _check_spans(body: NativeRequest) -> None:
@@ -183,10 +204,11 @@ def names_of(body: NativeRequest, is_list: bool, index: int) -> Names:
     sampling, at = body.sampling_params, ""
     if isinstance(sampling, list):
         sampling, at = sampling[index], f"[{index}]"
-    prompt = "text" if body.text is not None else "input_ids"
-    prompt = f"{prompt}[{index}]" if is_list else prompt
+    prompt = f"{_prompt_field(body)}[{index}]" if is_list else _prompt_field(body)
     names: dict[str | None, str] = {f: f"sampling_params{at}.{f}" for f in _SAMPLING_FIELDS}
     if sampling.seed is None:
         names["seed"] = names["sampling_seed"]
     names |= {**_BODY_NAMES, "text": prompt, "input_ids": prompt}
+    if body.messages is not None:
+        names["media"] = prompt
     return names | {None: prompt} if is_list else names

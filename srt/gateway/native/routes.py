@@ -41,8 +41,10 @@ async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
     body = await read_body(request, NativeRequest, REQUEST_KIND, media_texts)
     gateway = gateway_of(request)
-    prompts = prompts_of(body, gateway.info, media_rules(gateway))
-    body = replace(body, image_data=None, video_data=None)  # they may be large
+    template = gateway.vocab.chat_template or ""
+    prompts = prompts_of(body, gateway.info, media_rules(gateway), template)
+    # Files may be large.
+    body = replace(body, image_data=None, video_data=None, messages=body.messages and [])
     admission = _admit(gateway, body, prompts)
     if body.stream:
         batch, answers = await while_connected(request.receive, admission)
@@ -81,7 +83,11 @@ async def _admit(
 async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:
     if request.input_ids is not None:
         return list(request.input_ids)
-    return await gateway.client.tokenize(TokenizeRequest(text=request.text))
+    return await gateway.client.tokenize(
+        TokenizeRequest(
+            text=request.text, messages=request.messages, tools=request.tools, chat=request.chat
+        )
+    )
 
 
 async def _payloads(

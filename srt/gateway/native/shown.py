@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from srt.gateway.media.given import GivenMedia, MediaList, MediaRules
+from srt.gateway.openai.chat_messages import chat_media_texts
 from srt.gateway.wire.media import Shown
 from srt.gateway.wire.native import NativeRequest
 from srt.gateway.wire.score import ScoreBody
@@ -22,9 +23,8 @@ def media_of(body: ShownBody, count: int, is_list: bool, rules: MediaRules) -> l
         given = getattr(body, name)
         if given in (None, "", []):
             continue
-        if isinstance(body, NativeRequest) and body.return_prompt_token_ids:
-            reason = " and return_prompt_token_ids exclude each other"
-            raise RequestError(reason, at=name)
+        if isinstance(body, NativeRequest) and body.messages is not None:
+            raise RequestError(" goes with a text or ids: messages have parts", at=name)
         of_prompts = _of_prompts(given, count, name) if is_list else [(name, given)]
         for media, (path, shown) in zip(lists, of_prompts, strict=True):
             for at, each in _items(shown, path):
@@ -36,6 +36,8 @@ def media_texts(body: ShownBody) -> Iterator[str]:
     """The texts of a body that may be as long as files."""
     for name in _FIELDS.values():
         yield from _texts(getattr(body, name))
+    if isinstance(body, NativeRequest):
+        yield from chat_media_texts(body)
 
 
 def _texts(shown: Any) -> Iterator[str]:

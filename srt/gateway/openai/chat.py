@@ -3,7 +3,6 @@
 The one place where response formats, tools and reasoning meet.
 """
 
-import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,17 +15,13 @@ from srt.answers.tool_constraint import ToolPlan
 from srt.answers.tool_format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat, model_format
 from srt.client.generation import Generation, Request
 from srt.files.vocab import Vocab
-from srt.gateway.constraint.fields import (
-    Given,
-    json_text,
-    openai_constraint,
-)
+from srt.gateway.constraint.fields import Given, json_text, openai_constraint
 from srt.gateway.media.given import MediaList
 from srt.gateway.openai.chat_messages import chat_messages
 from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
-from srt.gateway.wire.tokens import TokenizeBody
 from srt.wire.constraint import ConstraintKind
 from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
@@ -34,7 +29,7 @@ from srt.wire.sampling import Scoring
 
 _THINKING = "enable_thinking"  # the name in Qwen's templates, which others have taken over
 _TOOLS = "tools"
-_TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
+_NO_CHAT = ChatFields()
 
 
 class AnswerReading(Struct, frozen=True, kw_only=True):
@@ -61,14 +56,13 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
 
 
 class Chat(NamedTuple):
-    """A chat to submit. For errors, `names` are the body's fields by the ring's, and `places` the
-    body's fields by their places in the structural tag that was made of them. `media` are the
-    pictures and videos that it shows."""
+    """A chat to submit. For errors, `names` are the body's fields by the ring's, and by the paths
+    in the structural tag that was made of them. `media` are the pictures and videos that it
+    shows."""
 
     request: Request
     reading: AnswerReading
     names: dict[str | None, str]
-    places: dict[str, str]
     media: MediaList
 
 
@@ -122,8 +116,11 @@ def chat_of(
         tags=tags,
         opened=given is not None and after == tags.end,
     )
-    names |= {given.kind: given.path} if given else {}
-    return Chat(request, reading, names, _places(body, plan, own, form), media)
+    if given is not None:
+        names |= {given.kind: given.path}
+        if plan is not None and given is not own:
+            names |= _paths(body, plan, own, form, given.value)
+    return Chat(request, reading, names, media)
 
 
 def _end_of_reasoning(tags: Tags, plan: ToolPlan | None) -> str:
@@ -146,7 +143,22 @@ OPTION_NAMES: Names = {
 }
 
 
-def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions:
+def chat_prompt(
+    body: ChatFields, template: str, media: MediaList | None = None, roles: Collection[str] = ()
+) -> dict[str, Any]:
+    """The fields of the ring's requests that are the chat of `body`. Messages of `roles` may show
+    pictures and videos, which are added to `media`. Raises RequestError naming the field."""
+    if body.messages is None:
+        for name in ChatFields.__struct_fields__:
+            if getattr(body, name) != getattr(_NO_CHAT, name):
+                raise RequestError(" goes with messages only", at=name)
+        return {}
+    _, shown = tool_plan(body.tools, None, True)
+    chat = chat_options(body, template)
+    return {"messages": chat_messages(body.messages, media, roles), "tools": shown, "chat": chat}
+
+
+def chat_options(body: ChatRequest | ChatFields, template: str) -> ChatOptions:
     """The options for how the template writes the messages."""
     begins = body.add_generation_prompt
     if begins and body.continue_final_message:
@@ -217,35 +229,23 @@ def _with_tools(own: Given | None, plan: ToolPlan, form: ToolFormat) -> Given | 
     return _tools(plan.constraint(form, answer))
 
 
-def _tools(tag: object) -> Given | None:
-    return None if tag is None else Given("structural_tag", json_text(tag), _TOOLS)
+def _tools(tag: dict[str, Any] | None) -> Given | None:
+    return None if tag is None else Given("structural_tag", tag, _TOOLS)
 
 
-def _places(
-    body: ChatRequest, plan: ToolPlan | None, own: Given | None, form: ToolFormat
-) -> dict[str, str]:
-    """The body's fields by their places in the tag of `_with_tools`."""
-    if plan is None:
-        return {}
-    numbers = [i for i, tool in enumerate(body.tools) if tool.function.name in plan.functions]
-    tags = plan.places(form, own is not None)
-    fields = [f"tools[{i}].function.parameters" for i in numbers]
-    places = {f"{tag}/content": field for tag, field in zip(tags, fields, strict=True)}
-    return places if own is None else places | {"/format/elements/1": own.path}
-
-
-def placed(error: RequestError, places: dict[str, str]) -> RequestError:
-    """An error of the tag that was made of several fields, as one of the field that is wrong."""
-    found = _TAG_ERROR.match(error.info.message)
-    if found is None:
-        return error
-    for place, field in places.items():
-        if f"{found[1]}/".startswith(f"{place}/"):
-            rest = found[1].removeprefix(place)  # inside a tag of the client's
-            inner = f"structural tag at /format{rest}: " if rest else ""
-            reason = f": {inner}{error.info.message[found.end() :]}"
-            return RequestError(reason, at=field, code=error.info.code)
-    return error
+def _paths(
+    body: ChatRequest, plan: ToolPlan, own: Given | None, form: ToolFormat, tag: dict[str, Any]
+) -> dict[str | None, str]:
+    """The body's fields by the paths of what `_with_tools` made of them."""
+    numbers = {tool.function.name: i for i, tool in enumerate(body.tools)}
+    paths: dict[str | None, str] = {
+        f"structural_tag.{path}": f"tools[{numbers[name]}].function.parameters"
+        for path, name in plan.functions_at(form, tag, own is not None).items()
+    }
+    if own is not None:
+        answer = "structural_tag.format.elements[1]" + (".content" if form.in_channels else "")
+        paths[answer] = f"{own.path}.format" if own.kind == "structural_tag" else own.path
+    return paths
 
 
 def _as_format(own: Given) -> dict[str, object]:
@@ -262,7 +262,7 @@ def _as_format(own: Given) -> dict[str, object]:
         return {"type": "regex", "pattern": own.value}
     if kind == "ebnf":
         return {"type": "grammar", "grammar": own.value}
-    value = _decoded(str(own.value), own.path)
+    value = _decoded(own.value, own.path) if isinstance(own.value, str) else own.value
     if kind == "json_schema":
         return {"type": "json_schema", "json_schema": value}
     form = value.get("format") if isinstance(value, dict) else None

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UnsetType
 
 from srt.gateway.media.given import NO_MEDIA, NOUNS, GivenMedia, MediaList
-from srt.gateway.wire.openai import ChatRequest, ContentPart, Message
+from srt.gateway.wire.chat import ChatFields, ContentPart, Message
+from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.responses import InputPart
 from srt.gateway.wire.tools import ToolCallJson
 from srt.wire.errors import RequestError, quoted
@@ -44,9 +45,9 @@ def chat_messages(
     return converted
 
 
-def chat_media_texts(body: ChatRequest) -> Iterator[str]:
+def chat_media_texts(body: ChatRequest | ChatFields) -> Iterator[str]:
     """The texts of a body that may be as long as files."""
-    for message in body.messages:
+    for message in body.messages or []:
         for part in _listed(message):
             for media in (part.image_url, part.video_url):
                 if not isinstance(media, UnsetType):

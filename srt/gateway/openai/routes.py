@@ -19,7 +19,7 @@ from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream
 from srt.gateway.media.given import MediaList
 from srt.gateway.openai.answers import Envelope, Face, check_details, chunks, whole
-from srt.gateway.openai.chat import OPTION_NAMES, chat_of, placed
+from srt.gateway.openai.chat import OPTION_NAMES, chat_of
 from srt.gateway.openai.chat_answers import ChatFace
 from srt.gateway.openai.chat_messages import chat_media_texts
 from srt.gateway.openai.completions import CompletionFace, completion_requests
@@ -36,7 +36,7 @@ from srt.gateway.wire.openai import (
     OpenAIResponse,
     StreamOptions,
 )
-from srt.wire.errors import Names, RequestError
+from srt.wire.errors import Names
 
 _COMPLETION_NAMES: dict[str | None, str] = {
     "text": "prompt",
@@ -103,11 +103,8 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
         opened = chat.reading.begins_inside(batch.generations[0])
         return ChatFace(body, chat, gateway.vocab, opened, prompt_ids[0] if prompt_ids else None)
 
-    try:
-        names = _CHAT_NAMES | chat.names
-        return await _answer(request, body, [chat.request], face, names, [media])
-    except RequestError as error:
-        raise placed(error, chat.places) from error
+    names = _CHAT_NAMES | chat.names
+    return await _answer(request, body, [chat.request], face, names, [media])
 
 
 async def _answer(

@@ -1,6 +1,7 @@
-"""Sessions and variables as JSON."""
+"""Variables as JSON."""
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from srt.client.programs import Got
 from srt.gateway.errors import ErrorDetail, error_body
@@ -9,19 +10,11 @@ from srt.gateway.wire.programs import (
     CauseJson,
     GetAnswer,
     OutputMetaJson,
-    PerfJson,
-    SessionJson,
     VarJson,
 )
 from srt.wire.answer_meta import PROGRAMS, meta_of
 from srt.wire.errors import ErrorInfo
-from srt.wire.programs import OutputMeta, SessionInfo, VarInfo
-
-
-def session_json(session: SessionInfo) -> SessionJson:
-    return SessionJson(
-        id=session.id, idle_s=session.idle_s, vars=session.vars, num_bytes=session.num_bytes
-    )
+from srt.wire.programs import OutputMeta, VarInfo
 
 
 def got_json(got: Got) -> GetAnswer:
@@ -29,23 +22,13 @@ def got_json(got: Got) -> GetAnswer:
 
 
 def var_json(var: VarInfo) -> VarJson:
-    perf = var.perf
-    return VarJson(
-        id=var.id,
-        session=var.session,
-        name=var.name,
-        state=var.state,
-        text=var.text,
-        error=_error(var.error),
-        causes=[
-            CauseJson(var=cause.var, name=cause.name, state=cause.state, error=_error(cause.error))
-            for cause in var.causes
-        ],
-        producer=var.producer,
-        consumers=var.consumers,
-        meta_info=None if var.meta is None else _meta(var.meta),
-        perf=None if perf is None else PerfJson(perf.objective, perf.target_ms),
-    )
+    fields = asdict(var)
+    meta = fields.pop("meta")
+    fields["error"] = _error(var.error)
+    fields["causes"] = [
+        CauseJson(**asdict(each) | {"error": _error(each.error)}) for each in var.causes
+    ]
+    return VarJson(**fields, meta_info=None if meta is None else _meta(meta))
 
 
 def _meta(meta: OutputMeta) -> OutputMetaJson:

@@ -17,7 +17,6 @@ from srt.gateway.wire.programs import (
     CALL_KIND,
     TRANSFORM_KIND,
     CallIn,
-    GuardIn,
     MessageIn,
     SegmentIn,
     SubmitFrame,
@@ -27,9 +26,7 @@ from srt.wire.errors import RequestError
 from srt.wire.messages import ChatOptions
 from srt.wire.programs import (
     Call,
-    Guard,
     Input,
-    Op,
     Output,
     Program,
     Segment,
@@ -50,11 +47,6 @@ _WEIGHT_AT_ONCE = 4096  # values that are decoded in one turn: some 2 ms
 _PART_WEIGHT = 64
 
 _OUTPUT_FIELDS = ("sampling_params", "choices", "default")
-_OPS: dict[str, type[msgspec.Struct]] = {
-    str(kind.__struct_config__.tag): kind for kind in Op.__args__
-}
-# The fields that say which transform it is and what all have.
-_COMMON = ("output", "op", "when", "default")
 
 
 async def program_of(body: SubmitFrame) -> Program:
@@ -73,7 +65,7 @@ async def program_of(body: SubmitFrame) -> Program:
     for i, transform in enumerate(body.transforms):
         at = f"transforms[{i}]"
         await turns.before(_num(transform.get("inputs")))
-        transforms.append(_transform(_converted(transform, TransformIn, TRANSFORM_KIND, at), at))
+        transforms.append(_transform(_converted(transform, TransformIn, TRANSFORM_KIND, at)))
     return Program(body.vars, calls, transforms, body.eager)
 
 
@@ -129,7 +121,7 @@ def _call(given: CallIn, at: str) -> Call:
         segments=[_segment(each, f"{at}.segments[{i}]") for i, each in enumerate(given.segments)],
         turns=[_turn(each, f"{at}.messages[{i}]") for i, each in enumerate(given.messages)],
         chat=ChatOptions(template_args=json_text(args) if args else ""),
-        when=_guard(given.when),
+        when=given.when,
         retries=given.retries,
         name=given.name,
     )
@@ -174,38 +166,7 @@ def _sampling(given: SegmentIn, at: str) -> SamplingParams:
         raise error.renamed({name: f"{at}.sampling_params.{name}"}) from error
 
 
-def _guard(given: GuardIn | None) -> Guard | None:
-    if given is None:
-        return None
-    return Guard(given.input, given.equals, given.matches, given.non_empty, given.negate)
-
-
-def _transform(given: TransformIn, at: str) -> Transform:
-    kind = _OPS[given.op]
-    own = {
-        name: value
-        for name in given.__struct_fields__
-        if name not in _COMMON and (value := getattr(given, name)) is not None
-    }
-    known = {each.name: each for each in msgspec.structs.fields(kind)}
-    for name in own.keys() - known.keys():
-        raise RequestError(f" is not a field of {given.op!r}", at=f"{at}.{name}")
-    for name, each in known.items():
-        if each.required and name not in own:
-            raise RequestError(f" is missing: {given.op!r} needs it", at=f"{at}.{name}")
-    try:
-        op = kind(**{name: msgspec.convert(own[name], known[name].type) for name in own})
-    except msgspec.ValidationError as error:
-        wrong = next(name for name in own if not _fits(own[name], known[name].type))
-        raise RequestError(
-            f": {str(error)[:1].lower()}{str(error)[1:]}", at=f"{at}.{wrong}"
-        ) from None
-    return Transform(given.output, op, _guard(given.when), given.default)  # type: ignore[arg-type]
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return False
-    return True
+def _transform(given: Any) -> Transform:
+    """The transform of a TransformIn, whose struct extends that of its operation."""
+    op = msgspec.convert(given, type(given).__base__, from_attributes=True)
+    return Transform(given.output, op, given.when, given.default)

@@ -14,16 +14,14 @@ from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream
-from srt.gateway.programs.answers import got_json, session_json, var_json
+from srt.gateway.programs.answers import got_json, var_json
 from srt.gateway.programs.reading import program_of
 from srt.gateway.wire.programs import (
     PLAIN_KIND,
     GetAnswer,
     GetBody,
     GetEvent,
-    PerfJson,
     SessionBody,
-    SessionJson,
     SetBody,
     SubmitAnswer,
     SubmitBody,
@@ -31,32 +29,32 @@ from srt.gateway.wire.programs import (
     VarJson,
 )
 from srt.wire.errors import RequestError
-from srt.wire.programs import Perf
+from srt.wire.programs import Perf, SessionInfo
 
 KEY_HEADER = "idempotency-key"
 
 
-@post("/v1/sessions", status_code=200, opt=documented(SessionBody, PLAIN_KIND, SessionJson))
+@post("/v1/sessions", status_code=200, opt=documented(SessionBody, PLAIN_KIND, SessionInfo))
 async def open_session(request: HttpRequest) -> ASGIApp:
     """Open a session for programs."""
     body = await read_body(request, SessionBody, PLAIN_KIND)
     programs = programs_of(request)
     salt = own_salt(body.cache_salt)
-    return json_reply(session_json(await programs.open_session(body.idle_s, salt, tenant())))
+    return json_reply(await programs.open_session(body.idle_s, salt, tenant()))
 
 
-@get("/v1/sessions/{name:path}", opt=documented(answer=SessionJson))
+@get("/v1/sessions/{name:path}", opt=documented(answer=SessionInfo))
 async def read_session(request: HttpRequest) -> ASGIApp:
     """A session of the caller's, with the ids of its variables."""
     programs = programs_of(request)
-    return json_reply(session_json(await programs.read_session(name_of(request), tenant())))
+    return json_reply(await programs.read_session(name_of(request), tenant()))
 
 
-@delete("/v1/sessions/{name:path}", status_code=200, opt=documented(answer=SessionJson))
+@delete("/v1/sessions/{name:path}", status_code=200, opt=documented(answer=SessionInfo))
 async def close_session(request: HttpRequest) -> ASGIApp:
     """End a session, and all that runs in it."""
     programs = programs_of(request)
-    return json_reply(session_json(await programs.close_session(name_of(request), tenant())))
+    return json_reply(await programs.close_session(name_of(request), tenant()))
 
 
 @post("/v1/submit", status_code=200, opt=documented(SubmitBody, PLAIN_KIND, SubmitAnswer))
@@ -84,7 +82,7 @@ async def get_vars(request: HttpRequest) -> ASGIApp:
     if (body.var is None) == (not body.vars):
         raise RequestError("exactly one of vars and var must be given", param="vars")
     names = body.vars if body.var is None else [body.var]
-    perf = Perf(body.perf) if isinstance(body.perf, str) else _perf(body.perf)
+    perf = Perf(body.perf) if isinstance(body.perf, str) else body.perf
     programs, deadline_ms = programs_of(request), body.deadline_ms
     if body.stream:
         items = programs.stream_vars(names, deadline_ms=deadline_ms, perf=perf, tenant=tenant())
@@ -119,10 +117,6 @@ async def cancel_var(request: HttpRequest) -> ASGIApp:
 def name_of(request: HttpRequest) -> str:
     """The id in a path."""
     return str(request.path_params["name"]).removeprefix("/")
-
-
-def _perf(given: PerfJson | None) -> Perf | None:
-    return None if given is None else Perf(given.objective, given.target_ms)
 
 
 async def _events(

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from srt.gateway.media.given import Frames
 from srt.gateway.openai.chat_messages import parts_text
+from srt.gateway.wire.chat import ContentPart, ImageUrl, Message
 from srt.gateway.wire.fields import MAX_OBJECTS
-from srt.gateway.wire.openai import ContentPart, ImageUrl, Message
 from srt.gateway.wire.responses import InputItem, InputPart, ResponsesRequest
 from srt.gateway.wire.tools import FunctionCall, ToolCallJson
 from srt.wire.errors import RequestError

@@ -27,7 +27,7 @@ from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream, named_events
 from srt.gateway.media.given import Frames, MediaList
-from srt.gateway.openai.chat import Chat, chat_of, placed
+from srt.gateway.openai.chat import Chat, chat_of
 from srt.gateway.responses.answers import ResponseWriter, response_events
 from srt.gateway.responses.input import input_items, input_messages, media_texts, without_files
 from srt.gateway.stored_responses import NO_ITEMS, StoredItems
@@ -88,7 +88,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
                 gateway, [chat.request], names=lambda _: chat.names, media=[chat.media]
             )
         except RequestError as error:
-            raise placed(error, chat.places).renamed(_names(body)) from error
+            raise error.renamed(_names(body)) from error
         files = [file.frames for file in chat.media.files]
         is_stored = body.store and stored.takes(files)
         frames.extend(files if is_stored else ())

@@ -16,9 +16,7 @@ from srt.gateway.http.json_pieces import MAX_ENTRIES
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.turns import in_turns
-from srt.gateway.openai.chat import OPTION_NAMES, chat_options
-from srt.gateway.openai.chat_messages import chat_messages
-from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.openai.chat import OPTION_NAMES, chat_prompt
 from srt.gateway.wire.fields import NO_EXTRAS
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, Text, TokenizeBody, Tokens
 from srt.wire.errors import RequestError
@@ -61,11 +59,8 @@ def _requests(body: TokenizeBody, template: str) -> list[TokenizeRequest]:
         if body.add_special_tokens:
             reason = " is not supported with messages: the template writes them"
             raise RequestError(reason, at="add_special_tokens")
-        _, shown = tool_plan(body.tools, "auto" if body.tools else None, True)
-        chat = chat_options(body, template)
-        messages = chat_messages(body.messages)
-        return [TokenizeRequest(messages=messages, tools=shown, chat=chat)]
-    _check_text_only(body)
+        return [TokenizeRequest(**chat_prompt(body, template))]
+    chat_prompt(body, template)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
     if not prompts:
         raise RequestError(" must not be empty", at="prompt")
@@ -73,20 +68,6 @@ def _requests(body: TokenizeBody, template: str) -> list[TokenizeRequest]:
         raise RequestError(f" takes at most {MAX_PROMPTS} texts", at="prompt")
     special = body.add_special_tokens is not False
     return [TokenizeRequest(text=text, add_special_tokens=special) for text in prompts]
-
-
-def _check_text_only(body: TokenizeBody) -> None:
-    given = {
-        "tools": bool(body.tools),
-        "chat_template_kwargs": bool(body.chat_template_kwargs),
-        "continue_final_message": body.continue_final_message,
-        "add_generation_prompt": body.add_generation_prompt is not None,
-        "reasoning_effort": body.reasoning_effort is not None,
-        "verbosity": body.verbosity is not None,
-    }
-    for name, is_given in given.items():
-        if is_given:
-            raise RequestError(" goes with messages only", at=name)
 
 
 async def _tokenized(

@@ -79,6 +79,23 @@ NATIVE_SAMPLING = Kind(
     with_null=frozenset({"max_new_tokens"}),
 )
 
+NO_EXTRAS = Kind({})
+
+_MESSAGE = Kind(
+    {
+        "refusal": OnlyNeutral(("",), _NOT_SUPPORTED),
+        "annotations": OnlyNeutral(([],), _NOT_SUPPORTED),
+        "audio": OnlyNeutral((), _NO_AUDIO),
+        "function_call": OnlyNeutral((), "use tool_calls"),
+    },
+    {
+        "content": Kind({}, {"image_url": NO_EXTRAS, "video_url": NO_EXTRAS}),
+        "tool_calls": Kind({"index": Ignored("the order says it")}, {"function": NO_EXTRAS}),
+    },
+)
+
+_CHAT: dict[str, Kind] = {"messages": _MESSAGE, "tools": Kind({}, {"function": NO_EXTRAS})}
+
 NATIVE = Kind(
     _ROUTING
     | {
@@ -91,7 +108,7 @@ NATIVE = Kind(
         "session_id": OnlyNeutral(("",), "sessions are not supported"),
         "background": OnlyNeutral((False,), _NOT_SUPPORTED),
     },
-    {"sampling_params": NATIVE_SAMPLING},
+    {"sampling_params": NATIVE_SAMPLING, **_CHAT},
 )
 
 _OPENAI: dict[str, FieldClass] = _ROUTING | {
@@ -116,8 +133,6 @@ _STREAM_OPTIONS = Kind(
     }
 )
 
-NO_EXTRAS = Kind({})
-
 _STRUCTURED_OUTPUTS = Kind(
     {
         "disable_fallback": Ignored("a constraint never falls back to a weaker one"),
@@ -141,19 +156,6 @@ COMPLETION = Kind(
     {"stream_options": _STREAM_OPTIONS, **_CONSTRAINTS},
 )
 
-_MESSAGE = Kind(
-    {
-        "refusal": OnlyNeutral(("",), _NOT_SUPPORTED),
-        "annotations": OnlyNeutral(([],), _NOT_SUPPORTED),
-        "audio": OnlyNeutral((), _NO_AUDIO),
-        "function_call": OnlyNeutral((), "use tool_calls"),
-    },
-    {
-        "content": Kind({}, {"image_url": NO_EXTRAS, "video_url": NO_EXTRAS}),
-        "tool_calls": Kind({"index": Ignored("the order says it")}, {"function": NO_EXTRAS}),
-    },
-)
-
 CHAT = Kind(
     _OPENAI
     | {
@@ -171,8 +173,7 @@ CHAT = Kind(
     },
     {
         "stream_options": _STREAM_OPTIONS,
-        "messages": _MESSAGE,
-        "tools": Kind({}, {"function": NO_EXTRAS}),
+        **_CHAT,
         "tool_choice": NO_EXTRAS,
         **_CONSTRAINTS,
     },

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import native_constraint, sampling_of
 from srt.gateway.constraint.wire import SamplingFields
+from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.fields import NATIVE, Kind
 from srt.gateway.wire.media import Modality, Shown
 from srt.wire.answer_meta import GENERATE, meta_struct
@@ -76,8 +77,8 @@ class RequestBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     cache_salt: Salt = ""
 
 
-class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The body of /generate. Exactly one of text and input_ids is given."""
+class NativeRequest(ChatFields, kw_only=True, frozen=True):
+    """The body of /generate. Exactly one of text, input_ids and messages is given."""
 
     text: Annotated[str | list[str] | None, Meta(description="A prompt, or several.")] = None
     input_ids: Annotated[

@@ -1,20 +1,26 @@
 """The JSON of the OpenAI routes. Requests list the honoured fields only; see `fields`."""
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import Given, sampling_of
 from srt.gateway.constraint.wire import OpenAISamplingFields
-from srt.gateway.wire.media import Detail, FrameCount
+from srt.gateway.wire.chat import (
+    BeginsAnswer,
+    Message,
+    ReasoningEffort,
+    TemplateArgs,
+    Tools,
+    VerbosityHint,
+)
 from srt.gateway.wire.native import Count, OwnRid, RoutedReplica, Salt, TimeoutMs, TokenId
-from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
+from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn
 from srt.wire.answer_meta import USAGE, meta_struct
 from srt.wire.constraint import Capture
 from srt.wire.sampling import Int, SamplingParams
 
 FinishWord = Literal["stop", "length", "abort", "tool_calls"]
-Verbosity = Literal["low", "medium", "high"]
 MAX_TOP_LOGPROBS = 20
 TopCount = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 
@@ -86,55 +92,6 @@ class CompletionRequest(OpenAIRequest, kw_only=True, frozen=True):
     ] = None
 
 
-class ImageUrl(Struct, frozen=True):
-    """A picture: a `data:` URL with base64, or an http(s) URL of a host that the server fetches
-    from."""
-
-    url: str
-    detail: Detail = "auto"
-
-
-class VideoUrl(Struct, frozen=True):
-    """A video, as vLLM and SGLang name it; `num_frames` of it are shown, 0 is the model's
-    default."""
-
-    url: str
-    num_frames: FrameCount = 0
-
-
-class ContentPart(Struct, frozen=True):
-    """A part of a message, of type "text", "image_url" or "video_url"; the others are refused by
-    name."""
-
-    type: str
-    text: str | UnsetType = UNSET
-    image_url: ImageUrl | UnsetType = UNSET
-    video_url: VideoUrl | UnsetType = UNSET
-
-
-class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A message of a chat."""
-
-    role: Annotated[
-        Literal["system", "developer", "user", "assistant", "tool"],
-        Meta(description='"developer" is the newer word for "system".'),
-    ]
-    content: Annotated[
-        str | list[ContentPart] | None,
-        Meta(description="A text or parts; may be null beside tool_calls."),
-    ] = None
-    tool_calls: Annotated[
-        list[ToolCallJson] | None, Meta(description="assistant: the calls that it made.")
-    ] = None
-    tool_call_id: Annotated[str, Meta(description="tool: the call that this answers.")] = ""
-    name: Annotated[
-        str, Meta(description="tool: the function called. Others: for templates that use it.")
-    ] = ""
-    reasoning_content: Annotated[
-        str, Meta(description="assistant: for templates that use it; others leave it out.")
-    ] = ""
-
-
 class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
     """The body of /v1/chat/completions."""
 
@@ -149,25 +106,14 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
     top_logprobs: Annotated[
         TopCount, Meta(description="How many likely tokens at each place; needs logprobs.")
     ] = 0
-    add_generation_prompt: Annotated[
-        bool | None,
-        Meta(description="Begin the assistant's turn; the default unless the last continues."),
-    ] = None
+    add_generation_prompt: BeginsAnswer = None
     continue_final_message: Annotated[
         bool, Meta(description="The answer continues the last message.")
     ] = False
-    chat_template_kwargs: Annotated[
-        dict[str, Any], Meta(description="Further variables of the chat template.")
-    ] = field(default_factory=dict)
-    reasoning_effort: Annotated[
-        str | None, Meta(description='For templates that know it; "none" turns reasoning off.')
-    ] = None
-    verbosity: Annotated[
-        Verbosity | None, Meta(description="low, medium or high: for templates that know it.")
-    ] = None
-    tools: Annotated[list[ToolIn], Meta(description="Functions that the model may call.")] = field(
-        default_factory=list
-    )
+    chat_template_kwargs: TemplateArgs = field(default_factory=dict)
+    reasoning_effort: ReasoningEffort = None
+    verbosity: VerbosityHint = None
+    tools: Tools = field(default_factory=list)
     tool_choice: Annotated[
         ToolChoiceIn | None, Meta(description='"none", "auto", "required" or one function.')
     ] = None

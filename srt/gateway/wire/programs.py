@@ -1,14 +1,16 @@
 """The JSON of programs: /v1/sessions, /v1/submit, /v1/get and /v1/vars, field by field."""
 
-from typing import Annotated, Any, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
 from srt.gateway.errors import ErrorDetail
 from srt.gateway.wire.fields import NATIVE_SAMPLING, NO_EXTRAS, Kind
 from srt.gateway.wire.native import Count, FinishReason, NativeSampling, Salt
 from srt.wire.answer_meta import PROGRAMS, meta_struct
-from srt.wire.programs import Objective, VarState
+from srt.wire.programs import Guard, Objective, Op, Perf, VarState
 
 _SEGMENT = Kind({}, {"sampling_params": NATIVE_SAMPLING})
 CALL_KIND = Kind(
@@ -17,34 +19,12 @@ CALL_KIND = Kind(
 TRANSFORM_KIND = Kind({}, {"when": NO_EXTRAS})
 PLAIN_KIND: Kind = NO_EXTRAS
 
-_Op = Literal[
-    "concat",
-    "join",
-    "format",
-    "strip",
-    "split",
-    "json_pointer",
-    "extract",
-    "truncate",
-    "majority",
-    "first",
-]
-
 
 class SessionBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The body of /v1/sessions."""
 
     idle_s: Annotated[float, Meta(description="It ends when unused for so many seconds.")] = 600.0
     cache_salt: Salt = ""
-
-
-class SessionJson(Struct, frozen=True, kw_only=True):
-    """A session; `vars` are the ids of its variables."""
-
-    id: str
-    idle_s: float
-    vars: list[str]
-    num_bytes: int
 
 
 class SegmentIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -74,16 +54,6 @@ class MessageIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     content: str | list[SegmentIn]
 
 
-class GuardIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A condition: exactly one of equals, matches and non_empty."""
-
-    input: str
-    equals: str | None = None
-    matches: Annotated[str | None, Meta(description="A pattern that is found in it.")] = None
-    non_empty: bool = False
-    negate: bool = False
-
-
 class CallIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A call: exactly one of segments and messages."""
 
@@ -92,30 +62,26 @@ class CallIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     chat_template_kwargs: Annotated[
         dict[str, Any], Meta(description="Further variables of the chat template.")
     ] = field(default_factory=dict)
-    when: Annotated[GuardIn | None, Meta(description="Where it fails, the call is skipped.")] = None
+    when: Annotated[Guard | None, Meta(description="Where it fails, the call is skipped.")] = None
     retries: Annotated[Count, Meta(description="Of a request that fails in a passing way.")] = 2
     name: Annotated[str, Meta(description="How the variables name their producer.")] = ""
 
 
-class TransformIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A transform. Which fields go with which `op`: see the page on programs."""
+def _with_output(op: type[Struct]) -> type[Struct]:
+    """The JSON of the transforms that do `op`: the fields of all transforms are beside its own."""
+    shared: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+        ("output", str),
+        ("when", Guard | None, None),
+        ("default", str | None, None),
+    ]
+    doc = {"__doc__": op.__doc__}
+    return defstruct(op.__name__, shared, bases=(op,), namespace=doc, frozen=True, kw_only=True)
 
-    output: str
-    op: _Op
-    inputs: list[str] | dict[str, str] | None = None
-    input: str | None = None
-    separator: str | None = None
-    template: str | None = None
-    chars: str | int | None = None
-    index: int | None = None
-    pointer: str | None = None
-    pattern: str | None = None
-    group: str | None = None
-    tokens: Count | None = None
-    keep: Literal["start", "end"] | None = None
-    leave_out_failed: bool | None = None
-    when: GuardIn | None = None
-    default: str | None = None
+
+if TYPE_CHECKING:
+    TransformIn = Any
+else:
+    TransformIn = reduce(or_, map(_with_output, get_args(Op)))
 
 
 class SubmitBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -146,19 +112,12 @@ class SubmitAnswer(Struct, frozen=True, kw_only=True):
     vars: dict[str, str]
 
 
-class PerfJson(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a get wants. It has no effect yet."""
-
-    objective: Objective
-    target_ms: Annotated[float, Meta(ge=0)] = 0.0
-
-
 class GetBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The body of /v1/get: exactly one of vars and var."""
 
     vars: list[str] = field(default_factory=list)
     var: str | None = None
-    perf: Objective | PerfJson | None = None
+    perf: Objective | Perf | None = None
     deadline_ms: Annotated[Count, Meta(description="The get ends then; 0: the server's bound.")] = 0
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
 
@@ -200,7 +159,7 @@ class VarJson(Struct, frozen=True, kw_only=True):
     producer: str
     consumers: list[str]
     meta_info: OutputMetaJson | None
-    perf: PerfJson | None
+    perf: Perf | None
 
 
 class GetAnswer(Struct, frozen=True, kw_only=True):

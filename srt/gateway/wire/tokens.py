@@ -1,14 +1,13 @@
 """The JSON of /tokenize and /detokenize."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.fields import CHAT, Kind, OnlyNeutral
 from srt.gateway.wire.native import TokenId
-from srt.gateway.wire.openai import Message, Verbosity
-from srt.gateway.wire.tools import ToolIn
 
 TOKENIZE: Kind = Kind(
     {"chat_template": OnlyNeutral(("",), "the model's own template is used")},
@@ -16,35 +15,13 @@ TOKENIZE: Kind = Kind(
 )
 
 
-class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class TokenizeBody(ChatFields, kw_only=True, frozen=True):
     """The body of /tokenize. Exactly one of prompt and messages is given."""
 
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
     prompt: Annotated[str | list[str] | None, Meta(description="A text, or several.")] = None
-    messages: Annotated[
-        list[Message] | None, Meta(description="A chat, which the model's template writes.")
-    ] = None
     add_special_tokens: Annotated[
         bool | None, Meta(description="Add what the tokenizer adds to prompts; true for texts.")
-    ] = None
-    tools: Annotated[
-        list[ToolIn], Meta(description="Functions that the template describes to the model.")
-    ] = field(default_factory=list)
-    add_generation_prompt: Annotated[
-        bool | None,
-        Meta(description="Begin the assistant's turn; the default unless the last continues."),
-    ] = None
-    continue_final_message: Annotated[
-        bool, Meta(description="The answer would continue the last message.")
-    ] = False
-    chat_template_kwargs: Annotated[
-        dict[str, Any], Meta(description="Further variables of the chat template.")
-    ] = field(default_factory=dict)
-    reasoning_effort: Annotated[
-        str | None, Meta(description='For templates that know it; "none" turns reasoning off.')
-    ] = None
-    verbosity: Annotated[
-        Verbosity | None, Meta(description="low, medium or high: for templates that know it.")
     ] = None
     return_token_strs: Annotated[bool, Meta(description="Add each token's text.")] = False
 

@@ -35,11 +35,14 @@ def compiled(
     tools = [WEATHER] if choice == "named" else [WEATHER, CLOCK]
     plan = ToolPlan(tools=tools, choice=choice, parallel=parallel)
     tag = plan.constraint(form, answer)
-    for place, tool in zip(plan.places(form, answer is not None), tools, strict=True):
-        found: Any = tag
-        for key in place.split("/")[1:]:
-            found = found[int(key) if key.isdigit() else key]
-        assert found["begin"] == form.opening(tool.spec.name)
+    assert tag is not None
+    found = plan.functions_at(form, tag, answer is not None)
+    for tool in tools:
+        path = next(path for path, name in found.items() if name == tool.spec.name)
+        part: Any = tag
+        for name, number in re.findall(r"(\w+)(?:\[(\d+)\])?", path.removesuffix(".content")):
+            part = part[name][int(number)] if number else part[name]
+        assert part["begin"] == form.opening(tool.spec.name)
     constraint = Constraint("structural_tag", json.dumps(tag))
     return compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
 

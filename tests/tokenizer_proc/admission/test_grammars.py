@@ -8,8 +8,9 @@ import pytest
 
 from srt.ring.places import Ring
 from srt.wire.constraint import Constraint, artefact_key
+from srt.wire.errors import BAD_REQUEST, OVERLOADED, ErrorInfo
 from tokenizer_proc.admission import grammars as module
-from tokenizer_proc.admission.grammars import GrammarFinder, KnownGrammars
+from tokenizer_proc.admission.grammars import GrammarFinder, KnownGrammars, compile_error
 
 DIGITS = Constraint("regex", "[0-9]+")
 
@@ -64,3 +65,12 @@ def test_constraints_are_forgotten_by_age(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(known) == 2
     known.add("f", Constraint("regex", "f" * 11))
     assert len(known) == 0
+
+
+def test_the_compilers_errors_have_the_path_in_the_constraint() -> None:
+    tag = Constraint("structural_tag", "{}")
+    inside = compile_error(ErrorInfo(BAD_REQUEST, "is empty", "format.tags[0].begin"), tag)
+    assert inside.message == "structural_tag.format.tags[0].begin: is empty"
+    assert compile_error(ErrorInfo(BAD_REQUEST, "no"), tag).message == "structural_tag: no"
+    full = ErrorInfo(OVERLOADED, "full", retryable=True)
+    assert compile_error(full, tag) == full

@@ -71,7 +71,8 @@ async def test_a_whole_answer_is_what_a_stream_ends_with() -> None:
             assert [replace(each, delta="") for each in whole] == [
                 replace(each, delta="") for each in streamed
             ]
-        assert not fake.requests[0].stream and fake.requests[1].stream
+        streams = [each.stream for each in fake.requests]
+        assert streams == [False, True, False, True, False, True, True, True]
 
 
 async def test_a_whole_answer_that_is_cancelled_ends_on_the_server() -> None:
@@ -87,13 +88,14 @@ async def test_a_whole_answer_that_is_cancelled_ends_on_the_server() -> None:
     assert fake.aborted == ["q"]
 
 
-async def test_messages_use_the_chat_route() -> None:
+async def test_messages() -> None:
     fake = FakeClient()
     sampling = SamplingParams(max_new_tokens=None, min_new_tokens=1)
     async with served(fake) as server, HttpClient(server.url) as client:
         generation = await client.submit(
             Request(messages=[ChatMessage("user", "hi")], sampling=sampling)
         )
+        assert generation.meta.prompt_tokens == 1
         output = await generation.result()
     assert fake.requests[0].messages == [ChatMessage("user", "hi")]
     assert fake.requests[0].sampling == sampling
@@ -102,7 +104,7 @@ async def test_messages_use_the_chat_route() -> None:
     assert output.output_ids == [100, 101, 102]
 
 
-async def test_all_sampling_fields_go_through_both_routes() -> None:
+async def test_all_sampling_fields_go_through() -> None:
     fake = FakeClient()
     sampling = SamplingParams(
         min_new_tokens=2,
@@ -146,7 +148,7 @@ async def test_how_the_template_writes_a_chat_goes_through() -> None:
 
 
 async def test_log_probabilities_with_all_details() -> None:
-    """For texts, and for chats, which are tokenized to get their ids."""
+    """For texts and for chats."""
     fake = FakeClient()
     asked = Request(
         text="a b",
@@ -164,7 +166,7 @@ async def test_log_probabilities_with_all_details() -> None:
             assert output.output_id_logprobs == [[-7.0, -9.0]] * 2
             assert output.prompt_id_logprobs == [None, [-7.0, -9.0]]
         plain = await (await client.submit(Request(text="a", scoring=Scoring()))).result()
-    assert fake.requests[1].input_ids == [2]
+    assert (fake.requests[1].messages, fake.requests[1].scoring) == (chat.messages, chat.scoring)
     assert (plain.output_top_logprobs, plain.prompt_id_logprobs) == (None, None)
 
 
@@ -283,7 +285,7 @@ async def test_several_samples_need_their_own_call() -> None:
 
 
 async def test_constraints_and_tools_go_through() -> None:
-    """The answer is plain text: the chat route must take nothing out of it."""
+    """The answer is plain text: the route must take nothing out of it."""
     text = '<think>x</think><tool_call>\n{"name": "f"}\n</tool_call>'
     fake = FakeClient((text,))
     calls = [ToolCall("c1", "f", '{"a":1}')]
@@ -323,6 +325,9 @@ async def test_refusals_keep_their_code_and_field() -> None:
             await client.submit(Request(text="a"))
         with pytest.raises(RingError):
             await client.submit(Request(text="a"))
+        with pytest.raises(RequestError) as bad:
+            await client.submit(Request(text="a", sampling=SamplingParams(top_p=2.0)))
+    assert bad.value.info.message.startswith("top_p must be")
     assert (too_long.value.info.code, too_long.value.info.param) == (CONTEXT_LENGTH, "text")
     assert (full.value.info.code, full.value.info.retryable) == (OVERLOADED, True)
 
@@ -333,6 +338,10 @@ async def test_failure_while_running() -> None:
     async with served(fake) as server, HttpClient(server.url) as client:
         generation = await client.submit(Request(text="a"))
         with pytest.raises(RingError, match="died"):
+            await generation.result()
+        fake.error = RequestError(": no token is left", at="regex")
+        generation = await client.submit(Request(text="a", sampling=SamplingParams(regex="b")))
+        with pytest.raises(RequestError, match=r"^regex: no token is left"):
             await generation.result()
 
 

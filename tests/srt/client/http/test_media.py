@@ -75,10 +75,10 @@ async def test_chats_and_scores() -> None:
     assert shown(fake.scores) == [[SHARP, FRAMES]]
 
 
-@pytest.mark.parametrize("top", [0, 2])
-async def test_a_chats_logprobs(top: int) -> None:
+@pytest.mark.parametrize("scoring", [Scoring(), Scoring(start=0, top=2, ids=[5])])
+async def test_a_chats_logprobs(scoring: Scoring) -> None:
     """They are those that a text has."""
-    fake, scoring = SeeingClient(), Scoring(top=top)
+    fake = SeeingClient()
     async with served(fake, media=RULES) as server, HttpClient(server.url) as client:
         for asked in (CHAT, replace(CHAT, sampling=SamplingParams(n=2))):
             chats = await client.submit_samples(replace(asked, scoring=scoring))
@@ -88,7 +88,9 @@ async def test_a_chats_logprobs(top: int) -> None:
                 mine, its = await chat.result(), await other.result()
                 assert mine.output_logprobs == its.output_logprobs == [-0.5] * 3
                 assert mine.output_top_logprobs == its.output_top_logprobs
-                assert (mine.output_top_logprobs is not None) == (top > 0)
+                assert (mine.output_top_logprobs is not None) == (scoring.top > 0)
+                assert mine.output_id_logprobs == its.output_id_logprobs
+                assert (mine.prompt_logprobs is None) == (its.prompt_logprobs is None)
     assert [request.scoring for request in fake.requests] == [scoring] * 4
     assert [request.messages is None for request in fake.requests] == [False, True] * 2
 
@@ -108,20 +110,12 @@ async def test_through_the_public_client() -> None:
     assert shown(fake.scores) == [[SHARP]]
 
 
-@pytest.mark.parametrize(
-    ("request_", "param"),
-    [
-        (replace(CHAT, scoring=Scoring(0)), "logprob_start_len"),
-        (replace(CHAT, scoring=Scoring(ids=[5])), "logprob_token_ids"),
-        (replace(CHAT, media=[IMAGE]), "media"),
-    ],
-)
-async def test_what_the_routes_have_no_field_for(request_: Request, param: str) -> None:
+async def test_a_medium_that_is_not_there() -> None:
     fake = SeeingClient()
     async with served(fake, media=RULES) as server, HttpClient(server.url) as client:
         with pytest.raises(RequestError) as caught:
-            await client.submit(request_)
-    assert caught.value.info.param == param
+            await client.submit(replace(CHAT, media=[IMAGE]))
+    assert caught.value.info.param == "media"
     assert fake.requests == []
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from srt.gateway.constraint.wire import StructuredOutputs
+from srt.gateway.wire.chat import Message
 from srt.gateway.wire.fields import CHAT, Kind, describe
-from srt.gateway.wire.openai import Message
 from srt.wire.errors import RequestError
 from srt.wire.sampling import SamplingParams
 from tests.fakes import FakeClient

@@ -168,6 +168,7 @@ async def test_pictures_and_videos() -> None:
     ("route", "body", "param"),
     [
         ("/generate", {"text": "<image>"}, "image_data"),
+        ("/generate", {"messages": [{"role": "user", "content": "<image>"}]}, "messages"),
         ("/score_choices", {"text": "<image>", "continuations": ["a"]}, "image_data"),
         ("/v1/completions", {"prompt": "<image>"}, "prompt"),
         ("/v1/completions", {"prompt": ["<image>", "a"]}, "prompt[0]"),
@@ -189,3 +190,16 @@ async def test_another_number_of_placeholders() -> None:
     client.refusals[0] = RequestError(": the prompt has 0 placeholders", at="media")
     error = error_of(await post({**ONE, "video_data": ["AAAA"]}, client))
     assert error["message"] == "video_data: the prompt has 0 placeholders"
+
+
+async def test_chats() -> None:
+    client = SeeingClient()
+    image = {"type": "image_url", "image_url": {"url": data_url(CAT)}}
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, image]}]}
+    client.refusals[1] = RequestError(": no picture", at="media[0]")
+    answer = (await post(body, client)).json()
+    assert answer["meta_info"]["media_tokens"] == 7 and shown(client) == [[CAT]]
+    error = error_of(await post(body, client))
+    assert error["message"] == "messages[0].content[1].image_url.url: no picture"
+    error = error_of(await post(body | {"return_prompt_token_ids": True}, client))
+    assert error["message"] == "messages and return_prompt_token_ids exclude each other"

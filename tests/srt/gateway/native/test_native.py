@@ -12,7 +12,7 @@ from srt.gateway.batch import MAX_REFUSAL_S
 from srt.gateway.native.answers import NativeAnswers
 from srt.wire.answer_meta import DraftCounts
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
-from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish
+from srt.wire.messages import JUMP_WINDOW_TOKENS, ChatMessage, ChatOptions, Finish, ToolSpec
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import LOOK, READY, FakeClient
 from tests.srt.gateway.setup import PAGE, error_of, in_process, sse_payloads
@@ -630,3 +630,69 @@ async def test_parts_of_a_prompt_that_are_text() -> None:
         ids = await http.post("/generate", json={**body, "return_prompt_token_ids": True})
         assert "exclude each other" in error_of(ids)["message"]
     assert [tuple(span) for span in client.requests[0].literal_spans] == [(0, 1), (2, 3)]
+
+
+# ---- chats ---------------------------------------------------------------------------------------
+
+HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+async def test_a_chat_is_answered_as_the_model_writes_it() -> None:
+    text = '<think>x</think><tool_call>\n{"name": "f"}\n</tool_call>'
+    client = FakeClient((text,))
+    body = {
+        "messages": [*HI, {"role": "assistant", "content": "Well", "name": None}],
+        "tools": [FUNCTION],
+        "continue_final_message": True,
+        "chat_template_kwargs": {"a": 1},
+        "reasoning_effort": "low",
+        "return_logprob": True,
+        "return_prompt_token_ids": True,
+        "sampling_params": {"n": 2, "max_new_tokens": None},
+    }
+    async with in_process(client, reasoning=True, template="{{ reasoning_effort }}") as http:
+        answers = (await http.post("/generate", json=body)).json()
+        streamed = await http.post("/generate", json=body | {"stream": True})
+    assert [answer["text"] for answer in answers] == [text, text]
+    assert answers[0]["prompt_token_ids"] == [2, 4]
+    assert answers[0]["meta_info"]["output_token_logprobs"] == [[-0.5, 100, None]]
+    assert streamed.headers["srt-prompt-tokens"] == "2"
+    assert [payload["text"] for payload in sse_payloads(streamed.text)] == [text, text]
+    request = client.requests[0]
+    assert request.messages == [ChatMessage("user", "hi"), ChatMessage("assistant", "Well")]
+    assert request.tools == [ToolSpec("f", "", '{"type":"object"}')]
+    assert request.chat == ChatOptions('{"a":1,"reasoning_effort":"low"}', True, False)
+    assert client.tokenized[0].messages == request.messages
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"text": "a", "messages": HI}, "text"),
+        ({"text": "a", "tools": [FUNCTION]}, "tools"),
+        ({"input_ids": [1], "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].tool_call_id"),
+        ({"messages": [*HI, {"role": "user", "contents": "a"}]}, "messages[1].contents"),
+        ({"messages": HI, "tools": [FUNCTION, FUNCTION]}, "tools[1].function.name"),
+        ({"messages": HI, "image_data": "AAAA"}, "image_data"),
+        ({"messages": HI, "literal_spans": [[0, 1]]}, "literal_spans"),
+    ],
+)
+async def test_bad_chats(body: dict[str, Any], param: str) -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        response = await http.post("/generate", json=body)
+    assert response.status_code == 400 and client.requests == []
+    assert (error_of(response)["param"] or "").replace("[...]", "[1]") == param
+
+
+async def test_refusals_of_chats_have_the_bodys_names() -> None:
+    client = FakeClient()
+    client.refusals[0] = RequestError("too long", param="text", code=CONTEXT_LENGTH)
+    client.refusals[1] = RequestError(": no object", at="chat.template_args")
+    async with in_process(client) as http:
+        answers = [await http.post("/generate", json={"messages": HI}) for _ in range(2)]
+    params = [error_of(answer)["param"] for answer in answers]
+    assert params == ["messages", "chat_template_kwargs"]

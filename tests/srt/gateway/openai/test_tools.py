@@ -424,49 +424,36 @@ async def test_errors_name_the_field(body: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "place", "param", "message"),
+    ("body", "place", "param"),
     [
-        (
-            {"tool_choice": "required"},
-            "/format/tags/1/content",
-            "tools[1].function.parameters",
-            "tools[1].function.parameters: bad",
-        ),
-        (
-            {"tool_choice": NAMED},
-            "/format/content",
-            "tools[0].function.parameters",
-            "tools[0].function.parameters: bad",
-        ),
+        ({"tool_choice": "required"}, "tags[1].content", "tools[1].function.parameters"),
+        ({"tool_choice": NAMED}, "content", "tools[0].function.parameters"),
         (
             {"response_format": {"type": "json_object"}},
-            "/format/elements/0/tags/0/content",
+            "elements[0].tags[0].content",
             "tools[0].function.parameters",
-            "tools[0].function.parameters: bad",
         ),
-        ({"guided_regex": "a("}, "/format/elements/1", "guided_regex", "guided_regex: bad"),
+        ({"guided_regex": "a("}, "elements[1]", "guided_regex"),
         (
             {"structural_tag": {"format": {"type": "sequence", "elements": [{}]}}},
-            "/format/elements/1/elements/0/type",
-            "structural_tag",
-            "structural_tag: structural tag at /format/elements/0/type: bad",
+            "elements[1].elements[0].type",
+            "structural_tag.format.elements[0].type",
         ),
-        ({"guided_regex": "a"}, "/format/elements/10", "tools", None),
+        ({"guided_regex": "a"}, "elements[10]", "tools.format.elements[10]"),
     ],
 )
 async def test_errors_of_the_whole_tag_name_the_field(
-    body: dict[str, Any], place: str, param: str, message: str | None
+    body: dict[str, Any], place: str, param: str
 ) -> None:
     client = FakeClient()
-    whole = f": structural tag at {place}: bad"
-    client.refusals = dict.fromkeys((0, 1), RequestError(whole, at="structural_tag"))
+    error = RequestError(": bad", at=f"structural_tag.format.{place}")
+    client.refusals = dict.fromkeys((0, 1), error)
     async with in_process(client) as http:
         errors = [
             error_of(await http.post(ROUTE, json=BODY | body | {"stream": stream}))
             for stream in (False, True)
         ]
-    expected = message or f"tools: structural tag at {place}: bad"
-    assert [(e["param"], e["message"]) for e in errors] == [(param, expected)] * 2
+    assert [(e["param"], e["message"]) for e in errors] == [(param, f"{param}: bad")] * 2
 
 
 async def test_raw_reasoning_hides_no_calls() -> None:
@@ -489,7 +476,7 @@ async def test_the_format_is_that_of_the_template() -> None:
     forced = await tag_of(BODY | {"tool_choice": "required"}, template=template)
     assert (forced["begin"], forced["end"]) == ("[TOOL_CALLS] [", "]")
     bad = {"function": {**WEATHER["function"], "parameters": {"type": "object", "minimum": "x"}}}
-    error = RequestError(": structural tag at /format/content/tags/1/content: no", at="tools")
+    error = RequestError(": no", at="structural_tag.format.content.tags[1].content")
     refusing = FakeClient()
     refusing.refusals[0] = error
     async with in_process(refusing, template=template) as http:
@@ -509,3 +496,17 @@ async def test_text_of_another_format_can_be_parsed() -> None:
         "normal_text": "",
         "calls": [{"tool_index": 0, "name": "clock", "parameters": "{}"}],
     }
+
+
+async def test_errors_in_blocks_name_the_parameters() -> None:
+    """What the blocks of one function are made of is its schema, however deep it is in the tag."""
+    client = FakeClient()
+    at = "structural_tag.format.tags[1].content.elements[0].content"
+    client.refusals[0] = RequestError(": bad", at=at)
+    template = "{% if tools %}<tool_call><function=f><parameter=a>{% endif %}"
+    async with in_process(client, template=template) as http:
+        body = BODY | {"tools": [CLOCK, WEATHER], "tool_choice": "required"}
+        error = error_of(await http.post(ROUTE, json=body))
+    tag = json.loads(client.requests[0].sampling.structural_tag or "")
+    assert "<parameter=" in tag["format"]["tags"][1]["content"]["elements"][0]["begin"]
+    assert error["message"] == "tools[1].function.parameters: bad"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
-from srt.client.http.programs import _got, _var, program_body
+from srt.client.http.programs import _told, _var, program_body
 from srt.client.programs import Got
 from srt.gateway.programs.answers import got_json, var_json
 from srt.gateway.programs.reading import program_of
@@ -56,4 +56,5 @@ def test_the_same_variables() -> None:
     for var in (full, VarInfo("var-1", "s", "n", "pending")):
         assert _var(msgspec.to_builtins(var_json(var))) == var
     got = Got([full], True)
-    assert _got(msgspec.to_builtins(got_json(got))) == got
+    told = _told("1", msgspec.to_builtins(got_json(got)))
+    assert Got(told.vars, told.done) == got

@@ -420,8 +420,8 @@ async def test_callers_do_not_see_each_others_responses() -> None:
 
 async def test_schemas_of_tools_are_named() -> None:
     client = FakeClient()
-    reason = ": structural tag at /format/tags/0/content: bad"
-    client.refusals[0] = RequestError(reason, at="structural_tag")
+    at = "structural_tag.format.tags[0].content"
+    client.refusals[0] = RequestError(": bad", at=at)
     async with in_process(client) as http:
         body = {"input": "a", "tools": [TOOL], "tool_choice": "required"}
         error = error_of(await http.post(ROUTE, json=body))

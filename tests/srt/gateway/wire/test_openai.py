@@ -17,8 +17,9 @@ from openai.types.chat import (
 from openai.types.chat import completion_create_params as chat
 from openai.types.responses import response_create_params as response
 
+from srt.gateway.wire.chat import Message
 from srt.gateway.wire.fields import CHAT, COMPLETION, RESPONSES, Ignored, Kind, OnlyNeutral
-from srt.gateway.wire.openai import ChatRequest, CompletionRequest, Message, StreamOptions
+from srt.gateway.wire.openai import ChatRequest, CompletionRequest, StreamOptions
 from srt.gateway.wire.responses import ReasoningIn, ResponsesRequest, TextIn
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served
