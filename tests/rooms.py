@@ -269,6 +269,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "tree": "ranges",
         "source": "errors ranges",
         "write": "ranges tree",
+        "lark": "ranges tree write",
         "flags": "errors source",
         "read_ecma": "ranges classes tree",
         "charset": "errors ranges classes source",

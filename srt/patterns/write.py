@@ -1,16 +1,15 @@
-"""Trees of patterns as text: regular expressions, and rules of Lark.
+"""Trees of patterns as regular expressions.
 
-The regular expressions mean the same in Python's `re` and in Rust's regex crate, which llguidance
+They mean the same in Python's `re` and in Rust's regex crate, which llguidance
 uses: sets are written as ranges, so nothing depends on the reader. They match whole texts, and
 trees must be without assertions (`tree.whole`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from types import MappingProxyType
 
 from srt.patterns.ranges import ANY, Ranges, characters, complement, intersection, subtract, union
-from srt.patterns.tree import Chars, Choice, Concat, Literal, Node, Reference, Repeat
+from srt.patterns.tree import Chars, Choice, Concat, Literal, Node, Repeat
 
 # Any character in a JSON string: itself, or as an escape if it must be one.
 _ANY_JSON = r"""(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\bfnrt]|u00(?:[01][0-9a-fA-F]|7[fF])))"""
@@ -18,9 +17,9 @@ _C0_BUT_LINE_FEED: Ranges = ((0x00, 0x09), (0x0B, 0x1F))
 # What a JSON string may hold only as an escape, as the back end has it (DEL included).
 _CONTROL: Ranges = ((0x00, 0x1F), (0x7F, 0x7F))
 NO_CHARACTER = r"[^\s\S]"
+FREE_TEXT = r"[\s\S]*"
 _QUOTES = characters('"\\')
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r"}
-_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def regex(node: Node) -> str:
@@ -37,32 +36,6 @@ def json_regex(node: Node, exact: bool = False) -> str:
     """The regular expression of the JSON spelling, without the quotes; like `spellable_regex`
     unless it is to be `exact`."""
     return _regex(node, lambda ranges: _json_class(ranges if exact else _spellable(ranges)))
-
-
-def lark(
-    node: Node | Reference,
-    terminal: Callable[[Ranges], str],
-    names: Mapping[str, str] = _NO_NAMES,
-) -> str:
-    """The right side of a rule of Lark. `terminal` writes one character of a set, and `names` has
-    the names of the rules that the tree refers to."""
-    match node:
-        case Reference(name):
-            return names[name]
-        case Literal("") | Repeat(_, _, 0):
-            return '""'
-        case Literal(text):
-            return " ".join(terminal(characters(char)) for char in text)
-        case Chars(ranges):
-            return terminal(ranges)
-        case Concat(items):
-            return " ".join(lark(item, terminal, names) for item in items)
-        case Choice(items):
-            return f"({' | '.join(lark(item, terminal, names) for item in items)})"
-        case Repeat(item, low, high):
-            return f"({lark(item, terminal, names)}){{{low},{'' if high is None else high}}}"
-        case _:
-            raise TypeError(f"{node!r} cannot be written")
 
 
 def _regex(node: Node, write_set: Callable[[Ranges], str]) -> str:

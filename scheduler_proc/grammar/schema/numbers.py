@@ -9,15 +9,15 @@ from fractions import Fraction
 from math import ceil
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.ll_grammar import regex_terminal
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.shapes import Numbers
+from srt.patterns.lark import all_of
+from srt.patterns.write import NO_CHARACTER
 
 EXACT = 2**53  # up to here all integers are doubles, which is what llguidance's bounds are
 _LONGEST = 10**50
 _NATURAL = "(?:0|[1-9][0-9]*)"
 _PLACES = r"(?:\.[0-9]+)?"
-_NEVER = r"[^\s\S]"
 
 
 def takes_regex(shape: Numbers) -> bool:
@@ -34,15 +34,13 @@ def number_terminal(shape: Numbers) -> str:
         reason = "multipleOf is not supported beside bounds beyond 2^53 and `not` of integers"
         raise refuse(shape.fractional or "#", reason)
     any_number = f"-?(?:{_more(Fraction(0), excluded=False)})"
-    conditions = [regex_terminal(f"-?{_NATURAL}" if shape.integer else any_number)]
-    if shape.fractional:
-        conditions.append("~" + regex_terminal(rf"-?{_NATURAL}(?:\.0+)?"))
+    conditions = [f"-?{_NATURAL}" if shape.integer else any_number]
     mirrored = shape.high and (-shape.high[0], shape.high[1])
     for bound, signs in ((shape.low, ("", "-")), (mirrored, ("-", ""))):
         if bound:
             parts = zip(signs, _above(*_rounded_up(*bound)), strict=True)
-            conditions.append(regex_terminal("|".join(f"{sign}(?:{part})" for sign, part in parts)))
-    return " & ".join(conditions)
+            conditions.append("|".join(f"{sign}(?:{part})" for sign, part in parts))
+    return all_of(conditions, [rf"-?{_NATURAL}(?:\.0+)?"] if shape.fractional else [])
 
 
 def _rounded_up(bound: Fraction, excluded: bool) -> tuple[Fraction, bool]:
@@ -107,7 +105,7 @@ def choice(options: list[str]) -> str:
 def _above(bound: Fraction, excluded: bool) -> tuple[str, str]:
     """The numbers from a bound on without their signs: those above zero, and those below."""
     if bound > 0 or (excluded and not bound):
-        return _more(bound, excluded), _NEVER
+        return _more(bound, excluded), NO_CHARACTER
     return _more(Fraction(0), excluded=False), _less(-bound, excluded)
 
 
