@@ -263,16 +263,7 @@ class SeparateReasoning(Expr):
                 await self._write(part, stream, by_name)
                 continue
             each = Constant(part) if isinstance(part, str) else part
-            inner = tuple(map(stream.declare, each.names))
-            try:
-                rest = each.perform(stream, inner)
-                if rest is not None:
-                    await rest
-            except Exception as error:
-                stream.fail(error)
-                raise
-            finally:
-                each.leave(stream, inner)
+            await each.perform_inside(stream, tuple(map(stream.declare, each.names)))
 
     async def _write(self, gen: Gen, stream: Stream, by_name: dict[str, Slot]) -> None:
         start = len(stream.text)

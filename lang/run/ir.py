@@ -23,6 +23,18 @@ class Expr:
         """Change `stream` and settle `slots`, one for each of `names`. The part that must wait is
         the coroutine that this returns. What either of them raises becomes the stream's error."""
 
+    async def perform_inside(self, stream: Stream, slots: Slots) -> None:
+        """`perform`, to its end, for an expression that this one is in."""
+        try:
+            rest = self.perform(stream, slots)
+            if rest is not None:
+                await rest
+        except Exception as error:
+            stream.fail(error)
+            raise
+        finally:
+            self.leave(stream, slots)
+
     def leave(self, stream: Stream, slots: Slots) -> None:
         """After `perform`, or instead of it if the stream has failed: end all waits for it."""
         for slot in slots:
@@ -119,15 +131,7 @@ class ExprList(Expr):
             each = Constant(part) if isinstance(part, str) else part
             stream.at = first
             slots = tuple(by_name.get(name or "") or stream.declare(name) for name in each.names)
-            try:
-                rest = each.perform(stream, slots)
-                if rest is not None:
-                    await rest
-            except Exception as error:
-                stream.fail(error)
-                raise
-            finally:
-                each.leave(stream, slots)
+            await each.perform_inside(stream, slots)
             first += each.num_steps
 
 
