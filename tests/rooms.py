@@ -263,6 +263,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "tokens": "fields tools native openai",
     },
     "srt.patterns": {
+        "digits": "",
         "errors": "",
         "ranges": "",
         "classes": "ranges",

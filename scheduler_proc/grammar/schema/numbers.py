@@ -11,6 +11,7 @@ from math import ceil
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.shapes import Numbers
+from srt.patterns.digits import digit, naturals
 from srt.patterns.lark import all_of
 from srt.patterns.write import NO_CHARACTER
 
@@ -65,36 +66,7 @@ def integer_regex(low: tuple[Fraction, bool] | None, high: tuple[Fraction, bool]
 
 
 def _naturals(first: int, last: int | None) -> str:
-    """The digit strings between two bounds (None: no upper one), by their numbers of digits."""
-    if last is None and first == 0:
-        return _NATURAL
-    digits = len(str(first))
-    options = [] if last is not None else [f"[1-9][0-9]{{{digits},}}"]
-    last = 10**digits - 1 if last is None else last
-    for count in range(len(str(last)), digits - 1, -1):
-        low = max(first, 10 ** (count - 1) if count > 1 else 0)
-        options.insert(0, _same_length(str(low), str(min(last, 10**count - 1))))
-    return choice(options)
-
-
-def _same_length(low: str, high: str) -> str:
-    """The digit strings between two of equal length."""
-    if low == high:
-        return low
-    rest = len(low) - 1
-    if set(low[1:]) <= {"0"} and set(high[1:]) <= {"9"}:
-        return _digit(int(low[0]), int(high[0])) + (f"[0-9]{{{rest}}}" if rest else "")
-    if low[0] == high[0]:
-        return low[0] + _same_length(low[1:], high[1:])
-    options = [low[0] + _same_length(low[1:], "9" * rest)]
-    if int(high[0]) - int(low[0]) > 1:
-        options.append(_digit(int(low[0]) + 1, int(high[0]) - 1) + f"[0-9]{{{rest}}}")
-    options.append(high[0] + _same_length("0" * rest, high[1:]))
-    return choice(options)
-
-
-def _digit(low: int, high: int) -> str:
-    return str(low) if low == high else f"[{low}-{high}]"
+    return choice(naturals(first, last))
 
 
 def choice(options: list[str]) -> str:
@@ -121,7 +93,7 @@ def _places_above(places: str, excluded: bool) -> str:
         return r"\.[0-9]*[1-9][0-9]*" if excluded else _PLACES
     found = "[0-9]*[1-9][0-9]*" if excluded else "[0-9]*"
     for place in reversed(places):
-        larger = [] if place == "9" else [f"{_digit(int(place) + 1, 9)}[0-9]*"]
+        larger = [] if place == "9" else [f"{digit(int(place) + 1, 9)}[0-9]*"]
         found = choice([*larger, place + found])
     return rf"\.{found}"
 
@@ -142,9 +114,9 @@ def _places_below(places: str, excluded: bool) -> str:
     if not places:
         return r"(?:\.0+)?"
     equal = [] if excluded else [f"{places[-1]}0*"]
-    found = choice([f"{_digit(0, int(places[-1]) - 1)}[0-9]*", *equal])
+    found = choice([f"{digit(0, int(places[-1]) - 1)}[0-9]*", *equal])
     for place in reversed(places[:-1]):
-        smaller = [] if place == "0" else [f"{_digit(0, int(place) - 1)}[0-9]*"]
+        smaller = [] if place == "0" else [f"{digit(0, int(place) - 1)}[0-9]*"]
         found = choice([*smaller, f"{place}(?:{found})?"])
     return rf"(?:\.{found})?"
 
