@@ -263,7 +263,6 @@ ROOMS: dict[str, dict[str, str]] = {
         "tokens": "fields tools native openai",
     },
     "srt.patterns": {
-        "digits": "",
         "errors": "",
         "ranges": "",
         "classes": "ranges",
@@ -284,7 +283,6 @@ ROOMS: dict[str, dict[str, str]] = {
     "srt.programs": {
         "answers": "",
         "limits": "",
-        "tokens": "",
         "shares": "limits",
         "transforms": "limits",
         "parts": "limits transforms",
@@ -294,7 +292,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "gets": "limits shares parts graph",
         "core": "limits shares parts graph submissions gets",
         "runner": "answers parts graph prompts core",
-        "actor": "answers tokens core runner",
+        "actor": "answers core runner",
     },
     "tokenizer_proc": {
         "children": "",

@@ -14,7 +14,7 @@ from msgspec import inspect
 from lang.values.predicates import Length, Predicate, searched
 from lang.values.structured import schema_of
 from lang.values.type_schemas import text_pattern_of
-from srt.patterns.digits import naturals
+from srt.patterns.write import naturals
 from srt.wire.constraint import GrammarError
 
 DIGITS = 18  # of a number whose type has no bound: models may otherwise write digits without end

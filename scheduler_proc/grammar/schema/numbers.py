@@ -11,9 +11,8 @@ from math import ceil
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.shapes import Numbers
-from srt.patterns.digits import digit, naturals
 from srt.patterns.lark import all_of
-from srt.patterns.write import NO_CHARACTER
+from srt.patterns.write import NO_CHARACTER, digit, naturals
 
 EXACT = 2**53  # up to here all integers are doubles, which is what llguidance's bounds are
 _LONGEST = 10**50
