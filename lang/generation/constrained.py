@@ -9,7 +9,8 @@ from lang.generation.gens import Gen
 from lang.generation.selects import Select
 from lang.run.ir import Slots, Writer
 from lang.run.program import Program
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.values.grammar import Grammar
 from lang.values.lark import compiled
 from lang.values.predicates import Predicate, constraint_of

@@ -13,7 +13,8 @@ from lang.backends.sampling import CONSTRAINTS, Sampling
 from lang.errors import AnswerError, UnsupportedError
 from lang.generation.calls import answered, defaults_of, meta_of, note, recorded
 from lang.run.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of, num_steps_of
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.values.predicates import Predicate, missed
 from lang.values.structured import Text, converted, typed
 from srt.answers.reasoning import ReasoningSplitter
@@ -139,7 +140,7 @@ def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     """The run's defaults, the gen's arguments, and what its type and role ask for."""
     program = stream.program
     capabilities = program.backend.capabilities
-    if capabilities.chat_only and stream.role != "assistant":
+    if capabilities.chat_only and stream.transcript.role != "assistant":
         raise UnsupportedError("gen", "a chat model writes only inside the assistant's role")
     sampling = defaults_of(stream).merged(gen.given)
     if sampling.n < 1:
@@ -154,7 +155,7 @@ def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     if gen.ends_before is not None:
         ends = (*sampling.stop_regex, gen.ends_before)
         sampling = msgspec.structs.replace(sampling, stop_regex=ends)
-    if stream.role and program.template is not None and not capabilities.chat_only:
+    if stream.transcript.role and program.template is not None and not capabilities.chat_only:
         stops = tuple(s for s in program.template.stop if s not in sampling.stop)
         sampling = msgspec.structs.replace(sampling, stop=sampling.stop + stops)
     return sampling
@@ -181,7 +182,7 @@ async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> C
         return await _whole(stream, sampling)
     last: Completion | None = None
     # The prompt is made first: the stream's text grows with the answer.
-    growing = stream.program.backend.stream(stream.prompt(), sampling)
+    growing = stream.program.backend.stream(stream.transcript.prompt(), sampling)
     async with _closing(growing):
         async for last in growing:
             slot.meta = meta_of(last)
@@ -191,7 +192,7 @@ async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> C
 
 async def _whole(stream: Stream, sampling: Sampling) -> Completion:
     """One completion that is not streamed."""
-    backend, prompt = stream.program.backend, stream.prompt()
+    backend, prompt = stream.program.backend, stream.transcript.prompt()
     if not sampling.stop_regex or backend.capabilities.stop_regex:
         return await backend.generate(prompt, sampling)
     plain = msgspec.structs.replace(sampling, stop_regex=())
@@ -256,21 +257,21 @@ class SeparateReasoning(Expr):
     async def perform(self, stream: Stream, slots: Slots) -> None:
         by_name = {slot.name: slot for slot in slots}
         numbers = itertools.accumulate(
-            (num_steps_of([part]) for part in self.parts), initial=stream.at
+            (num_steps_of([part]) for part in self.parts), initial=stream.position.at
         )
-        for part, stream.at in zip(self.parts, numbers, strict=False):
+        for part, stream.position.at in zip(self.parts, numbers, strict=False):
             if isinstance(part, Gen):
                 await self._write(part, stream, by_name)
                 continue
             each = Constant(part) if isinstance(part, str) else part
-            await each.perform_inside(stream, tuple(map(stream.declare, each.names)))
+            await each.perform_inside(stream, tuple(map(stream.variables.declare, each.names)))
 
     async def _write(self, gen: Gen, stream: Stream, by_name: dict[str, Slot]) -> None:
-        start = len(stream.text)
+        start = len(stream.transcript.text)
         raw = Slot(gen.name or "")  # no name refers to it
         await gen.write(stream, raw, quiet=True)
-        thoughts, value = self._split(stream.text[start:])
-        stream.text = stream.text[:start] + value
+        thoughts, value = self._split(stream.transcript.text[start:])
+        stream.transcript.text = stream.transcript.text[:start] + value
         raw_value = raw.done.result()
         if gen.name is None:
             return

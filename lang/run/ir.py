@@ -10,7 +10,8 @@ from typing import Any
 from lang.backends.base import Image
 from lang.errors import CancelledError
 from lang.run import marks
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 
 Slots = tuple[Slot, ...]
 Rest = Coroutine[Any, Any, None]
@@ -129,8 +130,10 @@ class ExprList(Expr):
         Variables in `by_name` are its own."""
         for part in self.parts:
             each = Constant(part) if isinstance(part, str) else part
-            stream.at = first
-            slots = tuple(by_name.get(name or "") or stream.declare(name) for name in each.names)
+            stream.position.at = first
+            slots = tuple(
+                by_name.get(name or "") or stream.variables.declare(name) for name in each.names
+            )
             await each.perform_inside(stream, slots)
             first += each.num_steps
 
@@ -142,7 +145,7 @@ class Constant(Expr):
         self.text = text
 
     def perform(self, stream: Stream, slots: Slots) -> None:
-        stream.text += self.text
+        stream.transcript.text += self.text
 
 
 class RoleBegin(Expr):
@@ -179,7 +182,7 @@ class VarScopeBegin(Expr):
         self.name = name
 
     def perform(self, stream: Stream, slots: Slots) -> None:
-        stream.scopes[self.name] = len(stream.text)
+        stream.scopes[self.name] = len(stream.transcript.text)
 
 
 class VarScopeEnd(Writer):
@@ -191,7 +194,7 @@ class VarScopeEnd(Writer):
         self.name = name
 
     def perform(self, stream: Stream, slots: Slots) -> None:
-        slots[0].settle(stream.text[stream.scopes.pop(self.name) :])
+        slots[0].settle(stream.transcript.text[stream.scopes.pop(self.name) :])
 
 
 class Media(Expr):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from lang import loop
 from lang.errors import ProgramError, original
 from lang.run.program import current, know
-from lang.run.stream import Slot
+from lang.run.variables import Slot
 from lang.run.worker import Worker
 
 T = TypeVar("T")
@@ -31,7 +31,13 @@ class _TextReader:
     def take(self) -> str:
         """The new text."""
         slot = self._slot()
-        text = self._stream.text if self._name is None else "" if slot is None else slot.text
+        text = (
+            self._stream.transcript.text
+            if self._name is None
+            else ""
+            if slot is None
+            else slot.text
+        )
         piece, self._read = text[self._read :], max(self._read, len(text))
         return piece
 
@@ -75,10 +81,10 @@ class _TreeReader:
         for path, worker in _below(self._worker, ()):
             stream = worker.stream
             # A fork's text begins with its parent's.
-            start = self._read.get(worker, 0 if not path else stream.start_chars)
-            if stream.text[start:]:
-                found.append((path, stream.text[start:]))
-            self._read[worker] = max(start, len(stream.text))
+            start = self._read.get(worker, 0 if not path else stream.transcript.start_chars)
+            if stream.transcript.text[start:]:
+                found.append((path, stream.transcript.text[start:]))
+            self._read[worker] = max(start, len(stream.transcript.text))
         return found
 
     def is_over(self) -> bool:
