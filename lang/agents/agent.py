@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from lang.agents.calling import Outcome, outcome_of
 from lang.agents.tools import Forms, Functions, Tool, tools_of
 from lang.backends.sampling import Sampling
-from lang.generation.gens import Gen
+from lang.generation.gens import Gen, Reader
 from lang.run import marks
 from lang.run.ir import Expr, Slots, Writer
 from lang.run.stream import Stream
@@ -121,9 +121,8 @@ class Agent(Writer):
 
     def _gen(self, given: dict[str, Any], forms: Forms, may_call: bool, may_answer: bool) -> Gen:
         asked = {**given, "n": 1, "json_schema": forms.schema(may_call, may_answer)}
-        gen = Gen(self.name, asked, convert=partial(self._read, may_call, may_answer))
-        gen.asked, gen.has_value = "agent", True
-        return gen
+        reader = Reader(convert=partial(self._read, may_call, may_answer))
+        return Gen(self.name, asked, reader, asked="agent", has_value=True)
 
     @property
     def num_steps(self) -> int:
