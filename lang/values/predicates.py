@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from srt.patterns.errors import StateLimitError
 from srt.patterns.groups import GroupPattern
@@ -80,28 +80,33 @@ def _joined(kind: "type[And | Or]", first: Predicate, second: object) -> Predica
 
 
 @dataclass(frozen=True)
-class And(Predicate):
-    """Both hold."""
+class _Two(Predicate):
+    """Two predicates, with `sign` between them in Lark and in Python."""
 
     first: Predicate
     second: Predicate
+    sign: ClassVar[str]
+
+    def terminal(self) -> str:
+        return f"({self.first.terminal()} {self.sign} {self.second.terminal()})"
+
+    def __str__(self) -> str:
+        return f"({self.first}) {self.sign} ({self.second})"
+
+
+class And(_Two):
+    """Both hold."""
+
+    sign = "&"
 
     def holds(self, text: str) -> bool:
         return self.first.holds(text) and self.second.holds(text)
 
-    def terminal(self) -> str:
-        return f"({self.first.terminal()} & {self.second.terminal()})"
 
-    def __str__(self) -> str:
-        return f"({self.first}) & ({self.second})"
-
-
-@dataclass(frozen=True)
-class Or(Predicate):
+class Or(_Two):
     """One of them holds, or both."""
 
-    first: Predicate
-    second: Predicate
+    sign = "|"
 
     def holds(self, text: str) -> bool:
         return self.first.holds(text) or self.second.holds(text)
@@ -109,12 +114,6 @@ class Or(Predicate):
     def node(self) -> Node | None:
         nodes = [self.first.node(), self.second.node()]
         return choice(node for node in nodes if node is not None) if None not in nodes else None
-
-    def terminal(self) -> str:
-        return f"({self.first.terminal()} | {self.second.terminal()})"
-
-    def __str__(self) -> str:
-        return f"({self.first}) | ({self.second})"
 
 
 @dataclass(frozen=True)
