@@ -271,6 +271,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "tree": "ranges",
         "source": "errors ranges",
         "write": "ranges tree",
+        "lark": "ranges tree write",
         "flags": "errors source",
         "read_ecma": "ranges classes tree",
         "charset": "errors ranges classes source",
@@ -284,7 +285,6 @@ ROOMS: dict[str, dict[str, str]] = {
     "srt.programs": {
         "answers": "",
         "limits": "",
-        "tokens": "",
         "shares": "limits",
         "transforms": "limits",
         "parts": "limits transforms",
@@ -294,7 +294,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "gets": "limits shares parts graph",
         "core": "limits shares parts graph submissions gets",
         "runner": "answers parts graph prompts core",
-        "actor": "answers tokens core runner",
+        "actor": "answers core runner",
     },
     "tokenizer_proc": {
         "children": "",

@@ -15,10 +15,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from lang.agents.calling import Outcome, outcome_of
 from lang.agents.tools import Forms, Functions, Tool, tools_of
 from lang.backends.sampling import Sampling
-from lang.generation.gens import Gen
+from lang.generation.gens import Gen, Reader
 from lang.run import marks
 from lang.run.ir import Expr, Slots, Writer
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.state.effects import Called, Effect, names_of, program_in
 
 _REFUSED = (
@@ -120,9 +121,8 @@ class Agent(Writer):
 
     def _gen(self, given: dict[str, Any], forms: Forms, may_call: bool, may_answer: bool) -> Gen:
         asked = {**given, "n": 1, "json_schema": forms.schema(may_call, may_answer)}
-        gen = Gen(self.name, asked, convert=partial(self._read, may_call, may_answer))
-        gen.asked, gen.has_value = "agent", True
-        return gen
+        reader = Reader(convert=partial(self._read, may_call, may_answer))
+        return Gen(self.name, asked, reader, asked="agent", has_value=True)
 
     @property
     def num_steps(self) -> int:
@@ -131,14 +131,14 @@ class Agent(Writer):
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
         (slot,) = slots
-        first, opens = stream.at, not stream.role
+        first, opens = stream.position.at, not stream.transcript.role
         calls: list[dict[str, Any]] = []
         await self._begin(stream)
         written = await self._ask(stream, slot, calls)
         while isinstance(written, _Call):
-            stream.at += 1
+            stream.position.at += 1
             _append(stream, await self._call(stream, written, calls))
-            stream.at = first + 2 * len(calls)
+            stream.position.at = first + 2 * len(calls)
             written = await self._ask(stream, slot, calls)
         if opens:
             stream.end_role("assistant")
@@ -149,9 +149,11 @@ class Agent(Writer):
         """Open the assistant's turn if it is not open."""
         template = await stream.program.find_template()
         template.prefix("tool")  # refuses a template without that role before anything is asked
-        if stream.role not in ("", "assistant"):
-            raise ValueError(f"an agent stands in the assistant's role, not in {stream.role!r}")
-        if not stream.role:
+        if stream.transcript.role not in ("", "assistant"):
+            raise ValueError(
+                f"an agent stands in the assistant's role, not in {stream.transcript.role!r}"
+            )
+        if not stream.transcript.role:
             stream.begin_role("assistant")
 
     async def _ask(
@@ -189,7 +191,7 @@ class Agent(Writer):
         arguments = msgspec.json.decode(call.arguments)
         module, name = names_of(call.tool.function)
         called = Called(module, name, (), arguments, Outcome)
-        effect = Effect(stream, called, stream.at, stream.source)
+        effect = Effect(stream, called, stream.position.at, stream.position.source)
         known, logged = effect.from_log()
         outcome: Outcome = logged if known else await self._make(stream, call, effect)
         found: dict[str, Any] = {"tool": call.tool.name, "arguments": arguments}
@@ -204,7 +206,7 @@ class Agent(Writer):
 
     async def _make(self, stream: Stream, call: _Call, effect: Effect) -> Outcome:
         try:
-            program = program_in(stream, stream.at)
+            program = program_in(stream, stream.position.at)
             outcome = await outcome_of(call.tool, call.arguments, self._timeout_s, program)
         except BaseException as error:
             effect.failed(error)
@@ -233,7 +235,7 @@ def _append(stream: Stream, outcome: Outcome) -> None:
     """End the assistant's turn, add the result's, and begin another."""
     stream.end_role("assistant")
     stream.begin_role("tool")
-    stream.text += outcome.text
+    stream.transcript.text += outcome.text
     stream.end_role("tool")
     stream.begin_role("assistant")
     stream.changed()

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from lang.run.source import closed_over
 from lang.values.structured import schema_of
 from lang.values.type_schemas import schema_of_model, schema_of_type
 from lang.values.types import form_of
@@ -56,14 +57,9 @@ class Tool:
     def _hints(self) -> dict[str, Any]:
         """The annotations; names in them are looked up where the function is defined."""
         inner = inspect.unwrap(getattr(self.function, "__func__", self.function))
-        cells = zip(
-            getattr(getattr(inner, "__code__", None), "co_freevars", ()),
-            getattr(inner, "__closure__", None) or (),
-            strict=False,
-        )
         try:
-            known = {name: cell.cell_contents for name, cell in cells}
-            return typing.get_type_hints(inner, localns=known or None, include_extras=True)
+            known = closed_over(inner) or None
+            return typing.get_type_hints(inner, localns=known, include_extras=True)
         except Exception as error:
             raise TypeError(f"tool {self.name}: its annotations cannot be read: {error}") from error
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec import Raw, Struct
 
 from lang.backends.base import Image, Prompt, Turn
-from lang.backends.openai_tools import call_and_result
 from lang.backends.sampling import Sampling
 from lang.backends.shown import in_order
 from lang.chat_template import ChatTemplate
@@ -130,7 +130,7 @@ def chat_messages(prompt: Prompt, template: ChatTemplate) -> list[dict[str, Any]
     messages: list[dict[str, Any]] = []
     for i, turn in enumerate(prompt.messages):
         if turn.role == "tool":
-            messages[-1:] = call_and_result(prompt.messages, i)
+            messages[-1:] = _call_and_result(prompt.messages, i)
         else:
             messages.append(_message(turn))
     return messages
@@ -173,3 +173,41 @@ def _data_url(image: Image) -> str:
         if image.data.startswith(signature):
             return f"data:{mime};base64,{base64.b64encode(image.data).decode()}"
     raise UnsupportedError("image", "is not a PNG, JPEG, GIF or WebP file")
+
+
+class _Written(Struct, forbid_unknown_fields=True):
+    """A call as agents write it into an assistant's turn."""
+
+    tool: str
+    arguments: Raw
+    thought: str | None = None
+
+
+def _call_and_result(turns: Sequence[Turn], at: int) -> list[dict[str, Any]]:
+    """The messages of the result that is turn number `at`, and of its call, the turn before it:
+    OpenAI's API takes a result only after its call. Ids are the numbers of messages, so that they
+    are the same whenever the prompt is. Raises UnsupportedError if that is no call."""
+    result, call_id = turns[at], f"call_{at}"
+    call = _call_in(turns[at - 1]) if at else None
+    if call is None:
+        reason = "a chat API takes what a tool returned only after its call, an assistant's turn "
+        raise UnsupportedError("tool", reason + 'of {"tool": ..., "arguments": {...}}')
+    if result.images:
+        raise UnsupportedError(result.images[0].kind, "a chat API takes it from users only")
+    function = {"name": call.tool, "arguments": bytes(call.arguments).decode()}
+    called = [{"id": call_id, "type": "function", "function": function}]
+    return [
+        {"role": "assistant", "content": call.thought, "tool_calls": called},
+        {"role": "tool", "tool_call_id": call_id, "content": result.content},
+    ]
+
+
+def _call_in(turn: Turn) -> _Written | None:
+    if turn.role != "assistant" or turn.images:
+        return None
+    try:
+        written = msgspec.json.decode(turn.content, type=_Written)
+        msgspec.json.decode(written.arguments, type=dict)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return written

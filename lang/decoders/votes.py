@@ -195,7 +195,7 @@ def vote(
 
 def _row(prepared: Prepared, row: int) -> Run:
     made = prepared.row(row)
-    return made.run(made.place)
+    return made.run()
 
 
 async def _over(run: Run) -> None:

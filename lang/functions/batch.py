@@ -169,7 +169,7 @@ class Batch:
             self._place,
             self._options.timeout_s,
         ).row(number)
-        begun = row.run(row.place)
+        begun = row.run()
         with self._lock:
             self._live.add(begun.state)
             stopped = self._stopped

@@ -212,15 +212,9 @@ class Compiled:
         program = self._program_of(body.callable(has_thread=self._others_have_thread))
         return program.run_batch(batch_kwargs, order=self.graph.row_order(rows), **kwargs)
 
-    def prepared(
-        self,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        backend: Any = None,
-        timeout_s: float | None = None,
-    ) -> Prepared:
+    def prepared(self, *args: Any, **kwargs: Any) -> Prepared:
         """The function's `prepared`, for decoders."""
-        made: Prepared = self._for_others.prepared(args, kwargs, backend, timeout_s)
+        made: Prepared = self._for_others.prepared(*args, **kwargs)
         return made
 
     # ---- what it is ----------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from lang.functions import batch
 from lang.functions.logs import Logs
 from lang.functions.prepared import Prepared
 from lang.functions.returns import returns_of
-from lang.functions.runs import Run
 from lang.functions.tracer import constant_prefix, text_of
 from lang.graph.graph import Graph
 from lang.graph.ops import Recorded
@@ -136,7 +135,8 @@ class SglFunction:
                 raise trace_error("the program reads a run while it grows", ADVICE)
             made: Any = self._recorded(args, kwargs, backend, timeout_s, logs)
             return made  # type: ignore[no-any-return]
-        call = self._prepared(args, kwargs, backend, timeout_s, stream, logs)
+        prepared = self.prepared(args, kwargs, backend, timeout_s)
+        call = prepared.run(logs=logs, streaming=stream)
         if stream:
             call.start()
         else:
@@ -158,7 +158,7 @@ class SglFunction:
         if recording.get() is not None:
             made: Any = self._recorded(args, kwargs, backend, timeout_s, logs)
             return made  # type: ignore[no-any-return]
-        call = self._prepared(args, kwargs, backend, timeout_s, False, logs)
+        call = self.prepared(args, kwargs, backend, timeout_s).run(logs=logs)
         await call.perform_beside()
         await call.rest()
         return call.state
@@ -166,18 +166,6 @@ class SglFunction:
     def stream(self, *args: Any, var_name: str | None = None, **kwargs: Any) -> "ProgramStream":
         """Run with `stream=True`; iterate over the result with `for` or `async for`."""
         return ProgramStream(self.run(*args, stream=True, **kwargs), var_name)
-
-    def _prepared(
-        self,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        backend: Any,
-        timeout_s: float | None,
-        stream: bool,
-        logs: "Logs",
-    ) -> Run:
-        prepared = self.prepared(args, kwargs, backend, timeout_s)
-        return prepared.run(prepared.place, logs, streaming=stream)
 
     def prepared(
         self,

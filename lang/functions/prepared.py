@@ -40,8 +40,11 @@ class Prepared(NamedTuple):
     place: Place
     timeout_s: float | None
 
-    def run(self, place: Place, logs: Logs | None = None, *, streaming: bool = False) -> Run:
-        """A run at `place`, which has not begun."""
+    def run(
+        self, place: Place | None = None, logs: Logs | None = None, *, streaming: bool = False
+    ) -> Run:
+        """A run at `place`, its own by default, which has not begun."""
+        place = self.place if place is None else place
         program = Program(self.backend, self.defaults, streaming=streaming, place=place)
         if logs is not None:
             logs.begin(program)

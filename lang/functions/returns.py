@@ -5,6 +5,8 @@ from functools import partial
 from types import NoneType, SimpleNamespace
 from typing import Any, get_type_hints
 
+from lang.run.source import closed_over
+
 _NOTHING = (None, NoneType, Any, "None", "Any", "typing.Any")
 
 
@@ -22,15 +24,10 @@ def _return_type(function: Callable[..., Any]) -> Any:
     """The type; the names in it are looked up in the function's module and, if it uses them, in
     what encloses it. Raises TypeError for one that is not found."""
     inner = getattr(function, "__func__", function)
-    cells = zip(
-        getattr(getattr(inner, "__code__", None), "co_freevars", ()),
-        getattr(inner, "__closure__", None) or (),
-        strict=False,
-    )
     try:
         own = SimpleNamespace(__annotations__={"return": inner.__annotations__["return"]})
-        local = {name: cell.cell_contents for name, cell in cells}
-        hints = get_type_hints(own, getattr(inner, "__globals__", {}), local, include_extras=True)
+        known, local = getattr(inner, "__globals__", {}), closed_over(inner)
+        hints = get_type_hints(own, known, local, include_extras=True)
     except (NameError, AttributeError, ValueError, SyntaxError, TypeError) as error:
         name = getattr(function, "__name__", "the function")
         advice = "define it in the module, above the first run"

@@ -157,4 +157,4 @@ async def text_of(parts: Sequence[Part], backend: Backend) -> str:
     worker = Worker(program)
     for part in parts:
         worker.submit(part)
-    return "" if worker.stream.error is not None else worker.stream.text
+    return "" if worker.stream.error is not None else worker.stream.transcript.text

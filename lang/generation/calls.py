@@ -30,8 +30,15 @@ Works = Callable[[], Iterable[Coroutine[Any, Any, T]]]
 @contextlib.contextmanager
 def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iterator[Call]:
     """Records the call that the block makes, whether it succeeds or not."""
-    asked = Asked(stream.told(), parameters)
-    call = call_on(kind, name, stream.text, stream.address(stream.at), stream.source, asked)
+    asked = Asked(stream.untraced(), parameters)
+    call = call_on(
+        kind,
+        name,
+        stream.transcript.text,
+        stream.position.address(stream.position.at),
+        stream.position.source,
+        asked,
+    )
     stream.trace.steps.append(call)
     ended = begun(stream.program, call, stream.waits)
     began = time.perf_counter()
@@ -59,18 +66,18 @@ async def answered(
     if journal is None:
         return await _shared(stream, call, kind, timeout_s, works)
     model = await stream.program.fingerprint()
-    request = request_of(model, stream.prompt(), described(call.asked.parameters))
-    entry = journal.found(stream, call.at, request, call.source)
+    request = request_of(model, stream.transcript.prompt(), described(call.asked.parameters))
+    entry = journal.found(stream.position, call.at, request, call.source)
     if entry is not None:
         call.from_log = True
         if entry.branch is not None:
-            stream.take_branch(entry.branch)
+            stream.position.take_branch(entry.branch)
         return entry.answers
     frontier = journal.frontier
     if several is None or frontier is None:
         is_reached = False
     else:
-        is_reached = frontier.is_at(stream.path, call.name, call.asked.parameters)
+        is_reached = frontier.is_at(stream.position.path, call.name, call.asked.parameters)
         works = partial(several, frontier.expand) if is_reached else works
     if is_reached:
         answers = await limited(call, timeout_s, works())
@@ -101,7 +108,7 @@ async def _shared(
     shared, parameters = stream.program.place.shared, call.asked.parameters
     if shared is None or not _is_determined(parameters):
         return await limited(call, timeout_s, works())
-    key = str(request_of(kind, stream.prompt(), _deciding(parameters)))
+    key = str(request_of(kind, stream.transcript.prompt(), _deciding(parameters)))
     answers, call.is_shared = await shared.once(key, lambda: limited(call, timeout_s, works()))
     return answers
 
@@ -151,7 +158,7 @@ def described(parameters: Any) -> Any:
 def defaults_of(stream: Stream) -> Sampling:
     """The run's defaults, with a seed of this call's own if the run has one."""
     defaults = stream.program.defaults
-    seed = stream.seed_of("call", stream.at)
+    seed = stream.position.seed_of("call", stream.position.at)
     return defaults if seed == defaults.seed else msgspec.structs.replace(defaults, seed=seed)
 
 

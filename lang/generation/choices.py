@@ -4,14 +4,14 @@
 subclass of `ChoicesSamplingMethod`.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from msgspec import Struct
 
 from lang.backends.scores import Scored, Scores
+from srt.client.generation import softmax
 
 
 class ChoicesDecision(Struct, frozen=True):
@@ -19,6 +19,17 @@ class ChoicesDecision(Struct, frozen=True):
 
     decision: str
     meta_info: dict[str, Any] = {}
+
+
+class ChoiceLogprobs(TypedDict):
+    """The arguments of a method. Token log-probabilities are rows of [logprob, token id, text or
+    None]."""
+
+    choices: Sequence[str]
+    normalized_prompt_logprobs: Sequence[float]
+    input_token_logprobs: Sequence[list[Any]]
+    output_token_logprobs: Sequence[list[Any]]
+    unconditional_token_logprobs: NotRequired[Sequence[list[Any]] | None]
 
 
 class ChoicesSamplingMethod(ABC):
@@ -29,31 +40,16 @@ class ChoicesSamplingMethod(ABC):
         return False
 
     @abstractmethod
-    def __call__(
-        self,
-        *,
-        choices: Sequence[str],
-        normalized_prompt_logprobs: Sequence[float],
-        input_token_logprobs: Sequence[list[Any]],
-        output_token_logprobs: Sequence[list[Any]],
-        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
-    ) -> ChoicesDecision:
-        """The decision. Token log-probabilities are rows of [logprob, token id, text or None]."""
+    def __call__(self, **given: Unpack[ChoiceLogprobs]) -> ChoicesDecision:
+        """The decision. A method may as well name the arguments that it needs, and take the others
+        as `**_`."""
 
 
 class TokenLengthNormalized(ChoicesSamplingMethod):
     """The choice with the highest mean log-probability of a token."""
 
-    def __call__(
-        self,
-        *,
-        choices: Sequence[str],
-        normalized_prompt_logprobs: Sequence[float],
-        input_token_logprobs: Sequence[list[Any]],
-        output_token_logprobs: Sequence[list[Any]],
-        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
-    ) -> ChoicesDecision:
-        return ChoicesDecision(choices[_argmax(normalized_prompt_logprobs)])
+    def __call__(self, **given: Unpack[ChoiceLogprobs]) -> ChoicesDecision:
+        return ChoicesDecision(given["choices"][_argmax(given["normalized_prompt_logprobs"])])
 
 
 class GreedyTokenSelection(ChoicesSamplingMethod):
@@ -62,24 +58,16 @@ class GreedyTokenSelection(ChoicesSamplingMethod):
     A choice that has ended is continued with its own mean log-probability.
     """
 
-    def __call__(
-        self,
-        *,
-        choices: Sequence[str],
-        normalized_prompt_logprobs: Sequence[float],
-        input_token_logprobs: Sequence[list[Any]],
-        output_token_logprobs: Sequence[list[Any]],
-        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
-    ) -> ChoicesDecision:
-        rows = [[token[0] or 0.0 for token in row] for row in input_token_logprobs]
+    def __call__(self, **given: Unpack[ChoiceLogprobs]) -> ChoicesDecision:
+        rows = [[token[0] or 0.0 for token in row] for row in given["input_token_logprobs"]]
         width = max(map(len, rows), default=0)
-        means = zip(rows, normalized_prompt_logprobs, strict=True)
+        means = zip(rows, given["normalized_prompt_logprobs"], strict=True)
         matrix = [row + [mean] * (width - len(row)) for row, mean in means]
-        left = list(range(len(choices)))
+        left = list(range(len(rows)))
         for column in range(width):
             best = max(matrix[i][column] for i in left)
             left = [i for i in left if matrix[i][column] == best]
-        return ChoicesDecision(choices[left[0]], {"greedy_logprob_matrix": matrix})
+        return ChoicesDecision(given["choices"][left[0]], {"greedy_logprob_matrix": matrix})
 
 
 class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
@@ -90,23 +78,16 @@ class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
     def requires_unconditional_logprobs(self) -> bool:
         return True
 
-    def __call__(
-        self,
-        *,
-        choices: Sequence[str],
-        normalized_prompt_logprobs: Sequence[float],
-        input_token_logprobs: Sequence[list[Any]],
-        output_token_logprobs: Sequence[list[Any]],
-        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
-    ) -> ChoicesDecision:
-        if unconditional_token_logprobs is None:
+    def __call__(self, **given: Unpack[ChoiceLogprobs]) -> ChoicesDecision:
+        unconditional = given.get("unconditional_token_logprobs")
+        if unconditional is None:
             raise ValueError("choices_method needs unconditional log-probabilities")
-        pairs = zip(input_token_logprobs, unconditional_token_logprobs, strict=True)
-        gains = [_mean_gain(given, alone) for given, alone in pairs]
+        pairs = zip(given["input_token_logprobs"], unconditional, strict=True)
+        gains = [_mean_gain(after_prompt, alone) for after_prompt, alone in pairs]
         return ChoicesDecision(
-            choices[_argmax(gains)],
+            given["choices"][_argmax(gains)],
             {
-                "unconditional_token_logprobs": list(unconditional_token_logprobs),
+                "unconditional_token_logprobs": list(unconditional),
                 "normalized_unconditional_prompt_logprobs": gains,
             },
         )
@@ -144,9 +125,7 @@ def decide(method: ChoicesSamplingMethod, scores: Scores) -> ChoicesDecision:
 def distribution(scored: Sequence[Scored]) -> dict[str, float]:
     """The probability of each text among these: the softmax of the sums over their tokens."""
     totals = {one.text: one.total for one in scored}
-    most = max(totals.values())
-    weights = {text: math.exp(total - most) for text, total in totals.items()}
-    return {text: weight / sum(weights.values()) for text, weight in weights.items()}
+    return dict(zip(totals, softmax(list(totals.values())), strict=True))
 
 
 def counts(scores: Scores, taken: str | None = None) -> dict[str, int]:

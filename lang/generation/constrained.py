@@ -5,11 +5,12 @@ from typing import Any
 
 from lang.backends.sampling import PLAIN
 from lang.generation.choices import ChoicesSamplingMethod, token_length_normalized
-from lang.generation.gens import Gen
+from lang.generation.gens import Gen, Reader
 from lang.generation.selects import Select
 from lang.run.ir import Slots, Writer
 from lang.run.program import Program
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.values.grammar import Grammar
 from lang.values.lark import compiled
 from lang.values.predicates import Predicate, constraint_of
@@ -79,10 +80,14 @@ def _of_form(
     if predicate is not None:
         field, source = constraint_of(predicate)
         constraint[field] = source
-    gen = Gen(name, {**given, **constraint}, convert=form.convert)
-    gen.asked, gen.predicate = asked if constraint else None, predicate
-    gen.has_value, gen.ends_before = True, form.stop_regex
-    return gen
+    return Gen(
+        name,
+        {**given, **constraint},
+        Reader(convert=form.convert, predicate=predicate),
+        asked=asked if constraint else None,
+        has_value=True,
+        ends_before=form.stop_regex,
+    )
 
 
 def of_predicate(name: str | None, given: Mapping[str, Any], where: Callable[[Any], Any]) -> Gen:
@@ -94,9 +99,8 @@ def of_predicate(name: str | None, given: Mapping[str, Any], where: Callable[[An
         predicate = Written().matches(given["regex"]) & predicate
     field, source = constraint_of(predicate)
     rest = {key: value for key, value in given.items() if key != "regex"}
-    gen = Gen(name, {**rest, field: source}, named_groups=groups)
-    gen.asked, gen.predicate = "where", predicate
-    return gen
+    reader = Reader(named_groups=groups, predicate=predicate)
+    return Gen(name, {**rest, field: source}, reader, asked="where")
 
 
 def of_grammar(name: str | None, given: Mapping[str, Any], grammar: Any) -> Gen:
@@ -104,11 +108,11 @@ def of_grammar(name: str | None, given: Mapping[str, Any], grammar: Any) -> Gen:
     if not isinstance(grammar, Grammar):
         raise TypeError(f"grammar must be made of sgl.g, not {grammar!r}")
     made = compiled(grammar)
-    groups = named_groups_of(made.source) if made.field == "regex" else None
-    gen = Gen(name, {**given, made.field: made.source}, named_groups=groups)
-    gen.asked = "grammar"
-    gen.captures = made.captures if made.field == "ebnf" else ()
-    return gen
+    if made.field == "regex":
+        reader = Reader(named_groups=named_groups_of(made.source))
+    else:
+        reader = Reader(captures=made.captures, grammar=made.source)
+    return Gen(name, {**given, made.field: made.source}, reader, asked="grammar")
 
 
 class ReturnGen(Gen):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,11 +13,12 @@ from lang.backends.sampling import CONSTRAINTS, Sampling
 from lang.errors import AnswerError, UnsupportedError
 from lang.generation.calls import answered, defaults_of, meta_of, note, recorded
 from lang.run.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of, num_steps_of
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.values.predicates import Predicate, missed
 from lang.values.structured import Text, converted, typed
 from srt.answers.reasoning import ReasoningSplitter
-from srt.patterns.groups import GroupPattern, Span
+from srt.patterns.groups import GroupPattern
 from srt.patterns.stop_search import PatternSearch
 from srt.wire.constraint import Constraint
 from srt.wire.sampling import sub_seed
@@ -25,27 +26,79 @@ from srt.wire.sampling import sub_seed
 _OF_LOGPROBS = ("logprob_start_len", "return_text_in_logprobs", "top_logprobs_num")
 
 
+class Reader(NamedTuple):
+    """How a gen's text becomes its value: by `convert`, or as a text with a value of `dtype`, or
+    with what its `named_groups` or the captured rules of a grammar matched; in any case, the
+    `predicate` must hold for it."""
+
+    dtype: type | None = None
+    convert: Callable[[str], Any] | None = None
+    named_groups: GroupPattern | None = None
+    predicate: Predicate | None = None
+    captures: tuple[str, ...] = ()  # names in `grammar` that the back end finds
+    grammar: str = ""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether reading takes no search in the text."""
+        return self.predicate is None and self.named_groups is None and not self.captures
+
+    def value(self, text: str, captures: Sequence[dict[str, Any]] | None = None) -> Any:
+        """The value; `captures` are what the back end found. Raises ValueError for a text that has
+        none."""
+        if self.predicate is not None and (miss := missed(self.predicate, text)) is not None:
+            raise ValueError(f"it does not hold that {miss}")
+        if self.convert is not None:
+            return self.convert(text)
+        if self.dtype is not None:
+            return Text(text, converted(self.dtype, text))
+        if self.captures:
+            if captures is None:
+                captures = self._captures_in(text)
+            last = {each["name"]: each["text"] for each in captures}
+            return Text(text, text, dict.fromkeys(self.captures) | last)
+        if self.named_groups is not None:
+            return self._with_groups(text, self.named_groups)
+        return text
+
+    def _captures_in(self, text: str) -> list[dict[str, Any]]:
+        # Late: a parser, which needs more than the language alone.
+        from srt.answers.captures import captures_of
+
+        found = captures_of(Constraint("ebnf", self.grammar), text)
+        return [msgspec.to_builtins(each) for each in found or []]
+
+    def _with_groups(self, text: str, pattern: GroupPattern) -> Text:
+        """The text with what the named groups of its pattern matched."""
+        spans = pattern.whole_spans(text)
+        if spans is None:
+            return Text(text, text)
+        groups: dict[str, str | None] = dict.fromkeys(sorted(pattern.names))
+        return Text(text, text, groups | {name: text[a:b] for name, a, b in spans})
+
+
+_AS_TEXT = Reader()
+
+
 class Gen(Writer):
-    """Lets the model write. `given` are sampling arguments; `convert` makes the value."""
+    """Lets the model write. `given` are sampling arguments, and `reader` makes the value, which
+    `has_value` says is not the text. `asked` is the argument that needs constraints, if one does.
+    The pattern `ends_before` ends the text, besides those of stop_regex."""
 
     def __init__(
         self,
         name: str | None,
         given: dict[str, Any],
-        dtype: type | None = None,
-        convert: Callable[[str], Any] | None = None,
-        named_groups: GroupPattern | None = None,
+        reader: Reader = _AS_TEXT,
+        *,
+        asked: str | None = None,
+        has_value: bool = False,
+        ends_before: str | None = None,
     ) -> None:
         self.name = name
         self.given = given
-        self.dtype = dtype
-        self.convert = convert
-        self.named_groups = named_groups
-        self.predicate: Predicate | None = None  # that the text must satisfy
-        self.captures: tuple[str, ...] = ()  # names in a grammar that the back end finds
-        self.asked = None if dtype is None else "dtype"  # the argument that needs constraints
-        self.has_value = False  # which is not the text
-        self.ends_before: str | None = None  # a pattern, besides those of stop_regex
+        self.reader = reader
+        self.asked, self.has_value, self.ends_before = asked, has_value, ends_before
 
     @property
     def num_steps(self) -> int:
@@ -82,50 +135,18 @@ class Gen(Writer):
     def value_of_text(self, text: str) -> Any:
         """The variable's value for a whole text. Raises AnswerError as a run does."""
         try:
-            return self._read(text, None)
+            return self.reader.value(text)
         except ValueError as error:
             raise AnswerError(f"{error}: {text!r}", text) from error
-
-    def _read(self, text: str, captures: Sequence[dict[str, Any]] | None) -> Any:
-        """The value; `captures` are what the back end found. Raises ValueError for a text that is
-        none."""
-        if self.predicate is not None and (miss := missed(self.predicate, text)) is not None:
-            raise ValueError(f"it does not hold that {miss}")
-        if self.convert is not None:
-            return self.convert(text)
-        if self.dtype is not None:
-            return Text(text, converted(self.dtype, text))
-        if self.captures:
-            if captures is None:
-                captures = self._captures_in(text)
-            last = {each["name"]: each["text"] for each in captures}
-            return Text(text, text, dict.fromkeys(self.captures) | last)
-        if self.named_groups is not None:
-            return self._with_groups(text, self.named_groups.whole_spans(text))
-        return text
-
-    def _captures_in(self, text: str) -> list[dict[str, Any]]:
-        # Late: a parser, which needs more than the language alone.
-        from srt.answers.captures import captures_of
-
-        found = captures_of(Constraint("ebnf", self.given["ebnf"]), text)
-        return [msgspec.to_builtins(each) for each in found or []]
-
-    def _with_groups(self, text: str, spans: list[Span] | None) -> Text:
-        """The text with what the named groups of its pattern matched."""
-        if spans is None or self.named_groups is None:
-            return Text(text, text)
-        groups: dict[str, str | None] = dict.fromkeys(sorted(self.named_groups.names))
-        return Text(text, text, groups | {name: text[a:b] for name, a, b in spans})
 
     async def _value_of(self, sampling: Sampling, completion: Completion) -> Any:
         """The variable's value for what the model wrote. Raises AnswerError for a text that is not
         an instance of the schema."""
         text, captures = completion.text, completion.meta.get("captures")
         try:
-            if self.predicate is None and self.named_groups is None and not self.captures:
-                return self._read(text, captures)
-            return await asyncio.to_thread(self._read, text, captures)
+            if self.reader.is_quick:
+                return self.reader.value(text, captures)
+            return await asyncio.to_thread(self.reader.value, text, captures)
         except ValueError as error:
             why = str(error)
             if completion.finish == "length":
@@ -139,7 +160,7 @@ def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     """The run's defaults, the gen's arguments, and what its type and role ask for."""
     program = stream.program
     capabilities = program.backend.capabilities
-    if capabilities.chat_only and stream.role != "assistant":
+    if capabilities.chat_only and stream.transcript.role != "assistant":
         raise UnsupportedError("gen", "a chat model writes only inside the assistant's role")
     sampling = defaults_of(stream).merged(gen.given)
     if sampling.n < 1:
@@ -149,12 +170,12 @@ def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     if gen.asked is not None and not capabilities.constraints:
         backend = type(program.backend).__name__
         raise UnsupportedError(gen.asked, f"{backend} has no constrained decoding")
-    if gen.dtype is not None:
-        sampling = typed(sampling, gen.dtype)
+    if gen.reader.dtype is not None:
+        sampling = typed(sampling, gen.reader.dtype)
     if gen.ends_before is not None:
         ends = (*sampling.stop_regex, gen.ends_before)
         sampling = msgspec.structs.replace(sampling, stop_regex=ends)
-    if stream.role and program.template is not None and not capabilities.chat_only:
+    if stream.transcript.role and program.template is not None and not capabilities.chat_only:
         stops = tuple(s for s in program.template.stop if s not in sampling.stop)
         sampling = msgspec.structs.replace(sampling, stop=sampling.stop + stops)
     return sampling
@@ -181,7 +202,7 @@ async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> C
         return await _whole(stream, sampling)
     last: Completion | None = None
     # The prompt is made first: the stream's text grows with the answer.
-    growing = stream.program.backend.stream(stream.prompt(), sampling)
+    growing = stream.program.backend.stream(stream.transcript.prompt(), sampling)
     async with _closing(growing):
         async for last in growing:
             slot.meta = meta_of(last)
@@ -191,7 +212,7 @@ async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> C
 
 async def _whole(stream: Stream, sampling: Sampling) -> Completion:
     """One completion that is not streamed."""
-    backend, prompt = stream.program.backend, stream.prompt()
+    backend, prompt = stream.program.backend, stream.transcript.prompt()
     if not sampling.stop_regex or backend.capabilities.stop_regex:
         return await backend.generate(prompt, sampling)
     plain = msgspec.structs.replace(sampling, stop_regex=())
@@ -256,30 +277,21 @@ class SeparateReasoning(Expr):
     async def perform(self, stream: Stream, slots: Slots) -> None:
         by_name = {slot.name: slot for slot in slots}
         numbers = itertools.accumulate(
-            (num_steps_of([part]) for part in self.parts), initial=stream.at
+            (num_steps_of([part]) for part in self.parts), initial=stream.position.at
         )
-        for part, stream.at in zip(self.parts, numbers, strict=False):
+        for part, stream.position.at in zip(self.parts, numbers, strict=False):
             if isinstance(part, Gen):
                 await self._write(part, stream, by_name)
                 continue
             each = Constant(part) if isinstance(part, str) else part
-            inner = tuple(map(stream.declare, each.names))
-            try:
-                rest = each.perform(stream, inner)
-                if rest is not None:
-                    await rest
-            except Exception as error:
-                stream.fail(error)
-                raise
-            finally:
-                each.leave(stream, inner)
+            await each.perform_inside(stream, tuple(map(stream.variables.declare, each.names)))
 
     async def _write(self, gen: Gen, stream: Stream, by_name: dict[str, Slot]) -> None:
-        start = len(stream.text)
+        start = len(stream.transcript.text)
         raw = Slot(gen.name or "")  # no name refers to it
         await gen.write(stream, raw, quiet=True)
-        thoughts, value = self._split(stream.text[start:])
-        stream.text = stream.text[:start] + value
+        thoughts, value = self._split(stream.transcript.text[start:])
+        stream.transcript.text = stream.transcript.text[:start] + value
         raw_value = raw.done.result()
         if gen.name is None:
             return

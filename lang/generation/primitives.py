@@ -14,7 +14,7 @@ from lang.backends.base import Image
 from lang.backends.sampling import CONSTRAINTS, Sampling
 from lang.generation.choices import ChoicesSamplingMethod, token_length_normalized
 from lang.generation.constrained import RETURN, ReturnGen, chosen, of_grammar, of_predicate, of_type
-from lang.generation.gens import Gen, SeparateReasoning
+from lang.generation.gens import Gen, Reader, SeparateReasoning
 from lang.generation.selects import Score, Select
 from lang.run import marks
 from lang.run.ir import Expr, Media
@@ -146,7 +146,8 @@ def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Ge
     if dtype is not None and not is_plain(dtype):
         given["json_schema"], convert = text_schema_of(dtype)
         dtype = None
-    return Gen(name, given, dtype, convert, groups)
+    asked = None if dtype is None else "dtype"
+    return Gen(name, given, Reader(dtype, convert, groups), asked=asked)
 
 
 def _several(value: str | Sequence[str] | None) -> Sequence[str]:

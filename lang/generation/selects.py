@@ -40,7 +40,7 @@ class Select(Writer):
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
         (slot,) = slots
-        backend, prompt = stream.program.backend, stream.prompt()
+        backend, prompt = stream.program.backend, stream.transcript.prompt()
         sampling = defaults_of(stream).merged({**self.given, "n": 1})
         asked_for = {"choices": self.choices, "method": type(self.method).__name__}
         with recorded(stream, "select", slot.name, asked_for) as call:
@@ -95,7 +95,7 @@ class Score(Writer):
                 call,
                 "score",
                 program.defaults.timeout_s,
-                lambda: [program.backend.score(stream.prompt(), self.texts)],
+                lambda: [program.backend.score(stream.transcript.prompt(), self.texts)],
             )
             tokens = counts(scores)
             totals = {each.text: each.total for each in scores.continuations}

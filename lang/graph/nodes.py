@@ -153,7 +153,7 @@ def _described(part: Part) -> tuple[Kind, str, Any]:
             return "role", f"{part.role} {word}", [word, part.role]
         case Gen():
             spec = {key: value for key, value in part.given.items() if key != "timeout_s"}
-            return "gen", part.name or "", [described(spec), str(part.dtype)]
+            return "gen", part.name or "", [described(spec), str(part.reader.dtype)]
         case Select():
             return "select", part.name or "", [part.choices, type(part.method).__name__]
         case Score():

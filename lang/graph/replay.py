@@ -12,7 +12,8 @@ from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write,
 from lang.graph.recorder import ROOT
 from lang.run.ir import Expr, Part, Slots, Writer, bound
 from lang.run.joins import fork
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.run.worker import Worker
 from lang.state.refs import Known, Ref, Variable, ref_of
 from lang.state.state import ProgramState, joined
@@ -25,7 +26,7 @@ class TextSoFar(Expr):
     """Settles a variable with all text of the state."""
 
     def perform(self, stream: Stream, slots: Slots) -> None:
-        slots[0].settle(stream.text)
+        slots[0].settle(stream.transcript.text)
 
 
 class Assign(Writer):
@@ -104,7 +105,7 @@ def _reference(worker: Worker, name: str | None, is_value: bool) -> Variable:
     if name is None:
         return Variable(worker.ask(TextSoFar()), None)
     slot: Slot = worker.stream.variables[name]
-    writer = None if worker.stream.has_inherited(slot) else worker
+    writer = None if worker.stream.variables.has_inherited(slot) else worker
     return Variable(slot, writer, is_value=is_value)
 
 
@@ -112,13 +113,13 @@ def _drop(worker: Worker, op: Op) -> None:
     """Leave out a step: what follows keeps its numbers, and its variables raise."""
     if isinstance(op, Extend) and not isinstance(op.part, str):
         if op.part.num_steps:
-            worker.stream.step(op.part.num_steps)
+            worker.stream.position.step(op.part.num_steps)
         for name in op.part.names:
-            slot = worker.stream.declare(name)
+            slot = worker.stream.variables.declare(name)
             text = f"{name!r} was dropped: nothing that the compiled program gives needs it"
             slot.done.set_exception(LangError(text))
     elif isinstance(op, Join | Fork):
-        worker.stream.step()
+        worker.stream.position.step()
 
 
 def substituted(value: Any, values: Mapping[int, Any]) -> Any:

@@ -118,20 +118,20 @@ class RecordedState(Forking):
         stream = self._stream
         if stream.program.template is None:
             loop.call(stream.program.find_template())
-        start = len(stream.text)
+        start = len(stream.transcript.text)
         if isinstance(part, RoleBegin):
             stream.begin_role(part.role)
         else:
             stream.end_role(part.role)
-        if stream.text[start:]:
-            self._segments.append(Text(stream.text[start:]))
+        if stream.transcript.text[start:]:
+            self._segments.append(Text(stream.transcript.text[start:]))
 
     @property
     def _is_literal(self) -> bool:
-        return bool(self._stream.role)
+        return bool(self._stream.transcript.role)
 
     def _gen(self, gen: Gen) -> None:
-        self._stream.at = self._stream.step()
+        self._stream.position.at = self._stream.position.step()
         sampling = sampling_of(self._stream, gen)
         for name, is_asked in (
             ("n", sampling.n != 1),
@@ -149,7 +149,7 @@ class RecordedState(Forking):
             raise UnsupportedError("choices_method", reason)
         if select.given.get("temperature"):
             raise ValueError("select is exact: its temperature must be 0")
-        self._stream.step()
+        self._stream.position.step()
         choices = [*select.choices]
         self._output(
             select.name,
@@ -219,12 +219,12 @@ class RecordedState(Forking):
 
     def _forked(self, size: int) -> list["RecordedState"]:
         self.cut()
-        number = self._stream.step()
+        number = self._stream.position.step()
         steps = [Step("fork", number, i) for i in range(size)]
         return [RecordedState(self._recording, self, step) for step in steps]
 
     def _join(self, forks: Sequence["RecordedState"], mode: str) -> None:
-        self._stream.step()
+        self._stream.position.step()
         for each in forks:
             each.cut()
         if mode == CONCATE_AND_APPEND:
@@ -244,7 +244,9 @@ class RecordedState(Forking):
         """Append all that a fork has added."""
         self.cut()
         self._segments += child._segments[child._num_inherited :]
-        self._stream.messages += child._stream.messages[child._stream.start_messages :]
+        self._stream.transcript.messages += child._stream.transcript.messages[
+            child._stream.transcript.start_messages :
+        ]
 
 
 def record(

@@ -292,14 +292,4 @@ def session_of(given: Session | None) -> Session:
     return found
 
 
-def session(
-    backend: Any = None,
-    perf: Objective | None = None,
-    *,
-    idle_s: float = IDLE_S,
-    cache_salt: str = "",
-    eager: bool = False,
-) -> Session:
-    """`with session() as app: ...`: a session for programs on the back end's server; see
-    `Session`."""
-    return Session(backend, perf, idle_s=idle_s, cache_salt=cache_salt, eager=eager)
+session = Session  # `with session() as app: ...`, as programs write it

@@ -10,7 +10,8 @@ from typing import Any
 from lang.backends.base import Image
 from lang.errors import CancelledError
 from lang.run import marks
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 
 Slots = tuple[Slot, ...]
 Rest = Coroutine[Any, Any, None]
@@ -22,6 +23,18 @@ class Expr:
     def perform(self, stream: Stream, slots: Slots) -> Rest | None:
         """Change `stream` and settle `slots`, one for each of `names`. The part that must wait is
         the coroutine that this returns. What either of them raises becomes the stream's error."""
+
+    async def perform_inside(self, stream: Stream, slots: Slots) -> None:
+        """`perform`, to its end, for an expression that this one is in."""
+        try:
+            rest = self.perform(stream, slots)
+            if rest is not None:
+                await rest
+        except Exception as error:
+            stream.fail(error)
+            raise
+        finally:
+            self.leave(stream, slots)
 
     def leave(self, stream: Stream, slots: Slots) -> None:
         """After `perform`, or instead of it if the stream has failed: end all waits for it."""
@@ -117,17 +130,11 @@ class ExprList(Expr):
         Variables in `by_name` are its own."""
         for part in self.parts:
             each = Constant(part) if isinstance(part, str) else part
-            stream.at = first
-            slots = tuple(by_name.get(name or "") or stream.declare(name) for name in each.names)
-            try:
-                rest = each.perform(stream, slots)
-                if rest is not None:
-                    await rest
-            except Exception as error:
-                stream.fail(error)
-                raise
-            finally:
-                each.leave(stream, slots)
+            stream.position.at = first
+            slots = tuple(
+                by_name.get(name or "") or stream.variables.declare(name) for name in each.names
+            )
+            await each.perform_inside(stream, slots)
             first += each.num_steps
 
 
@@ -138,7 +145,7 @@ class Constant(Expr):
         self.text = text
 
     def perform(self, stream: Stream, slots: Slots) -> None:
-        stream.text += self.text
+        stream.transcript.text += self.text
 
 
 class RoleBegin(Expr):
@@ -175,7 +182,7 @@ class VarScopeBegin(Expr):
         self.name = name
 
     def perform(self, stream: Stream, slots: Slots) -> None:
-        stream.scopes[self.name] = len(stream.text)
+        stream.scopes[self.name] = len(stream.transcript.text)
 
 
 class VarScopeEnd(Writer):
@@ -187,7 +194,7 @@ class VarScopeEnd(Writer):
         self.name = name
 
     def perform(self, stream: Stream, slots: Slots) -> None:
-        slots[0].settle(stream.text[stream.scopes.pop(self.name) :])
+        slots[0].settle(stream.transcript.text[stream.scopes.pop(self.name) :])
 
 
 class Media(Expr):

@@ -12,7 +12,7 @@ from lang.run.worker import Worker
 
 def fork(worker: Worker, size: int) -> list[Worker]:
     """`size` children that continue from here, each with a seed of its own."""
-    number = worker.stream.step()
+    number = worker.stream.position.step()
     children = [worker.child() for _ in range(size)]
     worker.submit(_Fork(children, number))
     return children
@@ -27,7 +27,7 @@ class _Fork(Expr):
 
     def leave(self, stream: Stream, slots: Slots) -> None:
         traces = [child.stream.trace for child in self.children]
-        stream.trace.steps.append(ForkTrace(traces, stream.told()))
+        stream.trace.steps.append(ForkTrace(traces, stream.untraced()))
         for i, child in enumerate(self.children):
             child.stream.begin_as(stream, Step("fork", self.number, i))
             child.open()
@@ -54,14 +54,14 @@ class Join(Expr):
             await loop.arrival(child.barrier())
             stream.waits.also(child.stream.waits.calls)
         streams = [child.stream for child in self.children]
-        if any(each.has_left for each in streams):
-            stream.leave_log(stream.at)
+        if any(each.position.has_left for each in streams):
+            stream.position.leave_log(stream.position.at)
         for each in streams:
             if each.failure is not None:
                 raise each.failure
         if self.texts:
             for each in streams:
-                stream.append_all_of(each)
+                stream.transcript.append_all_of(each.transcript)
         for slot in slots:
             found = [each.variables.get(slot.name) for each in streams]
             slot.settle([it.done.result() if it and it.done.done() else None for it in found])

@@ -1,8 +1,10 @@
-"""Where in a program something was written: its file and line, for records and errors."""
+"""Where in a program something was written: its file and line, for records and errors; and the
+variables around a function."""
 
 import linecache
 import sys
 from types import FrameType
+from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -31,3 +33,11 @@ def line_of_caller() -> str:
         return ""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     return f"line {frame.f_lineno}: " + (f"`{line}`: " if line else "")
+
+
+def closed_over(function: Any) -> dict[str, Any]:
+    """The variables of enclosing functions that a function uses. Raises ValueError for one that has
+    no value yet."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = getattr(function, "__closure__", None) or ()
+    return {name: cell.cell_contents for name, cell in zip(names, cells, strict=False)}

@@ -24,7 +24,8 @@ from lang.run import marks
 from lang.run.ir import Constant, Expr, ExprList, Part, Rest, Slots
 from lang.run.program import Program, known
 from lang.run.source import place_of_caller
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 
 
 class Barrier(Expr):
@@ -78,7 +79,7 @@ class Worker:
             for each in part.parts:
                 self.submit(each, source)
             return
-        self._queue_up(part, tuple(map(self.stream.declare, part.names)), source)
+        self._queue_up(part, tuple(map(self.stream.variables.declare, part.names)), source)
 
     def ask(self, part: Expr) -> Slot:
         """Submit `part`, which writes one variable, without a name that others could read."""
@@ -89,7 +90,7 @@ class Worker:
     def _queue_up(self, part: Expr, slots: Slots, source: str | None = None) -> None:
         if count := part.num_steps:
             place = place_of_caller() if source is None else source
-            self._push(_Queued(part, slots, known(), self.stream.step(count), place))
+            self._push(_Queued(part, slots, known(), self.stream.position.step(count), place))
         else:
             self._push(_Queued(part, slots, known()))
 
@@ -107,7 +108,7 @@ class Worker:
     def child(self) -> "Worker":
         """A worker that continues from here once it is opened."""
         made = Worker(self.stream.program, self)
-        made.stream.inherit(self.stream)
+        made.stream.variables.inherit(self.stream.variables)
         if self.stream.program.streaming:
             self.children.append(made)
         return made
@@ -178,7 +179,7 @@ class Worker:
                     return None
                 queued = self._queue.popleft()
             if self.stream.failure is None:
-                self.stream.at, self.stream.source = queued.at, queued.source
+                self.stream.position.at, self.stream.position.source = queued.at, queued.source
                 self.stream.waits.also(queued.known)
                 try:
                     rest = queued.expr.perform(self.stream, queued.slots)

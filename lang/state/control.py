@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from lang.errors import LangError
 from lang.run.ir import Expr, ExprList, Part, Slots, num_bytes_of, placeholders_of
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.state.refs import Condition, Named, Ref
 
 
@@ -41,7 +42,7 @@ class When(Expr):
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
         condition = self.condition.in_state(stream.variables)
-        first, is_so = stream.at, await condition.holds()
+        first, is_so = stream.position.at, await condition.holds()
         condition.ref.waited_for_by(stream)
         chosen = self.then if is_so else self.otherwise
         mine = {slot.name: slot for slot in slots if slot.name in chosen.names}
@@ -80,7 +81,7 @@ class Repeat(Expr):
         return placeholders_of([self.until.ref, self.part])
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
-        first, now = stream.at, {}
+        first, now = stream.position.at, {}
         for i in range(self.at_most):
             now = {slot.name: Slot(slot.name) for slot in slots}
             await self.part.perform_each(stream, first + i * self.part.num_steps, now)
@@ -118,8 +119,8 @@ class Unordered(Expr):
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
         for i, name in enumerate(self.order):
-            stream.text += self.separator if i else ""
-            await self.pieces[name].perform_each(stream, stream.at, {})
+            stream.transcript.text += self.separator if i else ""
+            await self.pieces[name].perform_each(stream, stream.position.at, {})
 
 
 def var(name: str) -> Ref:

@@ -92,7 +92,7 @@ def effect_of(
     refuse_unread(*args, *kwargs.values())
     module, name = names_of(function)
     called = Called(module, name, args, kwargs, _returned_type(function))
-    return Effect(stream, called, stream.step(), place_of_caller())
+    return Effect(stream, called, stream.position.step(), place_of_caller())
 
 
 def names_of(function: Callable[..., Any]) -> tuple[str, str]:
@@ -105,8 +105,8 @@ def program_in(stream: Stream, number: int) -> Program:
     """What runs inside an effect belong to: they have numbers of their own, so that those of the
     function are the same whether the effect is called or not."""
     outer, step = stream.program, Step("run", number)
-    seed = stream.seed_of(step.kind, step.index)
-    place = outer.place._replace(path=(*stream.path, step))
+    seed = stream.position.seed_of(step.kind, step.index)
+    place = outer.place._replace(path=(*stream.position.path, step))
     with running(outer):
         return Program(outer.backend, structs.replace(outer.defaults, seed=seed), place=place)
 
@@ -138,23 +138,23 @@ class Effect:
         if failure is not None:
             raise ProgramError(f"{self._name} was not called: the state failed") from failure
         stream = self._stream
-        address = stream.address(self._number)
+        address = stream.position.address(self._number)
         self._call = Call(
             "effect",
             self._name,
-            len(stream.text),
+            len(stream.transcript.text),
             "",
             at=address,
             source=self._source,
             began_s=time.time(),
-            asked=Asked(stream.told(), self._arguments.parameters),
+            asked=Asked(stream.untraced(), self._arguments.parameters),
         )
         stream.trace.steps.append(self._call)
         self._ended = begun(stream.program, self._call, stream.waits)
         journal = stream.program.place.journal
         entry = None
         if journal is not None:
-            entry = journal.found(stream, address, self._request, self._source)
+            entry = journal.found(stream.position, address, self._request, self._source)
         self._began = time.perf_counter()
         if entry is None:
             return False, None

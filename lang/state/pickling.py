@@ -8,10 +8,11 @@ from typing import Any
 
 from lang.errors import LangError
 from lang.run.program import Program
-from lang.run.stream import SAID, Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.run.worker import Worker
 
-_FIELDS = (*SAID, "start_chars", "start_messages", "start_images", "trace", "_told")
+_FIELDS = ("transcript", "trace", "num_traced")
 
 
 def taken(stream: Stream) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def taken(stream: Stream) -> dict[str, Any]:
         "body_error": _portable(program.body_error),
         "template": program.template,
         "defaults": program.defaults,
-        "seed": stream.seed_of_copy(),
+        "seed": stream.position.seed_of_copy(),
     }
 
 
@@ -38,7 +39,7 @@ def restored(state: dict[str, Any]) -> Worker:
     made = worker.stream
     for name, value in state["fields"].items():
         setattr(made, name, value)
-    made.error, made.seed = state["error"], state["seed"]
+    made.error, made.position.seed = state["error"], state["seed"]
     for name, (value, error, text, meta) in state["variables"].items():
         slot = made.variables[name] = Slot(name)
         slot.text, slot.meta = text, meta

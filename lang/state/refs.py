@@ -13,7 +13,8 @@ from lang import loop
 from lang.errors import CancelledError, LangError, TraceError
 from lang.run import marks
 from lang.run.ir import Expr, ExprList, Part, Rest, Slots
-from lang.run.stream import Slot, Stream
+from lang.run.stream import Stream
+from lang.run.variables import Slot
 from lang.state.unread import OpName, Unread, trace_error
 from srt.wire.errors import RequestError
 
@@ -68,7 +69,7 @@ class Ref(Unread):
         self._append_to(stream)
 
     def _append_to(self, stream: Stream) -> None:
-        stream.text += self.text()
+        stream.transcript.text += self.text()
         self.waited_for_by(stream)
 
     def waited_for_by(self, stream: Stream) -> None:

@@ -18,8 +18,8 @@ from lang.generation.selects import Score
 from lang.run.ir import Expr, Part
 from lang.run.joins import Join, fork
 from lang.run.program import Program, current, know
-from lang.run.stream import Slot
 from lang.run.trace import Trace, Usage
+from lang.run.variables import Slot
 from lang.run.worker import Worker
 from lang.state import pickling, streaming
 from lang.state.certificates import Certificate, certificate_of
@@ -84,7 +84,7 @@ class ProgramState(Forking, Effects):
         """The variable as a reference, without waiting: a text for states and pure functions. Its
         gen may still be at work. Raises KeyError for a variable that nothing was given to write."""
         slot = self._slot(name)
-        return Variable(slot, None if self._stream.has_inherited(slot) else self._worker)
+        return Variable(slot, None if self._stream.variables.has_inherited(slot) else self._worker)
 
     def set_var(self, name: str, value: Any) -> None:
         """`s[name] = value`."""
@@ -158,12 +158,13 @@ class ProgramState(Forking, Effects):
     def text(self) -> str:
         """All text, once everything submitted so far is done; after an error, the text so far."""
         self._wait()
-        return self._stream.text
+        return self._stream.transcript.text
 
     def messages(self) -> list[dict[str, Any]]:
         """The closed turns of the chat, as OpenAI's API has them."""
         self._wait()
-        return self._stream.openai_messages()
+        template = self.program.template
+        return self._stream.transcript.openai_messages(template)
 
     def sync(self) -> None:
         """Wait for everything submitted so far. Raises ProgramError if the state has failed."""
@@ -303,11 +304,11 @@ class ProgramState(Forking, Effects):
         self._until_over()
         error = self.error()
         end = "" if error is None else f"<pre>{html.escape(_words(error))}</pre>"
-        return self._stream.trace.html_of(self._stream.text) + end
+        return self._stream.trace.html_of(self._stream.transcript.text) + end
 
     def __repr__(self) -> str:
         is_over = self._worker.is_idle and self.program.body_done.done()
-        return f"ProgramState({self._stream.text!r}{'' if is_over else ', at work'})"
+        return f"ProgramState({self._stream.transcript.text!r}{'' if is_over else ', at work'})"
 
     def __format__(self, spec: str) -> str:
         raise TypeError("a state is not text: use s.text()")
@@ -315,7 +316,7 @@ class ProgramState(Forking, Effects):
 
 def joined(children: Sequence[Worker], mode: str) -> Join:
     """What joins forks."""
-    names = [name for child in children for name in child.stream.new_names()]
+    names = [name for child in children for name in child.stream.variables.new_names()]
     gathered = list(dict.fromkeys(names)) if mode == GATHER_VARIABLE else []
     return Join(children, gathered, mode == CONCATE_AND_APPEND)
 

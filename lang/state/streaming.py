@@ -1,12 +1,14 @@
 """Reads a state while it grows: pieces of its text or of one variable, without polling."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import closing
 from typing import Any, TypeVar
 
 from lang import loop
 from lang.errors import ProgramError, original
 from lang.run.program import current, know
-from lang.run.stream import Slot
+from lang.run.variables import Slot
 from lang.run.worker import Worker
 
 T = TypeVar("T")
@@ -29,7 +31,13 @@ class _TextReader:
     def take(self) -> str:
         """The new text."""
         slot = self._slot()
-        text = self._stream.text if self._name is None else "" if slot is None else slot.text
+        text = (
+            self._stream.transcript.text
+            if self._name is None
+            else ""
+            if slot is None
+            else slot.text
+        )
         piece, self._read = text[self._read :], max(self._read, len(text))
         return piece
 
@@ -73,10 +81,10 @@ class _TreeReader:
         for path, worker in _below(self._worker, ()):
             stream = worker.stream
             # A fork's text begins with its parent's.
-            start = self._read.get(worker, 0 if not path else stream.start_chars)
-            if stream.text[start:]:
-                found.append((path, stream.text[start:]))
-            self._read[worker] = max(start, len(stream.text))
+            start = self._read.get(worker, 0 if not path else stream.transcript.start_chars)
+            if stream.transcript.text[start:]:
+                found.append((path, stream.transcript.text[start:]))
+            self._read[worker] = max(start, len(stream.transcript.text))
         return found
 
     def is_over(self) -> bool:
@@ -128,40 +136,43 @@ def _some(piece: str) -> list[str]:
     return [piece] if piece else []
 
 
-def _read(
+def _steps(
     worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
-) -> Iterator[T]:
+) -> Generator["list[T] | Future[None]", None, None]:
+    """Yields new pieces, and where there are none, what ends the wait for more. Leaving it early
+    ends the run."""
     finished = False
     try:
         while not finished:
             change = worker.change()
             over = reader.is_over()
             found = take(over)
-            yield from found
-            if not found and not over:
-                loop.wait(change)
+            yield found if found or over else change
             finished = over
         reader.check()
     finally:
         if not finished:
             worker.stream.program.cancel()
+
+
+def _read(
+    worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
+) -> Iterator[T]:
+    with closing(_steps(worker, reader, take)) as steps:
+        for step in steps:
+            if isinstance(step, Future):
+                loop.wait(step)
+            else:
+                yield from step
 
 
 async def _read_async(
     worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
 ) -> AsyncIterator[T]:
-    finished = False
-    try:
-        while not finished:
-            change = worker.change()
-            over = reader.is_over()
-            found = take(over)
-            for each in found:
-                yield each
-            if not found and not over:
-                await loop.arrival(change)
-            finished = over
-        reader.check()
-    finally:
-        if not finished:
-            worker.stream.program.cancel()
+    with closing(_steps(worker, reader, take)) as steps:
+        for step in steps:
+            if isinstance(step, Future):
+                await loop.arrival(step)
+            else:
+                for each in step:
+                    yield each

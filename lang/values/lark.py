@@ -1,8 +1,7 @@
 """What grammars of `sgl.g` become: a regex if they are regular, otherwise Lark.
 
 A regex is exact and fastest, and its named groups are found in linear time. In Lark, the terminals
-are single characters: the server's parser takes the longest terminal, and would lose texts if
-terminals overlapped.
+are single characters: see `srt.patterns.lark`.
 """
 
 from collections import Counter
@@ -23,11 +22,10 @@ from lang.values.grammar import (
     Sequence,
 )
 from srt.patterns.groups import GroupPattern
-from srt.patterns.ranges import Ranges
+from srt.patterns.lark import EMPTY, LarkWriter, body_of, either, times
 from srt.patterns.read_re import parse
-from srt.patterns.tree import Chars
 from srt.patterns.tree import Literal as Text
-from srt.patterns.write import lark, regex
+from srt.patterns.write import regex
 from srt.wire.constraint import GrammarError
 
 MAX_REGEX_CHARS = 2**15
@@ -147,21 +145,17 @@ class _Lark:
     def __init__(self, uses: "Counter[int]") -> None:
         self._uses = uses
         self._names: dict[int, str] = {}
-        self._lines: list[str] = []
-        self._terminals: dict[Ranges, str] = {}
+        self._writer = LarkWriter()
         self._waiting: list[tuple[str, Grammar]] = []  # rules that have a name, but no line yet
         self._depth = 0
 
     def of(self, grammar: Grammar) -> str:
         """The whole text."""
-        start = f"start: {self._of(grammar)}"
+        start = self._of(grammar)
         while self._waiting:
             head, part = self._waiting.pop()
-            self._lines.append(f"{head}: {self._written(part)}")
-        terminals = [
-            f"{name}: /{regex(Chars(ranges))}/" for ranges, name in self._terminals.items()
-        ]
-        return "\n".join([start, *self._lines, *terminals]) + "\n"
+            self._writer.rules[head] = self._written(part)
+        return self._writer.text(start) + "\n"
 
     def _of(self, part: Grammar) -> str:
         """What stands for a part in a rule."""
@@ -188,27 +182,24 @@ class _Lark:
     def _right_side(self, part: Grammar) -> str:
         match part:
             case Exactly(text=text):
-                return lark(Text(text), self._terminal)
+                return body_of(Text(text), self._writer.character)
             case Pattern(node=node):
-                return f"({lark(node, self._terminal)})"
+                return f"({body_of(node, self._writer.character)})"
             case Json(schema=schema):
                 return f"%json {_compact(schema)}"
             case Sequence(parts=parts):
                 return " ".join(map(self._of, parts))
             case OneOf(parts=parts):
-                return f"({' | '.join(map(self._of, parts))})"
+                return either(map(self._of, parts))
+            case Repeated(high=0):
+                return EMPTY
             case Repeated(part=inner, low=low, high=high):
-                if high == 0:
-                    return '""'
-                return f"({self._of(inner)}){{{low},{'' if high is None else high}}}"
+                return times(self._of(inner), low, high)
             case Capture(part=inner):
                 return self._of(inner)
             case Rule():
                 return self._of(part.body)
         raise TypeError(f"not a grammar of sgl.g: {part!r}")
-
-    def _terminal(self, ranges: Ranges) -> str:
-        return self._terminals.setdefault(ranges, f"CHAR_{len(self._terminals)}")
 
 
 def _is_only_itself(rule: Rule) -> bool:

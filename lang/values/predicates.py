@@ -9,10 +9,11 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from srt.patterns.errors import StateLimitError
 from srt.patterns.groups import GroupPattern
+from srt.patterns.lark import all_of, one_terminal, terminal
 from srt.patterns.ranges import ANY, characters, complement
 from srt.patterns.read_re import parse
 from srt.patterns.tree import (
@@ -29,10 +30,11 @@ from srt.patterns.tree import (
     whole,
 )
 from srt.patterns.tree import Literal as Exactly
-from srt.patterns.write import regex
+from srt.patterns.write import FREE_TEXT, regex
 
 _ANY_CHAR = Chars(ANY)
-_ANY_TEXT = "/[\\s\\S]*/"  # of whole characters: a complement alone has bytes that are none
+# Of whole characters: a complement alone has bytes that are none.
+_ANY_TEXT = terminal(FREE_TEXT)
 MAX_STATES = 2**16  # of a pattern that answers are checked by
 
 Field = Literal["regex", "ebnf"]
@@ -53,7 +55,7 @@ class Predicate:
         """Its texts as an expression of Lark's terminals."""
         node = self.node()
         assert node is not None, "predicates without a pattern have a terminal of their own"
-        return f"/{regex(node)}/"
+        return terminal(regex(node))
 
     def __and__(self, other: object) -> "Predicate":
         return _joined(And, self, other)
@@ -78,28 +80,33 @@ def _joined(kind: "type[And | Or]", first: Predicate, second: object) -> Predica
 
 
 @dataclass(frozen=True)
-class And(Predicate):
-    """Both hold."""
+class _Two(Predicate):
+    """Two predicates, with `sign` between them in Lark and in Python."""
 
     first: Predicate
     second: Predicate
+    sign: ClassVar[str]
+
+    def terminal(self) -> str:
+        return f"({self.first.terminal()} {self.sign} {self.second.terminal()})"
+
+    def __str__(self) -> str:
+        return f"({self.first}) {self.sign} ({self.second})"
+
+
+class And(_Two):
+    """Both hold."""
+
+    sign = "&"
 
     def holds(self, text: str) -> bool:
         return self.first.holds(text) and self.second.holds(text)
 
-    def terminal(self) -> str:
-        return f"({self.first.terminal()} & {self.second.terminal()})"
 
-    def __str__(self) -> str:
-        return f"({self.first}) & ({self.second})"
-
-
-@dataclass(frozen=True)
-class Or(Predicate):
+class Or(_Two):
     """One of them holds, or both."""
 
-    first: Predicate
-    second: Predicate
+    sign = "|"
 
     def holds(self, text: str) -> bool:
         return self.first.holds(text) or self.second.holds(text)
@@ -107,12 +114,6 @@ class Or(Predicate):
     def node(self) -> Node | None:
         nodes = [self.first.node(), self.second.node()]
         return choice(node for node in nodes if node is not None) if None not in nodes else None
-
-    def terminal(self) -> str:
-        return f"({self.first.terminal()} | {self.second.terminal()})"
-
-    def __str__(self) -> str:
-        return f"({self.first}) | ({self.second})"
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class StopsAt(_OfText):
         if len(self.text) == 1:
             return super().terminal()
         after = regex(concat([ANY_TEXT, self._end, repeat(_ANY_CHAR, 1, None)]))
-        return f"(/{regex(concat([ANY_TEXT, self._end]))}/ & ~/{after}/)"
+        return f"({all_of([regex(concat([ANY_TEXT, self._end]))], [after])})"
 
     @property
     def _end(self) -> Node:
@@ -289,7 +290,7 @@ def constraint_of(predicate: Predicate) -> tuple[Field, str]:
     node = predicate.node()
     if node is not None:
         return "regex", regex(node)
-    return "ebnf", f"start: TEXT\nTEXT: {predicate.terminal()}\n"
+    return "ebnf", one_terminal(predicate.terminal()) + "\n"
 
 
 def missed(predicate: Predicate, text: str) -> Predicate | None:

@@ -12,11 +12,12 @@ import msgspec
 from msgspec import inspect
 
 from lang.values.predicates import Length, Predicate, searched
-from lang.values.ranges import has_one_length, integer_pattern
 from lang.values.structured import schema_of
 from lang.values.type_schemas import text_pattern_of
+from srt.patterns.write import naturals
 from srt.wire.constraint import GrammarError
 
+DIGITS = 18  # of a number whose type has no bound: models may otherwise write digits without end
 MAX_MULTIPLES = 1000  # that are written as alternatives
 _FLOAT = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,15})?"
 _HEX = "[0-9a-f]"
@@ -155,6 +156,27 @@ def _of_int(info: inspect.IntType, kind: Any) -> Form:
     if not numbers:
         raise ValueError(f"type: there is no multiple of {step} from {low} to {high}")
     return _open(kind, "|".join(map(str, numbers)), "-0-9")
+
+
+def integer_pattern(low: int | None, high: int | None) -> str:
+    """The pattern of the integers from `low` to `high`, which may be None, up to 10**18 in size or
+    so far beyond the other bound. Raises ValueError if there are none."""
+    most = 10**DIGITS - 1
+    first = min(-most, most if high is None else high - most) if low is None else low
+    last = max(most, first + most) if high is None else high
+    if first > last:
+        raise ValueError(f"there is no integer from {first} to {last}")
+    negative = naturals(max(1, -last), -first) if first < 0 else []
+    alternatives = naturals(max(0, first), last) if last >= 0 else []
+    alternatives += [f"-{each}" for each in negative]
+    return alternatives[0] if len(alternatives) == 1 else f"({'|'.join(alternatives)})"
+
+
+def has_one_length(low: int | None, high: int | None) -> bool:
+    """Whether all these integers have equally many characters, so that each ends by itself."""
+    if low is None or high is None:
+        return False
+    return len(str(low)) == len(str(high)) and (low < 0) == (high < 0)
 
 
 def _of_str(info: inspect.StrType) -> Predicate | None:

@@ -114,3 +114,11 @@ class GraphBackend(AttentionBackend, Protocol):
         """A plan of its own, with buffers that keep their addresses, for `size` rows over at most
         `max_indices` slots in all."""
         ...
+
+
+def check_graph_rows(rows: RaggedRows, size: int, max_indices: int) -> None:
+    """Raise ValueError for rows that a graph's plan has no room for."""
+    if rows.num_rows != size or (rows.extend_lens != 1).any():
+        raise ValueError(f"a graph of {size} rows of one token, not of {rows.extend_lens}")
+    if len(rows.kv_indices) > max_indices:
+        raise ValueError(f"{len(rows.kv_indices)} slots in a graph for {max_indices}")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
+from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows, check_graph_rows
 from scheduler_proc.attention.cascade import takes_part
 from scheduler_proc.attention.cascade_choice import CascadeChoice
 from scheduler_proc.attention.flashinfer_package import check, load_package
@@ -262,10 +262,7 @@ class FlashInferGraphPlan:
 
     def update(self, rows: RaggedRows) -> None:
         """See GraphPlan.update. Raises ValueError for rows that do not fit."""
-        if rows.num_rows != self.size or (rows.extend_lens != 1).any():
-            raise ValueError(f"a graph of {self.size} rows of one token, not of {rows.extend_lens}")
-        if len(rows.kv_indices) > self._max_indices:
-            raise ValueError(f"{len(rows.kv_indices)} slots in a graph for {self._max_indices}")
+        check_graph_rows(rows, self.size, self._max_indices)
         # One token sees all of its row anyway, so `visible_until` changes nothing.
         parts = {}
         for window, slots in self._slots.items():

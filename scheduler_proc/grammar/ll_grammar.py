@@ -9,7 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-FREE_TEXT = r"[\s\S]*"
+from srt.patterns.lark import LarkWriter, terminal
+from srt.patterns.tree import Literal, choice
+from srt.patterns.write import FREE_TEXT, regex
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,12 @@ class LLGrammar:
     @classmethod
     def regex(cls, rust: str) -> "LLGrammar":
         """Text that a regex, in the syntax of Rust's regex crate, matches as a whole."""
-        return cls.lark(f"start: {regex_terminal(rust)}")
+        return cls.lark(f"start: {terminal(rust)}")
 
     @classmethod
     def literals(cls, texts: list[str]) -> "LLGrammar":
         """One of `texts`."""
-        return cls.regex("|".join(rust_literal(text) for text in texts))
+        return cls.regex(regex(choice(map(Literal, texts))))
 
     def text(self) -> str:
         """What LLMatcher takes."""
@@ -43,26 +45,12 @@ class LLGrammar:
         return json.dumps({"grammars": [self.body, *named]}, ensure_ascii=False)
 
 
-class LarkBuilder:
+class LarkBuilder(LarkWriter):
     """Collects rules in Lark, and the grammars that they refer to, under fresh names."""
 
     def __init__(self) -> None:
-        self._rules: list[str] = []
+        super().__init__()
         self._parts: dict[str, dict[str, Any]] = {}
-
-    def rule(self, prefix: str, body: str, attributes: str = "") -> str:
-        """A new rule; its name."""
-        name = f"{prefix}_{len(self._rules)}"
-        self._rules.append(f"{name}{attributes}: {body}")
-        return name
-
-    def terminal(self, prefix: str, conditions: list[str]) -> str:
-        """A new terminal that meets several regexes of Rust's syntax; `~` in front negates."""
-        printed = " & ".join(
-            "~" + regex_terminal(regex[1:]) if regex.startswith("~") else regex_terminal(regex)
-            for regex in conditions
-        )
-        return self.rule(prefix, printed)
 
     def embed(self, grammar: LLGrammar) -> str:
         """A reference to the whole of another grammar."""
@@ -74,8 +62,8 @@ class LarkBuilder:
         return f"@part_{number}"
 
     def build(self, start: str) -> LLGrammar:
-        text = "\n".join([f"start: {start}", *self._rules])
-        return LLGrammar({"lark_grammar": text}, self._parts)
+        """The grammar that begins with a rule of the body `start`."""
+        return LLGrammar({"lark_grammar": self.text(start)}, self._parts)
 
 
 def _renamed(body: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -89,28 +77,12 @@ def _renamed(body: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 def free_until(after: str, grammar: LLGrammar) -> LLGrammar:
     """Free text up to and including the first `after`, then `grammar`."""
     builder = LarkBuilder()
-    head = builder.rule("head", regex_terminal(FREE_TEXT + rust_literal(after)), "[lazy]")
+    head = builder.rule("head", terminal(FREE_TEXT + regex(Literal(after))), "[lazy]")
     return builder.build(f"{head} {builder.embed(grammar)}")
 
 
 def text_first(before: str, grammar: LLGrammar) -> LLGrammar:
     """`before`, then `grammar`."""
     builder = LarkBuilder()
-    head = builder.rule("head", regex_terminal(rust_literal(before)))
+    head = builder.rule("head", terminal(regex(Literal(before))))
     return builder.build(f"{head} {builder.embed(grammar)}")
-
-
-def rust_literal(text: str) -> str:
-    """`text` as a regex of Rust's syntax; only ASCII letters and digits stand for themselves."""
-    return "".join(
-        char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text
-    )
-
-
-def regex_terminal(rust: str) -> str:
-    """A regex between Lark's slashes, where a slash of its own must be escaped."""
-    found, escaped = [], False
-    for char in rust:
-        found.append("\\/" if char == "/" and not escaped else "\\n" if char == "\n" else char)
-        escaped = char == "\\" and not escaped
-    return f"/{''.join(found)}/"

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from scheduler_proc.models.config import DecoderConfig, convert, naming
 from scheduler_proc.models.families.gemma import read_gemma2, read_gemma3
-from scheduler_proc.models.families.llama import read_llama
-from scheduler_proc.models.families.mistral import read_mistral
+from scheduler_proc.models.families.llama import read_llama, read_mistral
 from scheduler_proc.models.families.phi3 import read_phi3
 from scheduler_proc.models.families.qwen import (
     read_qwen2,

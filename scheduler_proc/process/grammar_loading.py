@@ -20,7 +20,7 @@ from scheduler_proc.core.requests.resume import reading, reported_ids
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
-from scheduler_proc.grammar.closing.grammar import ClosingGrammar
+from scheduler_proc.grammar.closing.chain import ClosingGrammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.process.crash_notes import NotedGrammar

@@ -121,12 +121,12 @@ class ScoreRequest(PromptRequest, frozen=True, kw_only=True):
     continuations: Sequence[str | Sequence[int]]
 
 
-class ChoiceScore(Struct, frozen=True):
-    """The score of one continuation: its tokens from `ScoreOutput.start` on, and the
-    log-probability (natural) of each, given all tokens before it; None only at position 0."""
+class Likelihood:
+    """What follows from the log-probabilities (natural) of a text's tokens. A token at the very
+    start of everything has none (None)."""
 
-    token_ids: list[int]
-    logprobs: list[float | None]
+    __slots__ = ()
+    logprobs: Sequence[float | None]
 
     @property
     def total(self) -> float:
@@ -138,6 +138,14 @@ class ChoiceScore(Struct, frozen=True):
         """The mean log-probability of a token; 0.0 where none has one."""
         count = sum(value is not None for value in self.logprobs)
         return self.total / count if count else 0.0
+
+
+class ChoiceScore(Likelihood, Struct, frozen=True):
+    """The score of one continuation: its tokens from `ScoreOutput.start` on, and the
+    log-probability of each, given all tokens before it."""
+
+    token_ids: list[int]
+    logprobs: list[float | None]
 
 
 class ScoreOutput(Struct, frozen=True):
@@ -160,9 +168,14 @@ class ScoreOutput(Struct, frozen=True):
     @property
     def probabilities(self) -> list[float]:
         """Of each continuation, among these: the softmax of the totals."""
-        totals = [choice.total for choice in self.choices]
-        weights = [math.exp(total - max(totals)) for total in totals]
-        return [weight / math.fsum(weights) for weight in weights]
+        return softmax([choice.total for choice in self.choices])
+
+
+def softmax(logprobs: Sequence[float]) -> list[float]:
+    """The probabilities among texts of which one is certain."""
+    most = max(logprobs)
+    weights = [math.exp(logprob - most) for logprob in logprobs]
+    return [weight / math.fsum(weights) for weight in weights]
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):

@@ -1,16 +1,15 @@
-"""Trees of patterns as text: regular expressions, and rules of Lark.
+"""Regular expressions of trees of patterns, and of natural numbers between two bounds.
 
-The regular expressions mean the same in Python's `re` and in Rust's regex crate, which llguidance
-uses: sets are written as ranges, so nothing depends on the reader. They match whole texts, and
-trees must be without assertions (`tree.whole`).
+They mean the same in Python's `re` and in Rust's regex crate, which llguidance uses: sets are
+written as ranges, so nothing depends on the reader. They match whole texts, and trees must be
+without assertions (`tree.whole`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from types import MappingProxyType
 
 from srt.patterns.ranges import ANY, Ranges, characters, complement, intersection, subtract, union
-from srt.patterns.tree import Chars, Choice, Concat, Literal, Node, Reference, Repeat
+from srt.patterns.tree import Chars, Choice, Concat, Literal, Node, Repeat
 
 # Any character in a JSON string: itself, or as an escape if it must be one.
 _ANY_JSON = r"""(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\bfnrt]|u00(?:[01][0-9a-fA-F]|7[fF])))"""
@@ -18,9 +17,9 @@ _C0_BUT_LINE_FEED: Ranges = ((0x00, 0x09), (0x0B, 0x1F))
 # What a JSON string may hold only as an escape, as the back end has it (DEL included).
 _CONTROL: Ranges = ((0x00, 0x1F), (0x7F, 0x7F))
 NO_CHARACTER = r"[^\s\S]"
+FREE_TEXT = r"[\s\S]*"
 _QUOTES = characters('"\\')
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r"}
-_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def regex(node: Node) -> str:
@@ -37,32 +36,6 @@ def json_regex(node: Node, exact: bool = False) -> str:
     """The regular expression of the JSON spelling, without the quotes; like `spellable_regex`
     unless it is to be `exact`."""
     return _regex(node, lambda ranges: _json_class(ranges if exact else _spellable(ranges)))
-
-
-def lark(
-    node: Node | Reference,
-    terminal: Callable[[Ranges], str],
-    names: Mapping[str, str] = _NO_NAMES,
-) -> str:
-    """The right side of a rule of Lark. `terminal` writes one character of a set, and `names` has
-    the names of the rules that the tree refers to."""
-    match node:
-        case Reference(name):
-            return names[name]
-        case Literal("") | Repeat(_, _, 0):
-            return '""'
-        case Literal(text):
-            return " ".join(terminal(characters(char)) for char in text)
-        case Chars(ranges):
-            return terminal(ranges)
-        case Concat(items):
-            return " ".join(lark(item, terminal, names) for item in items)
-        case Choice(items):
-            return f"({' | '.join(lark(item, terminal, names) for item in items)})"
-        case Repeat(item, low, high):
-            return f"({lark(item, terminal, names)}){{{low},{'' if high is None else high}}}"
-        case _:
-            raise TypeError(f"{node!r} cannot be written")
 
 
 def _regex(node: Node, write_set: Callable[[Ranges], str]) -> str:
@@ -156,3 +129,54 @@ def _escape(point: int) -> str:
     )
     short = _SHORT_ESCAPES.get(point)
     return rf"\\u00{digits}" + (f"|\\\\{short}" if short else "")
+
+
+# ---- Numbers ---------------------------------------------------------------------------------
+
+
+def naturals(low: int, high: int | None) -> list[str]:
+    """Alternatives for the numbers from `low` to `high`, None being no limit, without leading
+    zeros: one for each number of digits, and one for all lengths of which every number is between
+    them."""
+    if high is None:
+        digits = len(str(low))
+        if low == 10 ** (digits - 1):
+            return [f"[1-9][0-9]{{{digits - 1},}}"]
+        return [*naturals(low, 10**digits - 1), f"[1-9][0-9]{{{digits},}}"]
+    found = []
+    while low <= high:
+        most = len(str(high + 1)) - 1  # digits that all numbers in the range may have
+        if low == 10 ** (len(str(low)) - 1) and len(str(low)) < most:
+            found.append(f"[1-9][0-9]{{{len(str(low)) - 1},{most - 1}}}")
+            low = 10**most
+            continue
+        last = min(high, 10 ** len(str(low)) - 1)
+        found.append(_same_length(str(low), str(last)))
+        low = last + 1
+    return found
+
+
+def digit(low: int, high: int) -> str:
+    """One digit between two."""
+    return str(low) if low == high else f"[{low}-{high}]"
+
+
+def _same_length(low: str, high: str) -> str:
+    """The digits from `low` to `high`, which are equally long."""
+    rest = len(low) - 1
+    if low == high:
+        return low
+    if low[0] == high[0]:
+        return low[0] + _same_length(low[1:], high[1:])
+    first, last, parts = int(low[0]), int(high[0]), []
+    if low[1:].strip("0"):  # the first digit's numbers are not all in the range
+        parts.append(low[0] + _same_length(low[1:], "9" * rest))
+        first += 1
+    end = None
+    if high[1:].strip("9"):
+        end = high[0] + _same_length("0" * rest, high[1:])
+        last -= 1
+    if first <= last:
+        parts.append(digit(first, last) + {0: "", 1: "[0-9]"}.get(rest, f"[0-9]{{{rest}}}"))
+    parts += [] if end is None else [end]
+    return parts[0] if len(parts) == 1 else f"({'|'.join(parts)})"

@@ -5,6 +5,7 @@ It is not one of the ring's parts: its death costs its sessions and nothing else
 
 import asyncio
 import time
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,6 @@ from srt.files.vocab import Vocab, load_vocab
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.runner import Runner
-from srt.programs.tokens import cut_text
 from srt.ring.actor import Actor
 from srt.ring.places import send_now
 from srt.wire.errors import RequestError
@@ -126,3 +126,13 @@ class ProgramsActor(Actor):
             load = asyncio.to_thread(lambda: load_vocab(resolve_model(self.args.model)))
             self._vocab = self.tasks.start(load)
         return await asyncio.shield(self._vocab)
+
+
+def cut_text(op: Truncate, ids: Sequence[int], vocab: Vocab) -> str:
+    """The text of the tokens that `op` leaves of `ids`, which are those of a whole text, without
+    characters that are cut in two."""
+    most = op.tokens or 0
+    kept = ids[:most] if op.keep == "start" else ids[max(0, len(ids) - most) :]
+    text = b"".join(vocab.token_bytes[i] for i in kept).decode("utf-8", errors="ignore")
+    has_start = op.keep == "start" or len(kept) == len(ids)
+    return text.removeprefix(" ") if vocab.space_prefix and has_start else text

@@ -20,8 +20,7 @@ from msgspec import Meta
 import lang as sgl
 from lang.backends.base import Prompt
 from lang.backends.sampling import Sampling
-from lang.values.ranges import integer_pattern
-from lang.values.types import form_of
+from lang.values.types import form_of, integer_pattern
 from tests.lang.fakes import FakeBackend
 from tests.running.profiles import examples
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher

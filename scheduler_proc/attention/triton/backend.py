@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
+from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows, check_graph_rows
 from scheduler_proc.attention.cascade_choice import CascadeChoice
 from scheduler_proc.attention.staging import Staging
 from scheduler_proc.attention.triton import launch
@@ -185,16 +185,13 @@ class TritonGraphPlan:
         self.size = size
         self._max_indices = max_indices
         self._hows = hows
-        self._plan = plan
+        self.run = plan.run
         self._buffer = buffer
         self._staging = staging
 
     def update(self, rows: RaggedRows) -> None:
         """See GraphPlan.update. Raises ValueError for rows that do not fit."""
-        if rows.num_rows != self.size or (rows.extend_lens != 1).any():
-            raise ValueError(f"a graph of {self.size} rows of one token, not of {rows.extend_lens}")
-        if len(rows.kv_indices) > self._max_indices:
-            raise ValueError(f"{len(rows.kv_indices)} slots in a graph for {self._max_indices}")
+        check_graph_rows(rows, self.size, self._max_indices)
         # One token sees all of its row anyway, so `visible_until` changes nothing.
         lists = flat_lists(rows._replace(visible_until=None))
         pack = _Pack()
@@ -206,16 +203,6 @@ class TritonGraphPlan:
             pack.add(_with_empty_rows(merges, self.size))
         pack.add(rows.kv_indices)
         self._staging.send(pack.arrays, self._buffer)
-
-    def run(
-        self,
-        kind: LayerKind,
-        q: torch.Tensor,
-        layer: LayerTensors,
-        lse: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """See TritonPlan.run."""
-        return self._plan.run(kind, q, layer, lse)
 
 
 class _Pack:

@@ -8,12 +8,12 @@ lexer takes the longest terminal and would lose parses if terminals overlapped.
 import re
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.ll_grammar import LLGrammar, regex_terminal
+from scheduler_proc.grammar.ll_grammar import LLGrammar
 from srt.answers.captures.lark import capture_grammar
-from srt.patterns.ranges import Ranges
+from srt.patterns.lark import LarkWriter, body_of
 from srt.patterns.read_gbnf import Rules, error_at, inlined, is_gbnf, read_gbnf
-from srt.patterns.tree import Chars, Node
-from srt.patterns.write import lark, regex
+from srt.patterns.tree import Node
+from srt.patterns.write import regex
 
 MAX_SOURCE_CHARS = 512 * 1024
 
@@ -52,18 +52,11 @@ def regular_grammar(source: str) -> Node | None:
 
 def _character_lark(rules: Rules) -> LLGrammar:
     """The rules in Lark, with terminals of one character."""
-    terminals: dict[Ranges, str] = {}
-
-    def terminal(ranges: Ranges) -> str:
-        return terminals.setdefault(ranges, f"CHAR_{len(terminals)}")
-
+    writer = LarkWriter()
     names = {name: f"rule_{i}" for i, name in enumerate(rules)}
-    lines = [f"start: {names['root']}"]
-    lines += [f"{names[name]}: {lark(body, terminal, names)}" for name, body in rules.items()]
-    lines += [
-        f"{name}: {regex_terminal(regex(Chars(ranges)))}" for ranges, name in terminals.items()
-    ]
-    return LLGrammar.lark("\n".join(lines))
+    for name, body in rules.items():
+        writer.rules[names[name]] = body_of(body, writer.character, names)
+    return LLGrammar.lark(writer.text(names["root"]))
 
 
 def _check_lark(source: str) -> None:

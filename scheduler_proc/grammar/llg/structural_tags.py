@@ -12,9 +12,8 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.ll_grammar import FREE_TEXT, LarkBuilder, LLGrammar, rust_literal
+from scheduler_proc.grammar.ll_grammar import LarkBuilder, LLGrammar
 from scheduler_proc.grammar.llg.ebnf import lark_of, regular_grammar
-from scheduler_proc.grammar.llg.regular import ends_itself, spelled, terminal
 from scheduler_proc.grammar.llg.tag_formats import (
     AnyTextFormat,
     ConstStringFormat,
@@ -34,15 +33,18 @@ from scheduler_proc.grammar.llg.tag_formats import (
     read_tag,
     refuse_tag,
 )
+from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.schema import prepare
+from srt.patterns.lark import all_of, body_of, terminal, times
 from srt.patterns.read_re import parse
-from srt.patterns.tree import Literal, Node, choice, concat, repeat, whole
-from srt.patterns.write import regex
+from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat, whole
+from srt.patterns.write import FREE_TEXT, regex
 from srt.wire.constraint import Whitespace
 
 T = TypeVar("T")
 MAX_NESTING = 32
 MAX_TAGS = 1024
+_MAX_STATES = 2000  # to find out whether a tag's content ends itself
 
 
 class Compiled(NamedTuple):
@@ -55,7 +57,7 @@ class Compiled(NamedTuple):
 
     def spelled(self) -> str:
         """It as Lark."""
-        return self.lark if self.tree is None or self.lark else spelled(self.tree)
+        return self.lark if self.tree is None or self.lark else _spelled(self.tree)
 
 
 def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
@@ -126,12 +128,14 @@ class _TagCompiler:
 
     def _text(self, stops: list[str], excluded: list[str]) -> str:
         """Free text without `excluded`, up to and including the first of `stops`, if any."""
-        conditions = [f"{FREE_TEXT}{_any_of(stops)}" if stops else FREE_TEXT]
-        if stops:
-            conditions.append(f"~{FREE_TEXT}{_any_of(stops)}[\\s\\S]+")
-        if excluded:
-            conditions.append(f"~{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}")
-        return self.builder.terminal("TEXT", conditions)
+        return self._terminal("TEXT", stops, stops, excluded)
+
+    def _terminal(self, prefix: str, ends: list[str], stops: list[str], excluded: list[str]) -> str:
+        """A terminal of free text without `excluded`, up to and including the first of `stops`,
+        which is one of `ends`; without stops nothing ends it."""
+        never = [f"{FREE_TEXT}{_any_of(stops)}[\\s\\S]+"] if stops else []
+        never += [f"{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}"] if excluded else []
+        return self.builder.rule(prefix, all_of([FREE_TEXT + _any_of(ends)], never))
 
     # ---- Combinations ----
 
@@ -159,7 +163,7 @@ class _TagCompiler:
         if any(isinstance(item, JsonSchemaFormat) for item in elements):
             # A terminal of JSON would hide a pattern that is spelled, but no terminal beside it.
             options = [
-                Compiled(terminal(part.tree))
+                Compiled(terminal(regex(part.tree)))
                 if part.tree is not None and isinstance(item, RegexFormat | GrammarFormat)
                 else part
                 for item, part in zip(elements, options, strict=True)
@@ -185,8 +189,8 @@ class _TagCompiler:
             raise refuse_tag(f"{place}.end", "must not be empty after free text")
         inner = self.closed(given.content, f"{place}.content", given.ends, depth + 1)
         # Several times faster than spelled; without a beginning it could hide what begins alike.
-        if given.begin and inner.tree is not None and ends_itself(inner.tree):
-            inner = inner._replace(lark=terminal(inner.tree))
+        if given.begin and inner.tree is not None and _ends_itself(inner.tree):
+            inner = inner._replace(lark=terminal(regex(inner.tree)))
         begin = Compiled(tree=Literal(given.begin[len(taken) :]))
         return _in_a_row([begin, inner._replace(ends=False)])
 
@@ -213,7 +217,7 @@ class _TagCompiler:
             return Compiled(whole)
         tail = self._text(stops, given.triggers + given.excludes)
         if given.stop_after_first:
-            closing = f" {spelled(_one_of(stops))}" if stops else ""
+            closing = f" {_spelled(_one_of(stops))}" if stops else ""
             return Compiled(f"({triggered}{closing} | {tail})", ends=bool(stops))
         first = f"{whole} " if given.at_least_one else ""
         return Compiled(f"{first}({triggered})* {tail}", ends=bool(stops))
@@ -225,15 +229,9 @@ class _TagCompiler:
         options = []
         excluded = given.excludes + stops
         for trigger in dict.fromkeys(given.triggers):
-            conditions = [
-                f"{FREE_TEXT}{rust_literal(trigger)}",
-                f"~{FREE_TEXT}{_any_of(given.triggers)}[\\s\\S]+",
-            ]
-            if excluded:
-                conditions.append(f"~{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}")
             rests = self._tags(given.tags, trigger, place, depth)
             if rests:
-                head = self.builder.terminal("HEAD", conditions)
+                head = self._terminal("HEAD", [trigger], given.triggers, excluded)
                 options.append(f"{head} ({_either(rests).spelled()})")
         return self.builder.rule("triggered", " | ".join(options))
 
@@ -316,8 +314,7 @@ def _times(part: Compiled, least: int, most: int | None) -> Compiled:
     if most == 0:
         return Compiled(tree=Literal(""))
     tree = None if part.tree is None else repeat(part.tree, least, most)
-    lark = f"({part.lark}){{{least},{'' if most is None else most}}}" if part.lark else ""
-    return Compiled(lark, tree=tree)
+    return Compiled(times(part.lark, least, most) if part.lark else "", tree=tree)
 
 
 def _lark(separator: str, parts: list[Compiled]) -> str:
@@ -325,9 +322,24 @@ def _lark(separator: str, parts: list[Compiled]) -> str:
     return separator.join(part.spelled() for part in parts) if any(p.lark for p in parts) else ""
 
 
+def _spelled(node: Node) -> str:
+    """The tree in Lark, with terminals of one character each."""
+    return body_of(node, lambda ranges: terminal(regex(Chars(ranges))))
+
+
+def _ends_itself(node: Node) -> bool:
+    """Whether no match is the beginning of another: one terminal then loses nothing. False also if
+    the empty text matches, which cannot be a terminal, or if finding out takes too many states."""
+    try:
+        dfa = compile_regex(regex(node), max_states=_MAX_STATES)
+    except GrammarError:
+        return False
+    return not dfa.accepting[0] and not (dfa.transitions[dfa.accepting] >= 0).any()
+
+
 def _one_of(texts: list[str]) -> Node:
     return choice(map(Literal, texts))
 
 
 def _any_of(texts: list[str]) -> str:
-    return "(?:" + "|".join(rust_literal(text) for text in texts) + ")"
+    return regex(_one_of(texts)) if texts else ""

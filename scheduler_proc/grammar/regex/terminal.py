@@ -26,6 +26,7 @@ from scheduler_proc.grammar.regex.product import (
 )
 from scheduler_proc.grammar.regex.substring import substring_dfa
 from srt.patterns.errors import StateLimitError
+from srt.patterns.write import FREE_TEXT
 
 MAX_DEPTH = MAX_LEAVES = 100
 _FORM = re.compile(r"start: ([A-Z]+)\n\1: ([^\n]+)\n?")
@@ -38,7 +39,6 @@ _PLAIN = re.compile(
     re.ASCII,
 )
 _EMPTY = ByteDFA(np.full((1, 1), DEAD, np.int32), np.zeros(256, np.uint8), np.zeros(1, np.bool_))
-_TEXT = r"[\s\S]*"  # whole characters, which a complement alone would not ask for
 
 
 class Terminal:
@@ -57,7 +57,8 @@ class Terminal:
         max_states: int = MAX_STATES,
     ) -> ByteDFA:
         """Its automaton; the keywords are those of `compile_regex`."""
-        leaves = [*self._leaves, (False, _TEXT)]
+        # Whole characters, which a complement alone would not ask for.
+        leaves = [*self._leaves, (False, FREE_TEXT)]
         expression = Both(self._expression, Leaf(len(leaves) - 1))
         dfas = [_dfa(is_part, source, max_states) for is_part, source in leaves]
         masks = {*product_masks(dfas), *byte_masks(before + after)}

@@ -9,15 +9,15 @@ from fractions import Fraction
 from math import ceil
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.ll_grammar import regex_terminal
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.shapes import Numbers
+from srt.patterns.lark import all_of
+from srt.patterns.write import NO_CHARACTER, digit, naturals
 
 EXACT = 2**53  # up to here all integers are doubles, which is what llguidance's bounds are
 _LONGEST = 10**50
 _NATURAL = "(?:0|[1-9][0-9]*)"
 _PLACES = r"(?:\.[0-9]+)?"
-_NEVER = r"[^\s\S]"
 
 
 def takes_regex(shape: Numbers) -> bool:
@@ -34,15 +34,13 @@ def number_terminal(shape: Numbers) -> str:
         reason = "multipleOf is not supported beside bounds beyond 2^53 and `not` of integers"
         raise refuse(shape.fractional or "#", reason)
     any_number = f"-?(?:{_more(Fraction(0), excluded=False)})"
-    conditions = [regex_terminal(f"-?{_NATURAL}" if shape.integer else any_number)]
-    if shape.fractional:
-        conditions.append("~" + regex_terminal(rf"-?{_NATURAL}(?:\.0+)?"))
+    conditions = [f"-?{_NATURAL}" if shape.integer else any_number]
     mirrored = shape.high and (-shape.high[0], shape.high[1])
     for bound, signs in ((shape.low, ("", "-")), (mirrored, ("-", ""))):
         if bound:
             parts = zip(signs, _above(*_rounded_up(*bound)), strict=True)
-            conditions.append(regex_terminal("|".join(f"{sign}(?:{part})" for sign, part in parts)))
-    return " & ".join(conditions)
+            conditions.append("|".join(f"{sign}(?:{part})" for sign, part in parts))
+    return all_of(conditions, [rf"-?{_NATURAL}(?:\.0+)?"] if shape.fractional else [])
 
 
 def _rounded_up(bound: Fraction, excluded: bool) -> tuple[Fraction, bool]:
@@ -67,36 +65,7 @@ def integer_regex(low: tuple[Fraction, bool] | None, high: tuple[Fraction, bool]
 
 
 def _naturals(first: int, last: int | None) -> str:
-    """The digit strings between two bounds (None: no upper one), by their numbers of digits."""
-    if last is None and first == 0:
-        return _NATURAL
-    digits = len(str(first))
-    options = [] if last is not None else [f"[1-9][0-9]{{{digits},}}"]
-    last = 10**digits - 1 if last is None else last
-    for count in range(len(str(last)), digits - 1, -1):
-        low = max(first, 10 ** (count - 1) if count > 1 else 0)
-        options.insert(0, _same_length(str(low), str(min(last, 10**count - 1))))
-    return choice(options)
-
-
-def _same_length(low: str, high: str) -> str:
-    """The digit strings between two of equal length."""
-    if low == high:
-        return low
-    rest = len(low) - 1
-    if set(low[1:]) <= {"0"} and set(high[1:]) <= {"9"}:
-        return _digit(int(low[0]), int(high[0])) + (f"[0-9]{{{rest}}}" if rest else "")
-    if low[0] == high[0]:
-        return low[0] + _same_length(low[1:], high[1:])
-    options = [low[0] + _same_length(low[1:], "9" * rest)]
-    if int(high[0]) - int(low[0]) > 1:
-        options.append(_digit(int(low[0]) + 1, int(high[0]) - 1) + f"[0-9]{{{rest}}}")
-    options.append(high[0] + _same_length("0" * rest, high[1:]))
-    return choice(options)
-
-
-def _digit(low: int, high: int) -> str:
-    return str(low) if low == high else f"[{low}-{high}]"
+    return choice(naturals(first, last))
 
 
 def choice(options: list[str]) -> str:
@@ -107,7 +76,7 @@ def choice(options: list[str]) -> str:
 def _above(bound: Fraction, excluded: bool) -> tuple[str, str]:
     """The numbers from a bound on without their signs: those above zero, and those below."""
     if bound > 0 or (excluded and not bound):
-        return _more(bound, excluded), _NEVER
+        return _more(bound, excluded), NO_CHARACTER
     return _more(Fraction(0), excluded=False), _less(-bound, excluded)
 
 
@@ -123,7 +92,7 @@ def _places_above(places: str, excluded: bool) -> str:
         return r"\.[0-9]*[1-9][0-9]*" if excluded else _PLACES
     found = "[0-9]*[1-9][0-9]*" if excluded else "[0-9]*"
     for place in reversed(places):
-        larger = [] if place == "9" else [f"{_digit(int(place) + 1, 9)}[0-9]*"]
+        larger = [] if place == "9" else [f"{digit(int(place) + 1, 9)}[0-9]*"]
         found = choice([*larger, place + found])
     return rf"\.{found}"
 
@@ -144,9 +113,9 @@ def _places_below(places: str, excluded: bool) -> str:
     if not places:
         return r"(?:\.0+)?"
     equal = [] if excluded else [f"{places[-1]}0*"]
-    found = choice([f"{_digit(0, int(places[-1]) - 1)}[0-9]*", *equal])
+    found = choice([f"{digit(0, int(places[-1]) - 1)}[0-9]*", *equal])
     for place in reversed(places[:-1]):
-        smaller = [] if place == "0" else [f"{_digit(0, int(place) - 1)}[0-9]*"]
+        smaller = [] if place == "0" else [f"{digit(0, int(place) - 1)}[0-9]*"]
         found = choice([*smaller, f"{place}(?:{found})?"])
     return rf"(?:\.{found})?"
 

@@ -7,10 +7,11 @@ terminal is over the JSON spelling, quotes included.
 from functools import lru_cache
 from typing import Any
 
-from scheduler_proc.grammar.ll_grammar import LLGrammar, regex_terminal
+from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.oracle import byte_tokenizer
 from scheduler_proc.grammar.schema.pattern import one_of, pattern_of
 from scheduler_proc.grammar.schema.shapes import Strings
+from srt.patterns.lark import all_of, one_terminal
 from srt.patterns.ranges import ANY
 from srt.patterns.tree import Chars, repeat
 
@@ -18,19 +19,16 @@ _END = 1 << 256  # the only token left in a mask where nothing can follow
 
 
 @lru_cache(4096)
-def terminal(strings: Strings) -> str:
+def string_terminal(strings: Strings) -> str:
     """The right side of a rule of Lark for a set of strings."""
     without = [*strings.without, *([one_of(strings.excluded)] if strings.excluded else [])]
-    conditions = [_quoted(pattern.json_regex()) for pattern in strings.patterns]
-    if strings.least or strings.most is not None or not conditions:
-        length = repeat(Chars(ANY), strings.least, strings.most)
-        conditions.append(_quoted(pattern_of(length).json_regex()))
-    conditions += [f"~{_quoted(pattern.json_regex(exact=True))}" for pattern in without]
-    return " & ".join(conditions)
-
-
-def _quoted(regex: str) -> str:
-    return regex_terminal(f'"{regex}"')
+    within = list(strings.patterns)
+    if strings.least or strings.most is not None or not within:
+        within.append(pattern_of(repeat(Chars(ANY), strings.least, strings.most)))
+    return all_of(
+        (f'"{pattern.json_regex()}"' for pattern in within),
+        (f'"{pattern.json_regex(exact=True)}"' for pattern in without),
+    )
 
 
 def is_never_met(strings: Strings) -> bool:
@@ -38,14 +36,14 @@ def is_never_met(strings: Strings) -> bool:
     conditions = len(strings.patterns) + len(strings.without) + bool(strings.excluded)
     if conditions + (strings.least > 0 or strings.most is not None) < 2:
         return False
-    return _is_empty(terminal(strings))
+    return _is_empty(string_terminal(strings))
 
 
 @lru_cache(1024)
 def _is_empty(printed: str) -> bool:
     import llguidance
 
-    grammar = LLGrammar.lark(f"start: T\nT: {printed}").text()
+    grammar = LLGrammar.lark(one_terminal(printed)).text()
     matcher: Any = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if matcher.is_error():  # beyond the library's limits
         return False

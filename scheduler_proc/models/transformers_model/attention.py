@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -47,21 +47,23 @@ class CausalMask:
         return self
 
 
+class AttentionInputs(NamedTuple):
+    """The tensors of one attention call: q [T, heads, head_dim], k [T, kv_heads, head_dim],
+    v [T, kv_heads, value_dim], and sinks [heads] if the layer has them."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    sinks: torch.Tensor | None
+
+
 class Forward(Protocol):
     """What is done with the attention calls of one forward pass, in their order."""
 
     checks_masks: bool
 
-    def attend(
-        self,
-        kind: LayerKind,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """q [T, heads, head_dim], k [T, kv_heads, head_dim], v [T, kv_heads, value_dim], sinks
-        [heads] if the layer has them -> [T, heads, value_dim]."""
+    def attend(self, kind: LayerKind, given: AttentionInputs) -> torch.Tensor:
+        """The outputs, [T, heads, value_dim]."""
         ...
 
 
@@ -86,18 +88,11 @@ class Trace:
         self.kinds: list[LayerKind] = []
         self.results: list[torch.Tensor] = []  # q, k, v of the first call, of the second, ...
 
-    def attend(
-        self,
-        kind: LayerKind,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def attend(self, kind: LayerKind, given: AttentionInputs) -> torch.Tensor:
         """See Forward.attend."""
         self.kinds.append(kind)
-        self.results += [q, k, v]
-        return v.repeat_interleave(kind.heads // kind.kv_heads, dim=1)
+        self.results += [given.q, given.k, given.v]
+        return given.v.repeat_interleave(kind.heads // kind.kv_heads, dim=1)
 
 
 class LayerPools:
@@ -135,25 +130,18 @@ class PoolForward:
         self._pools = pools
         self._num_calls = 0
 
-    def attend(
-        self,
-        kind: LayerKind,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def attend(self, kind: LayerKind, given: AttentionInputs) -> torch.Tensor:
         """See Forward.attend. Raises RuntimeError if the model calls otherwise than at load."""
         call, self._num_calls = self._num_calls, self._num_calls + 1
         if call >= len(self._kinds) or kind != self._kinds[call]:
             raise RuntimeError(f"attention call {call} is not the one that the model had at load")
         k_pool, v_pool = self._pools.k[call], self._pools.v[call]
-        store(k_pool, self._layout.out_slots, k, 1.0)
-        store(v_pool, self._layout.out_slots, v, 1.0)
+        store(k_pool, self._layout.out_slots, given.k, 1.0)
+        store(v_pool, self._layout.out_slots, given.v, 1.0)
         attended = self._layout.attention.run(
-            kind, q.to(self._dtype).contiguous(), LayerTensors(k_pool, v_pool, sinks)
+            kind, given.q.to(self._dtype).contiguous(), LayerTensors(k_pool, v_pool, given.sinks)
         )
-        return attended.to(q.dtype)
+        return attended.to(given.q.dtype)
 
     def check_finished(self) -> None:
         """Raise RuntimeError unless every attention call of the model came."""
@@ -196,7 +184,7 @@ def _attention(
     )
     if s_aux is not None and s_aux.shape != (kind.heads,):
         raise ConfigError(f"{name} attends with {kind.heads} heads and sinks {list(s_aux.shape)}")
-    return _current.get().attend(kind, q, k, v, s_aux)[None], None
+    return _current.get().attend(kind, AttentionInputs(q, k, v, s_aux))[None], None
 
 
 def _checked_mask(

@@ -12,7 +12,7 @@ from litestar import post
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
-from srt.client.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest
+from srt.client.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest, softmax
 from srt.gateway.batch import load_media, submit_all
 from srt.gateway.callers.tenant import tenant
 from srt.gateway.context import (
@@ -165,9 +165,7 @@ def _label_names(index: int) -> Names:
 
 def _probabilities(output: GenerateOutput, among_labels: bool) -> list[float]:
     logprobs = (output.output_id_logprobs or [[]])[0]
-    shift = max(logprobs) if among_labels else 0.0
-    values = [math.exp(logprob - shift) for logprob in logprobs]
-    return [value / math.fsum(values) for value in values] if among_labels else values
+    return softmax(logprobs) if among_labels else [math.exp(logprob) for logprob in logprobs]
 
 
 def _usage(outputs: Sequence[GenerateOutput]) -> Usage:

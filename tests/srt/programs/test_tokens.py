@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from srt.files.vocab import Vocab
-from srt.programs.tokens import cut_text
+from srt.programs.actor import cut_text
 from srt.wire.programs import Truncate
 
 TOKENS = [b" Hello", b" w", b"\xc3", b"\xbc", b"!"]

@@ -26,12 +26,14 @@ from scheduler_proc.grammar.schema.shapes import (
     Strings,
     meet_strings,
 )
-from scheduler_proc.grammar.schema.terminal import is_never_met, terminal
+from scheduler_proc.grammar.schema.terminal import is_never_met, string_terminal
+from srt.patterns.lark import EMPTY, LarkWriter, either, terminal, times
+from srt.patterns.write import NO_CHARACTER
 from srt.wire.constraint import Whitespace
 
 _ALL = Strings()
 _MAX_PARTS = 500
-_NEVER = "/[^\\s\\S]/"  # an empty body would be the empty string
+_NEVER = terminal(NO_CHARACTER)  # an empty body would be the empty string
 
 
 def printed_rules(plan: SchemaPlan, whitespace: Whitespace) -> LLGrammar:
@@ -47,19 +49,17 @@ class _Rules:
         self._options = {"whitespace_flexible": whitespace == "free"}
         self._names: dict[Need, str] = {}
         self._pending: list[Need] = []
-        self._rules: dict[str, str] = {}
+        self._writer = LarkWriter("T")
+        self._rules = self._writer.rules
+        self._rules["gap"] = terminal(r"[ \t\n\r]*")
         self._known: dict[str, str] = {}  # rules by their bodies
-        self._terminals: dict[str, str] = {}
 
     def grammar(self) -> LLGrammar:
         start = self._need(self._plan.root)
         while self._pending:
             need = self._pending.pop()
             self._rules[self._names[need]] = self._union(self._plan.shapes[need])
-        lines = [f"start: {start}", "gap: /[ \\t\\n\\r]*/"]
-        lines += [f"{name}: {body or _NEVER}" for name, body in self._rules.items()]
-        lines += [f"{name}: {body}" for body, name in self._terminals.items()]
-        return LLGrammar.lark("\n".join(lines))
+        return LLGrammar.lark(self._writer.text(start))
 
     def _need(self, need: Need) -> str:
         if need not in self._names:
@@ -80,9 +80,6 @@ class _Rules:
         self._rules[name + parameter] = body
         return name
 
-    def _token(self, printed: str) -> str:
-        return self._terminals.setdefault(printed, f"T{len(self._terminals)}")
-
     def _union(self, shapes: list[Shape]) -> str:
         scalars, found = [], []
         for shape in shapes:
@@ -96,14 +93,14 @@ class _Rules:
                 case Objects():
                     found.append(self._object(shape))
                 case Strings(without=(_, *_)):
-                    found.append(self._token(terminal(shape)))
+                    found.append(self._writer.terminal(string_terminal(shape)))
                 case Numbers() if takes_regex(shape):
-                    found.append(self._token(number_terminal(shape)))
+                    found.append(self._writer.terminal(number_terminal(shape)))
                 case _:
                     scalars.append(scalar_schema(shape))
         if scalars:
             found.insert(0, self._json(scalars[0] if len(scalars) == 1 else {"anyOf": scalars}))
-        return " | ".join(found)
+        return " | ".join(found) or _NEVER
 
     def _in(self, brackets: str, inner: str) -> str:
         return f'"{brackets[0]}"{self._gap}{inner}{self._gap}"{brackets[1]}"'
@@ -117,9 +114,9 @@ class _Rules:
         most = None if shape.most is None else shape.most - known
         tail, least = "", max(0, shape.least - known)
         if most is None or most > 0:
-            item, high = self._need(shape.rest), "" if most is None else str(most - (not known))
+            item, high = self._need(shape.rest), None if most is None else most - (not known)
             low = least if known else max(0, least - 1)
-            tail = "" if high == "0" else f"({comma}{item}){{{low},{high}}}"
+            tail = "" if high == 0 else times(f"{comma}{item}", low, high)
             if not known:
                 tail = f"{item}{tail}" if least else f"({item}{tail})?"
         for i in range(known - 1, -1, -1):
@@ -141,8 +138,8 @@ class _Rules:
                     options.append(f"{names[before]}{self._comma}{item}")
             self._rules[name] = " | ".join(options)
         inner = [names[state] for state in sorted(shape.accepting & leading)]
-        inner += ['""'] if 0 in shape.accepting else []
-        return self._in("[]", f"({' | '.join(inner)})")
+        inner += [EMPTY] if 0 in shape.accepting else []
+        return self._in("[]", either(inner))
 
     def _distinct(self, shape: Distinct) -> str:
         """The parameter has a bit for each literal that was used."""
@@ -173,7 +170,7 @@ class _Rules:
         same, more = ("::_", "::incr(_)") if is_counted else ("", "")
         fits = "" if shape.most is None else f" %if lt(_, {shape.most})"
         behind, owed = 0, 0  # members that may come after the listed one, and must
-        enough = f'"" %if ge(_, {shape.least})' if is_counted else '""'
+        enough = f'"" %if ge(_, {shape.least})' if is_counted else EMPTY
         first = rest = self._rule(enough, same)
         other = self._others(shape)
         if shape.some:
@@ -221,7 +218,8 @@ class _Rules:
         return self._rule(" | ".join(options)) if options else ""
 
     def _member(self, names: Strings, need: Need) -> str:
-        return f'{self._token(terminal(names))}{self._gap}":"{self._gap}{self._need(need)}'
+        name = self._writer.terminal(string_terminal(names))
+        return f'{name}{self._gap}":"{self._gap}{self._need(need)}'
 
 
 def _check_length(parts: int) -> None:
