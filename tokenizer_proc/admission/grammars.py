@@ -68,7 +68,7 @@ class Grammars:
             answer
             for party, constraint in self.parking.take_compiled(reply.id)
             for answer in (
-                self._refuse(party, _compile_error(reply.error, constraint))
+                self._refuse(party, compile_error(reply.error, constraint))
                 if reply.error is not None
                 else self._go_on(party, constraint, reply.key, now)
             )
@@ -175,7 +175,7 @@ class KnownGrammars:
             self._num_chars -= len(forgotten.source)
 
 
-def _compile_error(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
+def compile_error(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
     """The compiler's error, naming the field, or the path in it, if it is the constraint that is
     wrong."""
     if error.code != BAD_REQUEST:
