@@ -337,7 +337,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "programs": "answer_meta chat errors sampling messages",
         "ring_messages": "answer_meta constraint errors media sampling messages",
         "ring_state": "messages",
-        "parcels": "messages ring_messages",
+        "parcels": "packing messages ring_messages",
         "program_messages": "errors messages programs",
     },
 }
