@@ -149,11 +149,10 @@ class Agent(Writer):
         """Open the assistant's turn if it is not open."""
         template = await stream.program.find_template()
         template.prefix("tool")  # refuses a template without that role before anything is asked
-        if stream.transcript.role not in ("", "assistant"):
-            raise ValueError(
-                f"an agent stands in the assistant's role, not in {stream.transcript.role!r}"
-            )
-        if not stream.transcript.role:
+        role = stream.transcript.role
+        if role not in ("", "assistant"):
+            raise ValueError(f"an agent stands in the assistant's role, not in {role!r}")
+        if not role:
             stream.begin_role("assistant")
 
     async def _ask(

@@ -31,14 +31,8 @@ Works = Callable[[], Iterable[Coroutine[Any, Any, T]]]
 def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iterator[Call]:
     """Records the call that the block makes, whether it succeeds or not."""
     asked = Asked(stream.untraced(), parameters)
-    call = call_on(
-        kind,
-        name,
-        stream.transcript.text,
-        stream.position.address(stream.position.at),
-        stream.position.source,
-        asked,
-    )
+    text, place = stream.transcript.text, stream.position
+    call = call_on(kind, name, text, place.address(place.at), place.source, asked)
     stream.trace.steps.append(call)
     ended = begun(stream.program, call, stream.waits)
     began = time.perf_counter()

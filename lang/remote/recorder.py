@@ -123,8 +123,8 @@ class RecordedState(Forking):
             stream.begin_role(part.role)
         else:
             stream.end_role(part.role)
-        if stream.transcript.text[start:]:
-            self._segments.append(Text(stream.transcript.text[start:]))
+        if mark := stream.transcript.text[start:]:
+            self._segments.append(Text(mark))
 
     @property
     def _is_literal(self) -> bool:
@@ -244,9 +244,8 @@ class RecordedState(Forking):
         """Append all that a fork has added."""
         self.cut()
         self._segments += child._segments[child._num_inherited :]
-        self._stream.transcript.messages += child._stream.transcript.messages[
-            child._stream.transcript.start_messages :
-        ]
+        added = child._stream.transcript
+        self._stream.transcript.messages += added.messages[added.start_messages :]
 
 
 def record(

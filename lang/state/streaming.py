@@ -31,13 +31,10 @@ class _TextReader:
     def take(self) -> str:
         """The new text."""
         slot = self._slot()
-        text = (
-            self._stream.transcript.text
-            if self._name is None
-            else ""
-            if slot is None
-            else slot.text
-        )
+        if self._name is None:
+            text = self._stream.transcript.text
+        else:
+            text = "" if slot is None else slot.text
         piece, self._read = text[self._read :], max(self._read, len(text))
         return piece
 
@@ -79,12 +76,12 @@ class _TreeReader:
     def take(self) -> list[tuple[tuple[int, ...], str]]:
         found = []
         for path, worker in _below(self._worker, ()):
-            stream = worker.stream
+            said = worker.stream.transcript
             # A fork's text begins with its parent's.
-            start = self._read.get(worker, 0 if not path else stream.transcript.start_chars)
-            if stream.transcript.text[start:]:
-                found.append((path, stream.transcript.text[start:]))
-            self._read[worker] = max(start, len(stream.transcript.text))
+            start = self._read.get(worker, 0 if not path else said.start_chars)
+            if said.text[start:]:
+                found.append((path, said.text[start:]))
+            self._read[worker] = max(start, len(said.text))
         return found
 
     def is_over(self) -> bool:
