@@ -39,8 +39,7 @@ from bench.roofline import markdown
 from bench.schemas import BENCH_FILE
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
-from scheduler_proc.grammar.closing.chain import Closing
-from scheduler_proc.grammar.closing.grammar import ClosingGrammar
+from scheduler_proc.grammar.closing.chain import Closing, ClosingGrammar
 from scheduler_proc.grammar.closing.texts import texts_of
 from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler

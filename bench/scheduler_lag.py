@@ -34,8 +34,7 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.process.compute import ComputeThread
 from scheduler_proc.process.core_lock import CoreLock
 from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.metrics import StatsLog, StepClock
 from srt.files.tokenizer import Pieces
 from srt.files.vocab import Vocab
 

@@ -21,7 +21,7 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import CostMeter
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from srt.benchmark.report import percentile
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import pack_ids

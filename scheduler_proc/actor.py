@@ -40,16 +40,13 @@ from scheduler_proc.process.construction import (
     load_executor,
     make_core,
     shared_by_grammars,
+    take_share,
 )
 from scheduler_proc.process.core_lock import CoreLock
-from scheduler_proc.process.cpus import take_share
 from scheduler_proc.process.encodes import Encodes
 from scheduler_proc.process.grammar_loading import GrammarIntake
-from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog, stats_of
-from scheduler_proc.process.pace import REPORT_INTERVAL_S
-from scheduler_proc.process.snapshots.look import Views
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, Reports
+from scheduler_proc.process.metrics import StatsLog, StepClock, stats_of
 from scheduler_proc.process.watchdog import Doing, LoopProbe, Watch, end_process
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.ring.actor import Actor
@@ -116,7 +113,7 @@ class SchedulerActor(Actor):
         self._stats = partial(stats_of, self._core, self._executor, self._clock)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
-        self._controls = Controls(self._core, self._stats, Views(self._core), self._reply)
+        self._controls = Controls(self._core, self._stats, self._reply)
         self._grammars = GrammarStore(
             partial(shared_by_grammars, self.args),
             self.ring.grammars,

@@ -12,7 +12,7 @@ import numpy as np
 from bench.hit_rate.simulator import StepCost
 from bench.routing.replica import MODEL, Replica
 from bench.routing.shapes import Words, answer
-from scheduler_proc.process.pace import REPORT_INTERVAL_S
+from scheduler_proc.process.load_reports import REPORT_INTERVAL_S
 from srt.benchmark.workloads import Node, Workload
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.messages import pack_ids

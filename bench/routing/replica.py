@@ -9,8 +9,7 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import CostMeter
-from scheduler_proc.events.cache_events import CacheNews
-from scheduler_proc.process.pace import PaceMeter
+from scheduler_proc.process.load_reports import CacheNews, PaceMeter
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq
 
 MODEL = "bench"

@@ -18,7 +18,7 @@ from scheduler_proc.core.requests.queue import WaitingQueue
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.steps.step import STEP_KINDS
 from scheduler_proc.media.encoder_cache import EncoderCache
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
 from scheduler_proc.memory.prefix_cache import NoCache, PrefixCache

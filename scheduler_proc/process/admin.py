@@ -5,18 +5,53 @@ The scheduler's actor owns one. Invariant: each Control is answered once, or its
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from scheduler_proc.core.scheduler import Scheduler
-from scheduler_proc.process.snapshots.look import Views
+from scheduler_proc.process.snapshots.queue import running, waiting
+from scheduler_proc.process.snapshots.tree import TreeViews
 from srt.wire.errors import CONFLICT, ErrorInfo
 from srt.wire.ring_messages import Control, ControlReply
 
 MAX_FLUSH_WAIT_S = 300.0
 MAX_PENDING_FLUSHES = 8
+EDGE_IDS = 2048  # of a node's edge that are shown
+
+
+class Views:
+    """Looks at one core, between its changes. Nobody looking, it does nothing."""
+
+    def __init__(self, core: Scheduler) -> None:
+        self._core, self._trees = core, TreeViews(core.cache)
+
+    def look(self) -> dict[str, Any]:
+        """The tree and the queue, of bounded size and made in bounded time."""
+        core, now = self._core, time.monotonic()
+        tree = self._trees.look()
+        return {
+            "nodes": tree.nodes,
+            "nodes_are_all": tree.is_whole,
+            "cached_tokens": tree.tokens,
+            "matches": core.cache.clock,
+            "evicted_tokens_total": core.cache.evicted_total,
+            "free_tokens": core.pool.free_size,
+            "running": running(core, now),
+            "num_running": len(core.running),
+            "waiting": waiting(core, now),
+            "num_waiting": len(core.waiting),
+        }
+
+    def edge(self, uid: int) -> dict[str, Any]:
+        """The first EDGE_IDS token ids of a node that the last look has shown, and how many it has;
+        no ids if there is none now."""
+        node = self._trees.shown(uid)
+        if node is None:
+            return {"ids": [], "tokens": 0}
+        return {"ids": node.key[:EDGE_IDS].tolist(), "tokens": len(node.key)}
 
 
 class _PendingFlush(NamedTuple):
@@ -27,16 +62,16 @@ class _PendingFlush(NamedTuple):
 
 
 class Controls:
-    """Answers through `reply`, with what `stats` and the `views` of the core give."""
+    """Answers through `reply`, with what `stats` and snapshots of the core give."""
 
     def __init__(
         self,
         core: Scheduler,
         stats: Callable[[], dict[str, Any]],
-        views: Views,
         reply: Callable[[ControlReply], None],
     ) -> None:
-        self._core, self._stats, self._views, self._reply = core, stats, views, reply
+        self._core, self._stats, self._reply = core, stats, reply
+        self._views = Views(core)
         self._pending: dict[str, _PendingFlush] = {}
 
     def take(self, control: Control) -> None:

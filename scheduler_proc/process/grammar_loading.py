@@ -20,10 +20,10 @@ from scheduler_proc.core.requests.resume import reading, reported_ids
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
-from scheduler_proc.grammar.closing.grammar import ClosingGrammar
+from scheduler_proc.grammar.closing.chain import ClosingGrammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
-from scheduler_proc.process.crash_notes import NotedGrammar
+from scheduler_proc.grammar.wrapped import Arguments, Result, WrappedGrammar
 from srt.ring.blame_file import Notes, packed
 from srt.tasks import TaskSet
 from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
@@ -41,6 +41,30 @@ class _Waiting:
 
     req: TokenizedReq
     task: "asyncio.Task[None] | None" = None
+
+
+class NotedGrammar(WrappedGrammar):
+    """A `Grammar` that passes every call on to another, and notes meanwhile whose constraint the
+    thread follows: that may crash outside of any step. Used only after a loss, since each note
+    costs a little."""
+
+    __slots__ = ("_note", "_notes")
+
+    def __init__(self, grammar: Grammar, notes: Notes, note: bytes) -> None:
+        super().__init__(grammar)
+        self._notes, self._note = notes, note
+
+    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        with self._notes.of(self._note):
+            return call(*arguments)
+
+    _ask = _call
+
+    def fork(self) -> "NotedGrammar":
+        return NotedGrammar(super().fork(), self._notes, self._note)
+
+    def for_drafts(self) -> "NotedGrammar":
+        return self.fork()
 
 
 class GrammarIntake:

@@ -1,18 +1,67 @@
-"""The scheduler's numbers: for /metrics and /server_info, and one log line while it is busy."""
+"""The scheduler's numbers: for /metrics and /server_info, and one log line while it is busy; and
+the clock that times its steps.
+"""
 
 import logging
+from collections import deque
 from typing import Any
 
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import Counters
 from scheduler_proc.core.steps.step import STEP_KINDS
+from scheduler_proc.core.steps.step_cost import NOTHING, StepSize
 from scheduler_proc.executor.base import Executor
-from scheduler_proc.process.step_clock import StepClock
 from srt.wire.messages import DRAFT_SOURCES
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
+MAX_STEPS = 256
+
+
+class StepClock:
+    """How long steps compute, and how long the executor waits between them although there is work:
+    totals in seconds. Times are any monotonic clock's.
+
+    `begin` and `end` are called in the compute thread, `rest` by the loop while no step runs. The
+    exposed time is what scheduling costs the requests: with overlap it is next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self.step_s = 0.0
+        self.exposed_s = 0.0
+        self.encode_s = 0.0  # of media; in neither of the two
+        # Of each step since the last look: its tokens and its seconds, including the exposed ones
+        # before it.
+        self.steps: deque[tuple[StepSize, float]] = deque(maxlen=MAX_STEPS)
+        self._began = self._since = 0.0
+        self._ended: float | None = None  # None: there was nothing to do since
+
+    def begin(self, now: float) -> None:
+        """The executor starts on a step."""
+        if self._ended is not None:
+            self.exposed_s += now - self._ended
+        self._since = now if self._ended is None else self._ended
+        self._began = now
+
+    def end(self, now: float, size: StepSize = NOTHING) -> None:
+        """It has finished a step of this size, or failed one (nothing)."""
+        self.step_s += now - self._began
+        if size.tokens > 0:
+            self.steps.append((size, now - self._since))
+        self._ended = now
+
+    def encoded(self, seconds: float, *, is_between: bool) -> None:
+        """A part of an item, or a slice, took so long. If it was between two steps, the executor
+        did not wait meanwhile, nor was it at the next step."""
+        self.encode_s += seconds
+        ended = self._ended
+        if is_between and ended is not None:
+            self._ended = ended + seconds
+
+    def rest(self) -> None:
+        """There is nothing to run: the time until the next step does not count."""
+        self._ended = None
 
 
 def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str, Any]:

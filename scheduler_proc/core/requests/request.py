@@ -16,8 +16,7 @@ from scheduler_proc.core.requests.spec import Wish
 from scheduler_proc.core.requests.tokens import Tokens
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.media.spans import Spans, spans_of
+from scheduler_proc.media.spans import MediaFacts, Spans, spans_of
 from scheduler_proc.memory.match_trackers import Cursor
 from scheduler_proc.memory.prefix_cache import PrefixCache
 from scheduler_proc.memory.tree_node import TreeNode

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.closing.witness import WitnessFinder
+from scheduler_proc.grammar.wrapped import WrappedGrammar
 
 log = logging.getLogger(__name__)
 
@@ -189,3 +190,30 @@ class Closing:
             log.debug("an output cannot be closed: %r", error)
             self._is_lost = True
         self._used_s += thread_time() - started
+
+
+class ClosingGrammar(WrappedGrammar):
+    """A `Grammar` whose output can be ended in time: `closing` follows what it becomes. Its copies
+    close nothing: where what is drafted would leave no end, that ends the draft when it is taken
+    over."""
+
+    __slots__ = ("_closing",)
+
+    def __init__(self, grammar: Grammar, closing: Closing) -> None:
+        """Both must be at the beginning of the output, and have nothing in common."""
+        super().__init__(grammar)
+        self._closing = closing
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        super().accept(tokens)
+        self._closing.accept(tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        super().rollback(num_tokens)
+        self._closing.rollback(num_tokens)
+
+    def ends_within(self, left: int) -> bool:
+        return self._closing.fits()
+
+    def instead_of(self, token: int) -> list[int] | None:
+        return self._closing.instead_of(token)

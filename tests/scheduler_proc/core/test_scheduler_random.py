@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scheduler_proc.crash.recovery import UnclearFailure
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
 from srt.wire.ring_messages import Abort
 from srt.wire.sampling import SamplingParams

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output

@@ -15,8 +15,8 @@ from scheduler_proc.core.invariants import check_invariants
 from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.core.steps.step_target import MAX_SLICE_S, StepCosts
 from scheduler_proc.crash.journal import Blame
-from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.media.spans import MediaFacts
+from scheduler_proc.process.metrics import StepClock
 from srt.ring.blame_file import Record, left_by
 from srt.wire.errors import INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output

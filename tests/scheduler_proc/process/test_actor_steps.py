@@ -20,9 +20,7 @@ from scheduler_proc.process.compute import ComputeThread
 from scheduler_proc.process.core_lock import CoreLock
 from scheduler_proc.process.encodes import Encodes
 from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog
-from scheduler_proc.process.snapshots.look import Views
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.metrics import StatsLog, StepClock
 from srt.tasks import TaskSet
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
@@ -77,7 +75,7 @@ class LoopOnly(SchedulerActor):
         self._compute.blame = self._blame
         self._stats_log = StatsLog(driver.core)
         self._wake = asyncio.Event()
-        self._controls = Controls(driver.core, dict, Views(driver.core), lambda reply: None)
+        self._controls = Controls(driver.core, dict, lambda reply: None)
         self.tasks = TaskSet(self._on_failure)
         self._failure, self._stopping = None, asyncio.Event()
         self._encodes = Encodes(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_proc.events.cache_events import CacheNews
 from scheduler_proc.memory.block_hashes import all_hashes
+from scheduler_proc.process.load_reports import CacheNews
 from srt.block_hash import BLOCK, hashes_of, seed_of
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad

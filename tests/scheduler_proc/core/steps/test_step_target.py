@@ -23,7 +23,7 @@ from scheduler_proc.core.steps.step_target import (
     slice_beside,
     tokens_beside,
 )
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
 from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds

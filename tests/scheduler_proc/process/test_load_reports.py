@@ -6,7 +6,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step_cost import MAX_SURPRISE, StepCost
-from scheduler_proc.process.pace import REPORT_INTERVAL_S, PaceMeter
+from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, PaceMeter
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, Pace, TokenizedReq
 from srt.wire.sampling import SamplingParams
