@@ -115,7 +115,7 @@ class Simulation:
         """Plan a step while one runs; returns when that one has ended."""
         core, running = self._core, self._running
         plan = core.prepare(self._now)
-        for digest in core.media.take_wanted():
+        for digest in core.state.media.take_wanted():
             core.media_came(digest, 1)
         self._running = None if plan is None else core.seal(plan)
         if self._running is not None:

@@ -180,11 +180,11 @@ class SchedulerActor(Actor):
 
     @property
     def has_progressed(self) -> bool:
-        return self._blame.has_ended_guilty or self._core.counters.computed_prompt_tokens > 0
+        return self._blame.has_ended_guilty or self._core.state.counters.computed_prompt_tokens > 0
 
     @property
     def in_flight(self) -> int:
-        return len(self._core.running) + len(self._core.waiting) + len(self._intake)
+        return len(self._core.state.running) + len(self._core.state.waiting) + len(self._intake)
 
     # ---- messages ------------------------------------------------------------------------------
 

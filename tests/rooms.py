@@ -59,15 +59,16 @@ ROOMS: dict[str, dict[str, str]] = {
     "scheduler_proc.core": {
         "requests": "",
         "steps": "requests",
+        "counters": "steps",
         "drafting": "requests steps",
         "quarantine": "requests steps",
         "decode_planner": "requests steps drafting",
-        "state": "requests steps drafting quarantine",
+        "state": "requests counters drafting quarantine",
         "jumps": "requests state",
         "apply_result": "requests steps state jumps",
         "planner": "requests steps drafting decode_planner state jumps",
         "scheduler": "requests steps state jumps apply_result planner",
-        "invariants": "scheduler",
+        "invariants": "state scheduler",
     },
     "scheduler_proc.grammar": {
         "base": "",

@@ -80,7 +80,7 @@ class Fleet:
             self._now, _, act = heappop(self._events)
             act()
         assert not self._open and not self._ready, "requests are left over"
-        cached = sum(replica.core.counters.cached_tokens for replica in self._replicas)
+        cached = sum(replica.core.state.counters.cached_tokens for replica in self._replicas)
         return Outcome(cached, self._ended_s, [replica.busy_s for replica in self._replicas])
 
     def _at(self, delay_s: float, act: Callable[[], None]) -> None:

@@ -69,8 +69,8 @@ class Replica:
 
     def news(self, now: float) -> Iterator[CacheEvents | ReplicaLoad]:
         """What the actor would send after a step."""
-        assert self.core.cache.hashes is not None
-        events = self._news.tell(self.core.cache.hashes.take())
+        assert self.core.state.memory.cache.hashes is not None
+        events = self._news.tell(self.core.state.memory.cache.hashes.take())
         if events is not None:
             yield events
         yield from self.load(now, at_once=self.is_idle)

@@ -134,18 +134,18 @@ class DecodePlanner:
         back, and nobody gets any here."""
         most = self._max_tokens
         run = DECODE_RUN if self._memory.easy_room >= DECODE_RUN * len(self._running) else 0
-        short = [req for req in decoding if req.num_missing(most) > 0]
+        short = [req for req in decoding if _num_missing(req, most) > 0]
         if run > 0 and guessed:
             run = max(run, 2 * self._speculation.most)
             short = [
                 req
                 for req in decoding
-                if req.num_missing(most) > 0
-                or (req.handle in guessed and req.num_unguessable(self._speculation.most) > 0)
+                if _num_missing(req, most) > 0
+                or (req.handle in guessed and _num_unguessable(req, self._speculation.most) > 0)
             ]
         if not short:
             return
-        counts = [max(req.num_missing(most), min(run, req.num_spareable)) for req in short]
+        counts = [max(_num_missing(req, most), min(run, _num_spareable(req))) for req in short]
         if self._memory.find(sum(counts)):
             self._memory.set_aside(short, counts, in_runs=run > 0)
         else:
@@ -168,6 +168,22 @@ class DecodePlanner:
             if victim is req:
                 return False
         return True
+
+
+def _num_missing(req: Req, most: int) -> int:
+    """Slots still to be set aside for what is planned next, at most `most` tokens."""
+    return min(req.extend_left, most) - req.held.num_spare
+
+
+def _num_spareable(req: Req) -> int:
+    """Slots that can still be set aside: no token will need more."""
+    return req.tokens.max_len - 1 - req.held.kv_len - req.held.num_spare
+
+
+def _num_unguessable(req: Req, most: int) -> int:
+    """Slots that are missing to plan one token and to guess `most` more, or as many as can
+    follow."""
+    return min(1 + most - req.held.num_spare, _num_spareable(req))
 
 
 class _Victims:

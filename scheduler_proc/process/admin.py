@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerState
 from scheduler_proc.process.snapshots.queue import running, waiting
 from scheduler_proc.process.snapshots.tree import TreeViews
 from srt.wire.errors import CONFLICT, ErrorInfo
@@ -23,26 +24,26 @@ EDGE_IDS = 2048  # of a node's edge that are shown
 
 
 class Views:
-    """Looks at one core, between its changes. Nobody looking, it does nothing."""
+    """Snapshots of one core, between its changes. It costs nothing until one is taken."""
 
-    def __init__(self, core: Scheduler) -> None:
-        self._core, self._trees = core, TreeViews(core.cache)
+    def __init__(self, state: SchedulerState) -> None:
+        self._state, self._trees = state, TreeViews(state.memory.cache)
 
     def look(self) -> dict[str, Any]:
         """The tree and the queue, of bounded size and made in bounded time."""
-        core, now = self._core, time.monotonic()
-        tree = self._trees.look()
+        state, now = self._state, time.monotonic()
+        tree, memory = self._trees.look(), state.memory
         return {
             "nodes": tree.nodes,
             "nodes_are_all": tree.is_whole,
             "cached_tokens": tree.tokens,
-            "matches": core.cache.clock,
-            "evicted_tokens_total": core.cache.evicted_total,
-            "free_tokens": core.pool.free_size,
-            "running": running(core, now),
-            "num_running": len(core.running),
-            "waiting": waiting(core, now),
-            "num_waiting": len(core.waiting),
+            "matches": memory.cache.clock,
+            "evicted_tokens_total": memory.cache.evicted_total,
+            "free_tokens": memory.pool.free_size,
+            "running": running(state, now),
+            "num_running": len(state.running),
+            "waiting": waiting(state, now),
+            "num_waiting": len(state.waiting),
         }
 
     def edge(self, uid: int) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class Controls:
         reply: Callable[[ControlReply], None],
     ) -> None:
         self._core, self._stats, self._reply = core, stats, reply
-        self._views = Views(core)
+        self._views = Views(core.state)
         self._pending: dict[str, _PendingFlush] = {}
 
     def take(self, control: Control) -> None:

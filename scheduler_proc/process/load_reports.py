@@ -58,7 +58,7 @@ class PaceMeter:
     @property
     def is_news(self) -> bool:
         """Whether requests have come or gone since the last report."""
-        return self._reported != (self._entered, len(self._core.waiting))
+        return self._reported != (self._entered, len(self._core.state.waiting))
 
     def entered(self, req: TokenizedReq) -> None:
         """A request has arrived; it enters the core now, or once its grammar is loaded."""
@@ -76,7 +76,7 @@ class PaceMeter:
         new = [now - before for now, before in zip(totals, self._seen, strict=True)]
         self._work = [keep * old + value for old, value in zip(self._work, new, strict=True)]
         self._seen = totals
-        if self._core.waiting:
+        if self._core.state.waiting:
             _, computed, generated, *_ = new
             outputs = self._outputs()
             output_s = self._request_s(outputs) / max(1.0, outputs)
@@ -89,31 +89,31 @@ class PaceMeter:
         if not at_once and now < self._reported_at + REPORT_INTERVAL_S:
             return None
         self._reported_at = now
-        self._reported = (self._entered, len(self._core.waiting))
+        self._reported = (self._entered, len(self._core.state.waiting))
         return self._pace()
 
     def load(self, pace: Pace) -> ReplicaLoad:
         """What the router is to know when `pace` is reported. There a request costs at least its
         rows: of a batch that is not full, the pace says only what the next one waits for."""
-        core, costs = self._core, self._core.costs
+        core, state, costs = self._core, self._core.state, self._core.costs
         rows_s = 0.0 if costs is None else self._mean_outputs * costs.row_s
         return ReplicaLoad(
             core.incarnation,
             received=self._entered,
-            running=len(core.running),
-            waiting=len(core.waiting),
+            running=len(state.running),
+            waiting=len(state.waiting),
             uncomputed=self._uncomputed,
-            free=core.pool.free_size,
-            evictable=core.cache.evictable_size,
+            free=state.memory.pool.free_size,
+            evictable=state.memory.cache.evictable_size,
             prompt_token_s=pace.prompt_token_s,
             request_s=max(pace.request_s, rows_s),
         )
 
     def _totals(self) -> list[int]:
-        return [getattr(self._core.counters, name) for name in _TOTALS]
+        return [getattr(self._core.state.counters, name) for name in _TOTALS]
 
     def _pace(self) -> Pace:
-        core = self._core
+        core, running = self._core, self._core.state.running
         base_s, token_s = self._cost.line()
         outputs, places = self._outputs(), core.places
         self._mean_outputs = outputs
@@ -121,20 +121,20 @@ class PaceMeter:
         passed, expected = self._queued
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
-        done = sum(min(outputs, req.tokens.num_outputs) for req in core.running.values())
+        done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
         waiting_tokens = self._uncomputed = self._waiting_tokens() + sum(
-            req.held.prefill_left for req in core.running.values()
+            req.held.prefill_left for req in running.values()
         )
         return Pace(
             incarnation=core.incarnation,
-            left=self._entered - len(core.waiting),
+            left=self._entered - len(core.state.waiting),
             left_tokens=self._entered_tokens - waiting_tokens,
             prompt_token_s=error * token_s,
             request_s=error * self._request_s(outputs),
-            free_places=max(0, places - len(core.running)),
+            free_places=max(0, places - len(running)),
             step_s=self._cost.mean_s,
             # On average they are halfway; those that began together are not, and end together.
-            running_s=max(0.0, (len(core.running) * outputs / 2 - done) * output_s),
+            running_s=max(0.0, (len(running) * outputs / 2 - done) * output_s),
         )
 
     def _outputs(self) -> float:
@@ -142,7 +142,8 @@ class PaceMeter:
         of requests that began together none ends for a while, of others the short ones first.
         What is so far is capped by the longest: admissions decay out of the sums."""
         admitted, _, generated, ended, ended_outputs = self._work
-        longest = max((req.tokens.num_outputs for req in self._core.running.values()), default=0)
+        running = self._core.state.running.values()
+        longest = max((req.tokens.num_outputs for req in running), default=0)
         so_far = min(generated / max(1.0, admitted), longest)
         return max(so_far, ended_outputs / max(1.0, ended))
 
@@ -159,7 +160,7 @@ class PaceMeter:
         """The tokens of queued prompts that must be computed: not what the queue's last look found
         in the tree, nor what earlier prompts have too. Does not match again: that would change the
         core's state, which must depend on its recorded inputs alone."""
-        waiting = list(self._core.waiting)
+        waiting = list(self._core.state.waiting)
         self._own = {req.key: self._own.get(req.key, req.tokens.prompt_len) for req in waiting}
         needs = (min(self._own[r.key], r.tokens.prompt_len - r.cursor.length) for r in waiting)
         return sum(max(0, need) for need in needs)
@@ -188,7 +189,7 @@ class CacheNews:
         if self._is_asked:
             self._is_asked = False
             self._seq += 1
-            hashes = [*all_hashes(self._core.cache.nodes())]
+            hashes = [*all_hashes(self._core.state.memory.cache.nodes())]
             return CacheEvents(incarnation, self._seq, hashes, is_snapshot=True)
         if not self._is_heard or not (changes.added or changes.removed):
             return None
@@ -236,7 +237,7 @@ class Reports:
     def tell_blocks(self) -> None:
         """Tell what has come and gone in the tree since the last call: after each step, and as soon
         as a flush has emptied it."""
-        cache = self._core.cache
+        cache = self._core.state.memory.cache
         if cache.hashes is None:
             return
         changes = cache.hashes.take()

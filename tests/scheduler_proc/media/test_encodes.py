@@ -197,7 +197,7 @@ async def test_a_failed_encode_ends_those_that_need_it(overlap: bool) -> None:
             assert error is not None and error.code == INTERNAL
         else:
             assert error is None and driver.outputs[rid] == reference_output(prompt, 5)
-    assert not driver.core.media.pinned
+    assert not driver.core.state.media.pinned
 
 
 async def test_a_lost_device_ends_the_process() -> None:
@@ -285,7 +285,7 @@ async def test_an_abort_lets_go_of_pixels() -> None:
         while actor._encodes._pixels or driver.executor.encoded:
             await asyncio.sleep(0.001)
             actor._wake.set()
-    assert driver.core.media.num_bytes == 0
+    assert driver.core.state.media.num_bytes == 0
     serving.cancel()
     actor._compute.close()
 
@@ -422,7 +422,7 @@ async def test_a_step_is_told_of_before_the_part_behind_it_ends() -> None:
     async with asyncio.timeout(SOON_S):
         while not begun.is_set():
             await asyncio.sleep(0.001)
-        while driver.core.counters.generation_tokens < driver.executor.steps:
+        while driver.core.state.counters.generation_tokens < driver.executor.steps:
             await asyncio.sleep(0.001)
     may_end.set()
     await serving

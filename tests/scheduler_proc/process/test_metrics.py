@@ -19,10 +19,10 @@ from tests.scheduler_proc.driver import Driver
 
 def test_drafts_are_counted_by_source() -> None:
     driver = Driver(max_total_tokens=100)
-    driver.core.counters.verified("own", 4, 3)
-    driver.core.counters.verified("own", 2, 0)
-    driver.core.counters.verified("tree", 8, 8)
-    driver.core.counters.verified("a test's", 1, 1)
+    driver.core.state.counters.verified("own", 4, 3)
+    driver.core.state.counters.verified("own", 2, 0)
+    driver.core.state.counters.verified("tree", 8, 8)
+    driver.core.state.counters.verified("a test's", 1, 1)
     stats = stats_of(driver.core, driver.executor, StepClock())
     names = ("own", "tree", "seen")
     assert [stats[f"drafted_tokens_{name}_total"] for name in names] == [6, 8, 0]
@@ -50,8 +50,8 @@ def test_the_log_has_the_accept_length_while_there_is_one(caplog: pytest.LogCapt
         for i, accepted in enumerate((None, 3, None)):
             lines.tick(1.0 + i * LOG_INTERVAL_S)
             if accepted is not None:
-                driver.core.counters.verified("own", 4, accepted)
-                driver.core.counters.verified("seen", 4, 0)
+                driver.core.state.counters.verified("own", 4, accepted)
+                driver.core.state.counters.verified("seen", 4, 0)
         lines.tick(1.0 + 3 * LOG_INTERVAL_S)
     told = [record.getMessage().rpartition("used")[2] for record in caplog.records]
     assert told == ["", ", accept length 2.50", ""]

@@ -13,7 +13,7 @@ PROMPT = [*range(1, 41)]
 
 
 def look_at(driver: Driver) -> dict[str, Any]:
-    return Views(driver.core).look()
+    return Views(driver.core.state).look()
 
 
 def test_running_requests_stand_at_their_nodes() -> None:
