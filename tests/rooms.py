@@ -150,11 +150,12 @@ ROOMS: dict[str, dict[str, str]] = {
     "scheduler_proc.process": {
         "core_lock": "",
         "snapshots": "",
-        "grammar_loading": "",
         "metrics": "",
         "warm_up": "",
         "watchdog": "",
         "admin": "snapshots",
+        "entry": "core_lock",
+        "grammar_loading": "entry",
         "construction": "warm_up",
         "in_flight": "metrics",
         "compute": "metrics in_flight",

@@ -56,14 +56,14 @@ async def traffic_on_device(
                         traffic.arrive()
                     if rng.random() < 0.05:
                         traffic.abort_one()
-                actor._wake.set()
+                actor._entry.wake.set()
                 await settle(waits=rng.random() < 0.02)
             await settle(waits=True)
     finally:
         serving.cancel()
         actor._compute.close()
         driver.executor.close()
-    actor._tell()
+    actor._entry.send_outputs()
     assert not driver.executor.faults
     traffic.check()
     cached = driver.core.state.memory.cache.evictable_size

@@ -277,14 +277,14 @@ async def test_an_abort_lets_go_of_pixels() -> None:
         job = actor._compute.job
         assert job is not None and actor._compute.is_encoding
         driver.abort("a")
-        actor._wake.set()
+        actor._entry.wake.set()
         while len(actor._encodes._pixels) > 1:
             await asyncio.sleep(0.001)
         assert actor._compute.job is job  # what a watch sees
         may_end.set()
         while actor._encodes._pixels or driver.executor.encoded:
             await asyncio.sleep(0.001)
-            actor._wake.set()
+            actor._entry.wake.set()
     assert driver.core.state.media.num_bytes == 0
     serving.cancel()
     actor._compute.close()
@@ -345,7 +345,7 @@ async def test_a_text_passes_in_the_middle_of_a_part() -> None:
             await asyncio.sleep(0)
         with actor._core_lock:
             driver.add("text", TEXT, 3)
-        actor._wake.set()
+        actor._entry.wake.set()
         await serving
     assert driver.outputs["text"] == reference_output(TEXT, 3)
     assert slicing.encoded == [1] * NUM_SLICES and slicing.executor.began[0] < PART
@@ -385,7 +385,7 @@ async def test_nobody_needs_what_is_in_the_middle_of_a_part() -> None:
         with actor._core_lock:
             driver.abort(gone)
             driver.add(rid, prompt, 2)
-        actor._wake.set()
+        actor._entry.wake.set()
         may_go_on.release()
     await serving
     assert slicing.encoded == [3] * 3 + [1] * 5 + [3] * (2 * NUM_SLICES)

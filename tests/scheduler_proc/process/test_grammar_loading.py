@@ -58,10 +58,10 @@ class Intake(LoopOnly):
         self.failures: asyncio.Queue[BaseException] = asyncio.Queue()
         self._intake = GrammarIntake(
             self._grammars,
-            self._enter,
-            self._fail,
+            self._entry,
             self.recalled.append,
             TaskSet(self.failures.put_nowait),
+            self._blame,
         )
         for length in (9, 5):
             facts = {"length": length}
