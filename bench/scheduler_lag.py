@@ -32,11 +32,13 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.process.compute import ComputeThread
 from scheduler_proc.process.core_lock import CoreLock
+from scheduler_proc.process.encodes import Encodes
 from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.load_reports import Reports
 from scheduler_proc.process.metrics import StatsLog, StepClock
 from srt.files.tokenizer import Pieces
 from srt.files.vocab import Vocab
+from srt.tasks import TaskSet
 
 CONTEXT, OUTPUTS = 512, 40
 FIRST_STEPS = 3  # which are left out: prefills, and the loop's beginning
@@ -122,6 +124,9 @@ class LoopAlone(SchedulerActor):
         self._stats_log = StatsLog(core)
         self._reports = NoPace(core, self._clock, lambda message: None, has_router=False)
         self._entry = CoreEntry(core, self._core_lock, lambda batch: None)
+        self._encodes = Encodes(
+            core, self._core_lock, self._compute, TaskSet(print), print, self._entry.changed
+        )
 
     async def _sleep(self) -> None:
         raise NothingToDo
