@@ -10,14 +10,16 @@ core, except that it is given what its steps cost.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.steps.step_cost import MEMORY_S, StepCost, TimedSteps
 from scheduler_proc.core.steps.step_target import CostMeter
 from scheduler_proc.events.kv_events import KvEvents
 from scheduler_proc.memory.block_hashes import Changes, all_hashes
 from scheduler_proc.process.metrics import StepClock
+from srt.ring.blame_file import Name
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.ring_messages import CacheEvents, Pace, ReplicaLoad, TokenizedReq
 
@@ -49,23 +51,18 @@ class PaceMeter:
 
     def reset(self) -> None:
         """A new incarnation: nothing has entered. What was measured still holds."""
-        self._entered = self._entered_tokens = self._uncomputed = 0
-        self._recent = RecentPrompts()
-        self._own: dict[tuple[bytes, str], int] = {}
+        self._arrivals, self._uncomputed = _Arrivals(), 0
         self._reported_at = -math.inf
         self._reported = (0, 0)
 
     @property
     def is_news(self) -> bool:
         """Whether requests have come or gone since the last report."""
-        return self._reported != (self._entered, len(self._core.state.waiting))
+        return self._reported != (self._arrivals.num, len(self._core.state.waiting))
 
     def entered(self, req: TokenizedReq) -> None:
         """A request has arrived; it enters the core now, or once its grammar is loaded."""
-        own = self._recent.own_len(req)
-        self._entered += 1
-        self._entered_tokens += own
-        self._own[req.client, req.rid] = own
+        self._arrivals.add(req)
 
     def stepped(self, tokens: int, seconds: float) -> None:
         """A step of this many tokens has been run; `seconds` is the time since the one before, or
@@ -89,7 +86,7 @@ class PaceMeter:
         if not at_once and now < self._reported_at + REPORT_INTERVAL_S:
             return None
         self._reported_at = now
-        self._reported = (self._entered, len(self._core.state.waiting))
+        self._reported = (self._arrivals.num, len(self._core.state.waiting))
         return self._pace()
 
     def load(self, pace: Pace) -> ReplicaLoad:
@@ -99,7 +96,7 @@ class PaceMeter:
         rows_s = 0.0 if costs is None else self._mean_outputs * costs.row_s
         return ReplicaLoad(
             core.incarnation,
-            received=self._entered,
+            received=self._arrivals.num,
             running=len(state.running),
             waiting=len(state.waiting),
             uncomputed=self._uncomputed,
@@ -122,13 +119,13 @@ class PaceMeter:
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
         done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
-        waiting_tokens = self._uncomputed = self._waiting_tokens() + sum(
+        waiting_tokens = self._uncomputed = self._arrivals.needs(core.state.waiting) + sum(
             req.held.prefill_left for req in running.values()
         )
         return Pace(
             incarnation=core.incarnation,
-            left=self._entered - len(core.state.waiting),
-            left_tokens=self._entered_tokens - waiting_tokens,
+            left=self._arrivals.num - len(core.state.waiting),
+            left_tokens=self._arrivals.num_tokens - waiting_tokens,
             prompt_token_s=error * token_s,
             request_s=error * self._request_s(outputs),
             free_places=max(0, places - len(running)),
@@ -156,11 +153,28 @@ class PaceMeter:
         share = max(outputs / self._core.places, prompt / self._core.config.chunked_prefill_size)
         return token_s * outputs + base_s * share
 
-    def _waiting_tokens(self) -> int:
+
+class _Arrivals:
+    """The requests that were sent to an incarnation, and the tokens of their prompts that no
+    earlier prompt has too: their own."""
+
+    def __init__(self) -> None:
+        self.num = self.num_tokens = 0
+        self._recent = RecentPrompts()
+        self._own: dict[Name, int] = {}  # of those that wait
+
+    def add(self, req: TokenizedReq) -> None:
+        """A request has come."""
+        own = self._recent.own_len(req)
+        self.num += 1
+        self.num_tokens += own
+        self._own[req.client, req.rid] = own
+
+    def needs(self, queue: Iterable[Req]) -> int:
         """The tokens of queued prompts that must be computed: not what the queue's last look found
         in the tree, nor what earlier prompts have too. Does not match again: that would change the
         core's state, which must depend on its recorded inputs alone."""
-        waiting = list(self._core.state.waiting)
+        waiting = list(queue)
         self._own = {req.key: self._own.get(req.key, req.tokens.prompt_len) for req in waiting}
         needs = (min(self._own[r.key], r.tokens.prompt_len - r.cursor.length) for r in waiting)
         return sum(max(0, need) for need in needs)

@@ -155,26 +155,11 @@ class Req:
         return self.residency
 
     @property
-    def is_in_flight(self) -> bool:
-        """Whether a step that it is part of is not committed yet, of a req in memory."""
-        return self.held.computed_len < self.held.kv_len or self.tokens.are_late
-
-    @property
     def remaining(self) -> int:
         """Output tokens that may still be sampled."""
         if self.pending is not None and self.pending.ending is not None:
             return 0
         return self.tokens.max_len - self.tokens.seq_len
-
-    @property
-    def wants_decode(self) -> bool:
-        """In memory, its prefill planned, and with something left to sample or to score."""
-        held, seq_len = self.residency, self.tokens.seq_len
-        if held is None or held.kv_len < held.prefill_len or seq_len <= held.planned_len:
-            return False
-        if self.pending is None:
-            return seq_len < self.tokens.max_len
-        return self.remaining > 0 or self.pending.is_unplanned
 
     @property
     def extend_left(self) -> int:
@@ -194,11 +179,6 @@ class Req:
     def wants_logprobs(self) -> bool:
         """Whether known tokens wait for their log-probabilities."""
         return self.pending is not None and self.pending.is_unplanned
-
-    @property
-    def needs_newest_token(self) -> bool:
-        """Whether what it may sample next depends on the token before."""
-        return self.is_limited and (self.grammar is not None or self.rules.need_output)
 
     @property
     def jumping(self) -> Retokeniser | None:
