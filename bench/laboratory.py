@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from msgspec import Struct
 
+from scheduler_proc.core.counters import Counters
 from scheduler_proc.core.scheduler import Scheduler
-from scheduler_proc.core.state import Counters, SchedulerConfig
+from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
@@ -80,7 +81,7 @@ class Laboratory:
         for batch in self._batches(core):
             handles.update((s.handle, jobs[int(s.rid)]) for s in batch.starts)
             self._collect(batch, handles)
-        return core.counters
+        return core.state.counters
 
     def _collect(self, batch: TokenBatch, jobs: dict[int, Job]) -> None:
         ids, at = unpack_ids(batch.ids).tolist(), 0

@@ -8,7 +8,6 @@ next, over the steps in which all decode; the turns are interleaved.
 """
 
 import argparse
-import asyncio
 import contextlib
 import sys
 import time
@@ -33,11 +32,13 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.process.compute import ComputeThread
 from scheduler_proc.process.core_lock import CoreLock
+from scheduler_proc.process.encodes import Encodes
+from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.metrics import StatsLog, StepClock
 from srt.files.tokenizer import Pieces
 from srt.files.vocab import Vocab
+from srt.tasks import TaskSet
 
 CONTEXT, OUTPUTS = 512, 40
 FIRST_STEPS = 3  # which are left out: prefills, and the loop's beginning
@@ -122,13 +123,13 @@ class LoopAlone(SchedulerActor):
         self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]
         self._stats_log = StatsLog(core)
         self._reports = NoPace(core, self._clock, lambda message: None, has_router=False)
-        self._wake = asyncio.Event()
+        self._entry = CoreEntry(core, self._core_lock, lambda batch: None)
+        self._encodes = Encodes(
+            core, self._core_lock, self._compute, TaskSet(print), print, self._entry.changed
+        )
 
     async def _sleep(self) -> None:
         raise NothingToDo
-
-    def _tell(self) -> None:
-        self._core.take_output(time.monotonic())
 
     async def waits(self) -> list[float]:
         """Seconds before each step, until all is done."""

@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from bench.roofline import markdown
 from scheduler_proc.core.drafting.base import Match, Source
-from scheduler_proc.core.drafting.combined import best
 from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.own import OwnTokens
 from scheduler_proc.core.drafting.seen import SeenOutputs
+from scheduler_proc.core.drafting.speculation import best
 from scheduler_proc.core.drafting.tree import TreeTokens
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.pools import TokenPool

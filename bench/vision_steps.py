@@ -21,7 +21,7 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import CostMeter
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from srt.benchmark.report import percentile
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import pack_ids
@@ -115,7 +115,7 @@ class Simulation:
         """Plan a step while one runs; returns when that one has ended."""
         core, running = self._core, self._running
         plan = core.prepare(self._now)
-        for digest in core.media.take_wanted():
+        for digest in core.state.media.take_wanted():
             core.media_came(digest, 1)
         self._running = None if plan is None else core.seal(plan)
         if self._running is not None:

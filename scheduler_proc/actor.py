@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-import msgspec
 import zmq
 
 from scheduler_proc.batch import StepResult
@@ -30,8 +29,6 @@ from scheduler_proc.crash.recovery import UnclearFailure, parts_of_failed
 from scheduler_proc.events.kv_events import KvEvents
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.failures import is_device_lost, is_out_of_memory, release_memory
-from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.process.admin import Controls
 from scheduler_proc.process.compute import ComputeThread, Launched
@@ -40,22 +37,18 @@ from scheduler_proc.process.construction import (
     load_executor,
     make_core,
     shared_by_grammars,
+    take_share,
 )
 from scheduler_proc.process.core_lock import CoreLock
-from scheduler_proc.process.cpus import take_share
 from scheduler_proc.process.encodes import Encodes
+from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.grammar_loading import GrammarIntake
-from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog, stats_of
-from scheduler_proc.process.pace import REPORT_INTERVAL_S
-from scheduler_proc.process.snapshots.look import Views
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, Reports
+from scheduler_proc.process.metrics import StatsLog, StepClock, stats_of
 from scheduler_proc.process.watchdog import Doing, LoopProbe, Watch, end_process
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.ring.actor import Actor
 from srt.ring.places import Ring, send_now
-from srt.wire.errors import ErrorInfo
-from srt.wire.parcels import token_batches
 from srt.wire.ring_messages import (
     Abort,
     CacheSnapshotReq,
@@ -109,14 +102,16 @@ class SchedulerActor(Actor):
             self.ring.directory, self.incarnation, self._core, is_wary=has_had_losses
         )
         self._blame.listen()
+        self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
+        self._front = self.connect(zmq.PUSH, self.ring.credits)
+        self._entry = CoreEntry(self._core, self._core_lock, partial(self.send, self._detokenizer))
         self._encodes = Encodes(
-            self._core, self._core_lock, self._compute, self.tasks, self._want, self._on_media
+            self._core, self._core_lock, self._compute, self.tasks, self._want, self._entry.changed
         )
         self._stats_log = StatsLog(self._core)
         self._stats = partial(stats_of, self._core, self._executor, self._clock)
         self._overlap = not self.args.disable_overlap_schedule
-        self._wake = asyncio.Event()
-        self._controls = Controls(self._core, self._stats, Views(self._core), self._reply)
+        self._controls = Controls(self._core, self._stats, self._reply)
         self._grammars = GrammarStore(
             partial(shared_by_grammars, self.args),
             self.ring.grammars,
@@ -124,16 +119,9 @@ class SchedulerActor(Actor):
         )
         self._grammars.warm()
         self._intake = GrammarIntake(
-            self._grammars,
-            self._enter,
-            self._fail,
-            self._recall,
-            self.tasks,
-            lambda: self._blame.notes,
+            self._grammars, self._entry, self._recall, self.tasks, self._blame
         )
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
-        self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
-        self._front = self.connect(zmq.PUSH, self.ring.credits)
         self._reports = Reports(
             self._core,
             self._clock,
@@ -183,11 +171,11 @@ class SchedulerActor(Actor):
 
     @property
     def has_progressed(self) -> bool:
-        return self._blame.has_ended_guilty or self._core.counters.computed_prompt_tokens > 0
+        return self._blame.has_ended_guilty or self._core.state.counters.computed_prompt_tokens > 0
 
     @property
     def in_flight(self) -> int:
-        return len(self._core.running) + len(self._core.waiting) + len(self._intake)
+        return len(self._core.state.running) + len(self._core.state.waiting) + len(self._intake)
 
     # ---- messages ------------------------------------------------------------------------------
 
@@ -208,51 +196,25 @@ class SchedulerActor(Actor):
                 self._encodes.came(message, blobs)
             elif isinstance(message, Abort):
                 for req in self._intake.take(message):  # it ends in the core, as all others do
-                    self._enter(_without_grammar(req))
-                self._enter(message)
-        self._wake.set()  # even if none enters yet: the front hears that nobody waits for it
+                    self._entry.add(req)
+                self._entry.abort(message)
+        self._entry.wake.set()  # even if none enters yet: the front hears that nobody waits for it
 
     def _on_request(self, req: TokenizedReq) -> None:
         self._reports.came(req)
         if self._blame.takes(req):
-            self._fail(req, GUILTY)
+            self._entry.fail(req, GUILTY)
         elif req.grammar:
             self._intake.add(req)
         else:
-            self._enter(req)
-
-    def _enter(
-        self,
-        message: TokenizedReq | Abort,
-        grammar: Grammar | None = None,
-        retokeniser: Retokeniser | None = None,
-    ) -> None:
-        """Give a message to the core."""
-        with self._core_lock:
-            if isinstance(message, TokenizedReq):
-                self._core.add(message, time.monotonic(), grammar, retokeniser)
-            else:
-                self._core.abort(message)
-            self._tell()
-        self._wake.set()
+            self._entry.add(req)
 
     def _recall(self, key: str) -> None:
         """Ask the front to have a grammar made again."""
         self.send(self._front, GrammarLost(key, self.incarnation))
 
-    def _fail(self, req: TokenizedReq, error: ErrorInfo) -> None:
-        """End a request before its first step."""
-        with self._core_lock:
-            self._core.add(_without_grammar(req), time.monotonic())
-            self._core.abort(Abort(req.client, req.rid, req.incarnation), error)
-            self._tell()
-
     def _want(self, digests: list[bytes]) -> None:
         self.send(self._front, MediaWanted(self.incarnation, digests))
-
-    def _on_media(self) -> None:
-        self._tell()
-        self._wake.set()
 
     def _end_hanging(self, what: str) -> None:
         thread = self._compute.thread if what == "a step" else threading.main_thread()
@@ -262,12 +224,6 @@ class SchedulerActor(Actor):
 
     def _reply(self, reply: ControlReply) -> None:
         self.send(self._detokenizer, reply)
-
-    def _tell(self) -> None:
-        batch = self._core.take_output(time.monotonic())
-        if batch is not None:
-            for part in token_batches(batch):
-                self.send(self._detokenizer, part)
 
     async def _keep_pace(self) -> None:
         """Report what comes and goes to the front even while a long step runs."""
@@ -285,9 +241,9 @@ class SchedulerActor(Actor):
             plan = self._prepare() if self._overlap or running is None else None
             # Queued after the step that runs, so that the compute thread goes on by itself.
             finished, running = running, await self._launch(plan, running)
-            self._tell()
+            self._entry.send_outputs()
             succeeded = finished is None or await self._settle(finished)
-            self._tell()
+            self._entry.send_outputs()
             self._reports.tell_blocks()
             self._reports.tell_pace()
             if plan is not None and not succeeded:
@@ -300,14 +256,14 @@ class SchedulerActor(Actor):
     async def _sleep(self) -> None:
         """Wait for a message. If there is work that cannot run yet, look again soon."""
         self._clock.rest()
-        self._wake.clear()
+        self._entry.wake.clear()
         self._reports.tell_pace(at_once=not self._core.has_work)
         if not self._core.has_work:
             self._controls.flush_pending()
         self._reports.tell_blocks()  # of a flush
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
-                await self._wake.wait()
+                await self._entry.wake.wait()
 
     def _prepare(self) -> Plan | None:
         now = time.monotonic()
@@ -393,8 +349,3 @@ class SchedulerActor(Actor):
             return
         await launched.ended
         self._core.cancel(launched.step)
-
-
-def _without_grammar(req: TokenizedReq) -> TokenizedReq:
-    """The same request for the core, which is to end it before its first step."""
-    return msgspec.structs.replace(req, grammar="")

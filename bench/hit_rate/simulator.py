@@ -149,7 +149,7 @@ class Simulator:
             self._last_tokens += start.meta.cached_tokens == len(self._prompts[index]) - 1
 
     def _finished(self) -> Outcome:
-        outcome, counters = self._outcome, self.core.counters
+        outcome, counters = self._outcome, self.core.state.counters
         total = sum(len(prompt) for prompt in self._prompts)
         outcome.reused = total - counters.computed_prompt_tokens + self._last_tokens
         outcome.seconds, outcome.steps = self._now, counters.forward_steps

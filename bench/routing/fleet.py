@@ -12,7 +12,7 @@ import numpy as np
 from bench.hit_rate.simulator import StepCost
 from bench.routing.replica import MODEL, Replica
 from bench.routing.shapes import Words, answer
-from scheduler_proc.process.pace import REPORT_INTERVAL_S
+from scheduler_proc.process.load_reports import REPORT_INTERVAL_S
 from srt.benchmark.workloads import Node, Workload
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.messages import pack_ids
@@ -80,7 +80,7 @@ class Fleet:
             self._now, _, act = heappop(self._events)
             act()
         assert not self._open and not self._ready, "requests are left over"
-        cached = sum(replica.core.counters.cached_tokens for replica in self._replicas)
+        cached = sum(replica.core.state.counters.cached_tokens for replica in self._replicas)
         return Outcome(cached, self._ended_s, [replica.busy_s for replica in self._replicas])
 
     def _at(self, delay_s: float, act: Callable[[], None]) -> None:

@@ -9,8 +9,7 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import CostMeter
-from scheduler_proc.events.cache_events import CacheNews
-from scheduler_proc.process.pace import PaceMeter
+from scheduler_proc.process.load_reports import CacheNews, PaceMeter
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq
 
 MODEL = "bench"
@@ -70,8 +69,8 @@ class Replica:
 
     def news(self, now: float) -> Iterator[CacheEvents | ReplicaLoad]:
         """What the actor would send after a step."""
-        assert self.core.cache.hashes is not None
-        events = self._news.tell(self.core.cache.hashes.take())
+        assert self.core.state.memory.cache.hashes is not None
+        events = self._news.tell(self.core.state.memory.cache.hashes.take())
         if events is not None:
             yield events
         yield from self.load(now, at_once=self.is_idle)

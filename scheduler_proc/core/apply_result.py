@@ -8,7 +8,7 @@ count up to the first that differs from the guess, which the model has chosen af
 import numpy as np
 
 from scheduler_proc.batch import StepResult
-from scheduler_proc.core.jumps import Jumps, fail_grammar
+from scheduler_proc.core.jumps import Jumps, fail_grammar, may_be_closed
 from scheduler_proc.core.requests.request import Pending, Req, Residency
 from scheduler_proc.core.state import SchedulerState
 from scheduler_proc.core.steps.step import Row, Step
@@ -91,7 +91,7 @@ class Commits:
         if req.grammar is not None:
             try:
                 rest = req.grammar.instead_of(token) if req.closes else None
-                if rest is not None and req.may_be_closed(len(rest)):
+                if rest is not None and may_be_closed(req, len(rest)):
                     self._jumps.close(req, rest)
                     return False
                 req.grammar.accept([token])

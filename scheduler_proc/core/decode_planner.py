@@ -51,7 +51,7 @@ class DecodePlanner:
     def plan(self, plan: Plan, reqs: Iterable[Req]) -> None:
         """One row for each of those that decode. Where it depends on a token that is still being
         sampled, the req is deferred."""
-        decoding = [req for req in reqs if req.wants_decode]
+        decoding = [req for req in reqs if _wants_decode(req)]
         decoding.sort(key=retraction_key, reverse=True)
         are_alone = len(decoding) == len(self._running)  # the others have prompts to compute
         guessable = self._guessable(decoding)
@@ -65,7 +65,7 @@ class DecodePlanner:
                 continue  # retracted for one before it
             if not req.tokens.are_late:
                 self._add(plan, req, victims, proposals.get(req.handle))
-            elif req.handle in guessed or req.needs_newest_token or req.held.num_drafted > 0:
+            elif req.handle in guessed or _needs_newest_token(req) or req.held.num_drafted > 0:
                 if self._reserve_one(req, 1, victims):
                     plan.deferred.append(req)
             else:
@@ -74,7 +74,7 @@ class DecodePlanner:
 
     def plan_deferred(self, plan: Plan) -> None:
         """The rows of those that were deferred, whose newest token is known now."""
-        waiting = [req for req in plan.deferred if req.wants_decode]
+        waiting = [req for req in plan.deferred if _wants_decode(req)]
         waiting.sort(key=retraction_key, reverse=True)
         victims = _Victims(waiting, ())
         guessed = [req for req in waiting if req.handle in plan.guessed]
@@ -134,18 +134,18 @@ class DecodePlanner:
         back, and nobody gets any here."""
         most = self._max_tokens
         run = DECODE_RUN if self._memory.easy_room >= DECODE_RUN * len(self._running) else 0
-        short = [req for req in decoding if req.num_missing(most) > 0]
+        short = [req for req in decoding if _num_missing(req, most) > 0]
         if run > 0 and guessed:
             run = max(run, 2 * self._speculation.most)
             short = [
                 req
                 for req in decoding
-                if req.num_missing(most) > 0
-                or (req.handle in guessed and req.num_unguessable(self._speculation.most) > 0)
+                if _num_missing(req, most) > 0
+                or (req.handle in guessed and _num_unguessable(req, self._speculation.most) > 0)
             ]
         if not short:
             return
-        counts = [max(req.num_missing(most), min(run, req.num_spareable)) for req in short]
+        counts = [max(_num_missing(req, most), min(run, _num_spareable(req))) for req in short]
         if self._memory.find(sum(counts)):
             self._memory.set_aside(short, counts, in_runs=run > 0)
         else:
@@ -168,6 +168,37 @@ class DecodePlanner:
             if victim is req:
                 return False
         return True
+
+
+def _wants_decode(req: Req) -> bool:
+    """Whether it is in memory, its prefill planned, and something left to sample or to score."""
+    held, seq_len = req.residency, req.tokens.seq_len
+    if held is None or held.kv_len < held.prefill_len or seq_len <= held.planned_len:
+        return False
+    if req.pending is None:
+        return seq_len < req.tokens.max_len
+    return req.remaining > 0 or req.pending.is_unplanned
+
+
+def _needs_newest_token(req: Req) -> bool:
+    """Whether what it may sample next depends on the token before."""
+    return req.is_limited and (req.grammar is not None or req.rules.need_output)
+
+
+def _num_missing(req: Req, most: int) -> int:
+    """Slots still to be set aside for what is planned next, at most `most` tokens."""
+    return min(req.extend_left, most) - req.held.num_spare
+
+
+def _num_spareable(req: Req) -> int:
+    """Slots that can still be set aside: no token will need more."""
+    return req.tokens.max_len - 1 - req.held.kv_len - req.held.num_spare
+
+
+def _num_unguessable(req: Req, most: int) -> int:
+    """Slots that are missing to plan one token and to guess `most` more, or as many as can
+    follow."""
+    return min(1 + most - req.held.num_spare, _num_spareable(req))
 
 
 class _Victims:

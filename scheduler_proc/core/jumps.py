@@ -102,6 +102,15 @@ class Jumps:
         self._state.counters.jump_forward_tokens += num_tokens
 
 
+def may_be_closed(req: Req, num_tokens: int) -> bool:
+    """Whether `num_tokens` tokens that no step has sampled may end it: not where they could be
+    ruled out, or be too few; nor where their log-probabilities would need a picture at the end of
+    the prompt again."""
+    if req.rules.forbid_something or (req.retokeniser is not None and req.jumping is None):
+        return False
+    return req.tokens.num_outputs + num_tokens >= req.wish.sampling.min_new_tokens
+
+
 def fail_grammar(state: SchedulerState, req: Req, error: GrammarError) -> None:
     """A grammar that cannot go on ends its own req, and nothing else."""
     state.abort(req, INTERNAL, f"the constraint cannot be followed any further: {error}")

@@ -12,9 +12,9 @@ from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
 from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
 from scheduler_proc.core.jumps import fail_grammar
-from scheduler_proc.core.requests.admission import is_being_computed, prefix_need
+from scheduler_proc.core.requests.admission import is_being_computed, matched_len, prefix_need
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.core.state import SchedulerState
+from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.step import ANYTHING, Follows
 from scheduler_proc.core.steps.step_target import (
@@ -29,40 +29,30 @@ from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.sampling.token_rules import NoTokenLeft
 from srt.wire.errors import BAD_REQUEST
 
-ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
-
 
 class StepPlanner:
     """Chooses what the reqs of `state` do in the next step."""
 
-    def __init__(self, state: SchedulerState) -> None:
-        self._state = state
+    def __init__(self, config: SchedulerConfig, state: SchedulerState) -> None:
+        self._config, self._state = config, state
         self.costs: StepCosts | None = None  # as measured; None: not known yet
         self._decodes = DecodePlanner(
             state.running,
             state.memory,
-            state.config.chunked_prefill_size,
+            config.chunked_prefill_size,
             state.retract,
             self._follows,
             state.speculation,
         )
         self._is_trials_turn = True
-        self._admission_refused_at: int | None = None  # the forward step at which memory was short
         self._beside = NO_DECODES  # prompts, in the last plan
         self._slice_s = 0.0  # that have been taken before the next step
-        self._places_in_memory = 0  # reqs that ran then; 0 once all waiting reqs were admitted
-
-    @property
-    def places(self) -> int:
-        """Reqs that can run at once: as many as did when memory last stopped the next one."""
-        if self._places_in_memory == 0:
-            return self._state.config.max_running_requests
-        return max(self._places_in_memory, len(self._state.running))
+        self._now = 0.0  # the time of the newest plan
 
     def take_slice(self) -> float:
         """The seconds of encoding that there is time for before the next step, which has that much
         less for prompts."""
-        config, costs = self._state.config, self.costs
+        config, costs = self._config, self.costs
         if config.media is None or not config.media.in_slices:
             return math.inf
         if self._beside.decodes == 0 or costs is None:
@@ -72,8 +62,9 @@ class StepPlanner:
         self._slice_s = slice_beside(costs, self._beside, others, config.step_target_s)
         return self._slice_s
 
-    def plan(self) -> Plan | None:
+    def plan(self, now: float) -> Plan | None:
         """A step, or None if nothing can run now."""
+        self._now = now
         self._beside = NO_DECODES
         plan = self._plan()
         self._slice_s = 0.0
@@ -81,7 +72,7 @@ class StepPlanner:
 
     def _plan(self) -> Plan | None:
         state = self._state
-        plan = Plan(state.table, state.memory.sampling)
+        plan = Plan(state.memory.table, state.memory.sampling)
         suspect = state.trials.next
         state.trials.at = None if suspect is None else suspect.key
         if suspect is not None and self._is_trials_turn and self._plan_trial(plan, suspect):
@@ -109,8 +100,8 @@ class StepPlanner:
         budget = self._prefill_budget(plan)
         budget -= self._plan_prefills(plan, budget, self._others())
         if len(state.waiting) == 0:
-            self._places_in_memory = 0
-            state.cache.want(())
+            state.admissions.nobody_is_stopped()
+            state.memory.cache.want(())
         elif budget > 0 and self._may_admit():
             # A suspect that is not in memory may wait for that, or for what it shows, for which the
             # others make room if nobody takes more.
@@ -129,14 +120,14 @@ class StepPlanner:
     def _plan_trial(self, plan: Plan, suspect: Req) -> bool:
         """Plan the suspect's next tokens; none while others of it are being computed, or if it has
         to wait for memory, which others hold. Whether there are any."""
-        budget = self._state.config.chunked_prefill_size
+        budget = self._config.chunked_prefill_size
         self._beside = Beside(sum(not _is_cut(req) for req in self._others()))
         if self._beside.decodes > 0 and self.costs is not None:  # which wait for this step
             budget = self._tokens_beside(self.costs)
         if suspect.residency is None:
             if self._may_admit():
                 self._admit(plan, budget, [suspect])
-        elif not suspect.is_in_flight:
+        elif not _is_in_flight(suspect):
             if _is_cut(suspect):
                 self._plan_prefills(plan, budget, [suspect])
             else:
@@ -147,7 +138,7 @@ class StepPlanner:
 
     def _prefill_budget(self, plan: Plan) -> int:
         """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
-        budget = whole = self._state.config.chunked_prefill_size
+        budget = whole = self._config.chunked_prefill_size
         self._beside = self._beside_prompts(plan)
         if self._beside.decodes > 0 and self.costs is not None:
             budget = self._tokens_beside(self.costs)
@@ -163,7 +154,7 @@ class StepPlanner:
 
     def _tokens_beside(self, costs: StepCosts) -> int:
         """Prompt tokens beside the decodes, after what is encoded before them."""
-        whole, target_s = self._state.config.chunked_prefill_size, self._state.config.step_target_s
+        whole, target_s = self._config.chunked_prefill_size, self._config.step_target_s
         return tokens_beside(costs, self._beside, whole, target_s, self._slice_s)
 
     def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
@@ -189,7 +180,7 @@ class StepPlanner:
         slots = state.memory.alloc(length + len(follows.draft))
         assert slots is not None
         held = req.held
-        state.table.slots[held.row, held.kv_len : held.kv_len + len(slots)] = slots
+        state.memory.table.slots[held.row, held.kv_len : held.kv_len + len(slots)] = slots
         plan.add(req, length, is_decode=False, follows=follows)
         return len(slots)
 
@@ -199,7 +190,7 @@ class StepPlanner:
         if length < req.extend_left or not speculation.may_guess(req):
             return None
         planned = plan.num_tokens + len(plan.deferred) + length
-        room = state.config.chunked_prefill_size - planned
+        room = self._config.chunked_prefill_size - planned
         room = min(room, state.memory.easy_room - length)
         if room <= 0:
             return None
@@ -223,18 +214,11 @@ class StepPlanner:
         return None
 
     def _may_admit(self) -> bool:
-        """Whether it is worth looking at the queue: with a full pool, a long queue would be sorted
-        for nothing, step after step."""
+        """Whether it is worth looking at the queue."""
         state = self._state
-        if state.table.num_free_rows == 0:
+        if state.memory.table.num_free_rows == 0:
             return False
-        if state.memory_changed:
-            state.memory_changed, self._admission_refused_at = False, None
-        since = self._admission_refused_at
-        recently = (
-            since is not None and state.counters.forward_steps < since + ADMISSION_RETRY_STEPS
-        )
-        return not recently or not state.running
+        return state.admissions.are_due(state.counters.forward_steps) or not state.running
 
     def _admit(self, plan: Plan, budget: int, waiting: Iterable[Req], may_pin: bool = True) -> None:
         """Move these waiting reqs into the batch, in this order, while memory lasts. Without
@@ -243,35 +227,33 @@ class StepPlanner:
         `available` shrinks by everything a taken req will need: tokens to compute, expected
         output, and the part of its prefix that its lock makes unevictable.
         """
-        state = self._state
+        state, admissions, cache = self._state, self._state.admissions, self._state.memory.cache
         available = self._available()
         prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
         latest = math.inf  # the arrival after which nobody may overtake those that stand aside
         for req in waiting:
-            if budget <= 0 or state.table.num_free_rows == 0 or req.arrival_s > latest:
+            if budget <= 0 or state.memory.table.num_free_rows == 0 or req.arrival_s > latest:
                 return
             if req.tokens.are_late:
                 return  # retracted just now: nobody takes its place before its last token is known
-            if is_being_computed(req, prefilling, state.cache):
-                latest = min(latest, req.arrival_s + state.config.max_wait_s)
+            if is_being_computed(req, prefilling, cache):
+                latest = min(latest, req.arrival_s + self._config.max_wait_s)
                 continue  # soon: when the prefix that it needs is in the tree
             if req.spans and not self._has_media(req, may_pin):
                 # Nobody else waits for it: what others show is encoded meanwhile, where there is
                 # room beside what this one and those before it need.
                 may_pin = may_pin and req.handle in state.media.pinned
                 continue
-            need = prefix_need(req, state.cache) + state.new_token_ratio.expected_outputs(req)
+            need = prefix_need(req, cache) + admissions.ratio.expected_outputs(req)
             if need > available and state.running:
-                self._admission_refused_at = state.counters.forward_steps
-                state.memory_changed = False
-                self._places_in_memory = len(state.running)
+                admissions.stopped(state.counters.forward_steps, len(state.running))
                 return
             available -= need
-            state.start(req)
+            state.start(req, self._now)
             budget -= self._extend(plan, req, budget)
             if req.residency is not None:  # it may have ended, with nothing left to sample
                 prefilling.append(req)
-        self._places_in_memory = 0
+        admissions.nobody_is_stopped()
 
     def _may_see(self, req: Req) -> bool:
         """Whether nothing that a waiting req shows is missing."""
@@ -285,7 +267,7 @@ class StepPlanner:
             return False  # as at the last look
         if not may_pin and req.handle not in media.pinned:
             return False
-        first, stop = req.matched(self._state.cache), req.tokens.prompt_len
+        first, stop = matched_len(req, self._state.memory.cache), req.tokens.prompt_len
         items = [span.item for span in req.spans.within(first, stop)]
         is_ready = media.need(req.handle, items)
         req.media_version = None if is_ready else media.version
@@ -311,7 +293,7 @@ class StepPlanner:
         """Slots that a new req could count on, the running reqs' future needs set aside."""
         state = self._state
         reserved = sum(
-            max(0, req.extend_left) + state.new_token_ratio.expected_outputs(req)
+            max(0, req.extend_left) + state.admissions.ratio.expected_outputs(req)
             for req in state.running.values()
         )
         return state.memory.room - reserved
@@ -320,6 +302,11 @@ class StepPlanner:
 def _is_cut(req: Req) -> bool:
     """Whether the tokens that the req entered with are not all planned."""
     return req.held.kv_len < req.held.prefill_len
+
+
+def _is_in_flight(req: Req) -> bool:
+    """Whether a step that the req, which is in memory, is part of is not committed yet."""
+    return req.held.computed_len < req.held.kv_len or req.tokens.are_late
 
 
 def _whole(req: Req, length: int, room: int) -> int:

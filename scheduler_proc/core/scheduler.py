@@ -37,7 +37,6 @@ from scheduler_proc.core.steps.step import Row, Step
 from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.media.encoder_cache import EncoderCache
 from srt.ring.blame_file import Name
 from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.media import MediaItem
@@ -46,20 +45,16 @@ from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
 
 
 class Scheduler:
-    """Owns the queue, the tree, the pools and the reqs of one executor."""
+    """Owns the queue, the tree, the pools and the reqs of one executor: its `state`, which others
+    only read."""
 
     def __init__(self, config: SchedulerConfig, incarnation: int = 0) -> None:
         self.config = config
         self.incarnation = incarnation
-        self._state = state = SchedulerState(config)
-        self.pool, self.table, self.cache = state.pool, state.table, state.cache
-        self.waiting, self.running, self.memory = state.waiting, state.running, state.memory
-        self.counters, self.new_token_ratio = state.counters, state.new_token_ratio
-        self.trials, self.speculation = state.trials, state.speculation
-        self._outputs = state.outputs
-        self._planner = StepPlanner(state)
-        self._jumps = Jumps(state)
-        self._commits = Commits(state, self._jumps)
+        self.state = SchedulerState(config)
+        self._planner = StepPlanner(config, self.state)
+        self._jumps = Jumps(self.state)
+        self._commits = Commits(self.state, self._jumps)
         self._next_handle = 0
         self._latest_s = 0.0  # arrival of a new req
 
@@ -67,12 +62,13 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running) or len(self.waiting) > 0
+        return bool(self.state.running) or len(self.state.waiting) > 0
 
     @property
     def places(self) -> int:
         """Reqs that can run at once: as many as did when memory last stopped the next one."""
-        return self._planner.places
+        state = self.state
+        return state.admissions.places(len(state.running), self.config.max_running_requests)
 
     def add(
         self,
@@ -91,18 +87,18 @@ class Scheduler:
         handle, facts = self._next_handle, self.config.media
         req = Req.of(handle, wire, arrival_s, vocab_size, grammar, retokeniser, facts)
         self._next_handle += 1
-        self.counters.requests += 1
-        if req.key in self._state.by_key:
-            self._outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
+        self.state.counters.requests += 1
+        if self.state.live.find(req.key) is not None:
+            self.state.outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
             return
         if (refusal := self._refusal_of_media(req)) is not None:
-            self._outputs.end(req, Finish("abort", error=ErrorInfo(BAD_REQUEST, refusal)))
-            self.trials.forget(req.key)
+            self.state.outputs.end(req, Finish("abort", error=ErrorInfo(BAD_REQUEST, refusal)))
+            self.state.trials.forget(req.key)
             return
-        self._state.add(req)
+        self.state.add(req)
         reported = wire.reported
         if reported is not None and reported.aborted:
-            self._state.finish(req, Finish("abort"))
+            self.state.finish(req, Finish("abort"))
         elif reported is not None and req.tokens.num_outputs > 0:
             self._resume(req, reported.forced)
         elif req.remaining > 0:
@@ -123,7 +119,7 @@ class Scheduler:
         config, longest = self.config, max(span.item.length for span in req.spans.spans)
         if config.media is None:
             return "this model sees no images"
-        if not self._state.media.fits(req.spans):
+        if not self.state.media.fits(req.spans):
             cache_mb = config.media_cache_bytes / 1e6
             return f"the media's embeddings need more than --media-cache-mb {cache_mb:.0f}"
         if req.spans.are_whole and longest > config.chunked_prefill_size:
@@ -133,22 +129,22 @@ class Scheduler:
 
     def suspect(self, names: list[Name]) -> None:
         """These requests may have ended an earlier scheduler: try each alone when it comes."""
-        self.trials.suspect(names)
+        self.state.trials.suspect(names)
 
     def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
         """End a request, as failed if there is an error; one that has ended already is ignored."""
-        req = self._state.by_key.get((message.client, message.rid))
+        req = self.state.live.find((message.client, message.rid))
         if req is not None:
-            self._state.finish(req, Finish("abort", error=error))
+            self.state.finish(req, Finish("abort", error=error))
 
     def reset(self, incarnation: int) -> None:
         """A new incarnation without a new process: forget every request and all unsent output;
         cached prefixes stay."""
-        for req in list(self._state.by_key.values()):
-            self._state.finish(req, Finish("abort"))
-        self._outputs.clear()
-        self.trials.clear()
-        self._state.media.reset()
+        for req in self.state.live.all():
+            self.state.finish(req, Finish("abort"))
+        self.state.outputs.clear()
+        self.state.trials.clear()
+        self.state.media.reset()
         self.incarnation = incarnation
 
     def flush_cache(self) -> bool:
@@ -156,50 +152,44 @@ class Scheduler:
         waiting; whether it did."""
         if self.has_work:
             return False
-        self.cache.evict(self.cache.evictable_size)
-        self.speculation.flush()
-        self._state.media.clear()
+        cache = self.state.memory.cache
+        cache.evict(cache.evictable_size)
+        self.state.speculation.flush()
+        self.state.media.clear()
         return True
 
     # ---- media ---------------------------------------------------------------------------------
 
-    @property
-    def media(self) -> EncoderCache:
-        """What is encoded of pictures and videos. After each `prepare` the actor asks for its
-        `take_wanted`, and has the executor forget its `take_dropped`."""
-        return self._state.media
-
     def media_came(self, digest: bytes, num_parts: int) -> bool:
         """The pixels of an item are there; False if they are not needed any more."""
-        return self._state.media.came(digest, num_parts)
+        return self.state.media.came(digest, num_parts)
 
     def next_media(self) -> tuple[MediaItem, int, float] | None:
         """The part of an item that is to be encoded now, before the step that is planned next, and
         how many seconds of it; one at a time."""
-        part = self._state.media.next_part()
+        part = self.state.media.next_part()
         return None if part is None else (*part, self._planner.take_slice())
 
     def media_users(self, digest: bytes) -> list[Name]:
         """The requests that need an item."""
-        handles = self._state.media.users_of(digest)
-        return [req.key for req in self._state.by_key.values() if req.handle in handles]
+        users = self.state.live.with_handles(self.state.media.users_of(digest))
+        return [req.key for req in users]
 
     def media_encoded(self, digest: bytes, is_done: bool = True) -> None:
         """The part that `next_media` has given is encoded, or if it is not done, some of it."""
-        if self._state.media.encoded(digest, is_done):
-            self._state.memory_changed = True  # a req may be admitted now
+        if self.state.media.encoded(digest, is_done):
+            self.state.admissions.memory_changed()  # a req may be admitted now
 
     def media_failed(self, digest: bytes, error: ErrorInfo) -> None:
         """An item cannot be had, or encoded: the reqs that need it end."""
-        handles = set(self._state.media.failed(digest))
-        for req in [req for req in self._state.by_key.values() if req.handle in handles]:
-            self._state.finish(req, Finish("abort", error=error))
-        self._state.memory_changed = True
+        for req in self.state.live.with_handles(set(self.state.media.failed(digest))):
+            self.state.finish(req, Finish("abort", error=error))
+        self.state.admissions.memory_changed()
 
     def take_output(self, now: float) -> TokenBatch | None:
         """What has to be sent to the detokenizer since the last call. First tokens and ends count
         as of now."""
-        return self._outputs.take(self.incarnation, now)
+        return self.state.outputs.take(self.incarnation, now)
 
     # ---- a step --------------------------------------------------------------------------------
 
@@ -210,13 +200,12 @@ class Scheduler:
 
     def measure(self, costs: StepCosts) -> None:
         """Set what steps have cost recently; until the first call that is unknown."""
-        self._planner.costs = self.speculation.costs = costs
+        self._planner.costs = self.state.speculation.costs = costs
 
     def prepare(self, now: float) -> Plan | None:
         """Plan a step, or None if nothing can run now. Takes memory; reads no token values."""
-        self._state.now = now
         self._expire(now)
-        return self._planner.plan()
+        return self._planner.plan(now)
 
     def seal_ahead(self, plan: Plan, running: Step) -> None:
         """Lay out what of the plan needs no result of the step that runs, while it runs. What is
@@ -241,10 +230,10 @@ class Scheduler:
         self._planner.plan_deferred(plan)
         if not plan.rows and plan.ahead is None:
             return None
-        self.counters.forward_steps += 1
-        self.new_token_ratio.decay()
+        self.state.counters.forward_steps += 1
+        self.state.admissions.ratio.decay()
         step = plan.seal()
-        self.counters.steps[step.kind] += 1
+        self.state.counters.steps[step.kind] += 1
         return step
 
     def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
@@ -256,7 +245,7 @@ class Scheduler:
     def commit(self, step: Step, result: StepResult) -> None:
         """Take over a step's result: advance the reqs, insert prompts, finish what is done."""
         self._commits.take([row for row in step.rows if not row.is_committed], step, result)
-        self.speculation.ran(step)
+        self.state.speculation.ran(step)
 
     def cancel(self, step: Step) -> None:
         """Undo a sealed step that will not be run: its reqs go back to the queue as they were."""
@@ -274,7 +263,7 @@ class Scheduler:
                 if row.req.pending is not None and row.num_logprobs > 0:
                     row.req.pending.start = row.logprob_start
             if row.is_current:
-                self._state.retract(row.req)
+                self.state.retract(row.req)
 
     def split(self, step: Step) -> list[Step]:
         """Two halves of a step that could not be computed, to be run one after the other in its
@@ -288,11 +277,11 @@ class Scheduler:
         error = ErrorInfo(INTERNAL, message)
         for row in step.rows:
             if row.req.finish is None:
-                self._state.finish(row.req, Finish("abort", error=error))
+                self.state.finish(row.req, Finish("abort", error=error))
 
     def _expire(self, now: float) -> None:
         """End the reqs whose time is over: with what they have, or as failed if that is nothing."""
-        for req in self._state.late(now):
+        for req in self.state.live.late(now):
             has_output = req.tokens.known_len > req.tokens.prompt_len
             error = None if has_output else TIMED_OUT_EARLY
-            self._state.finish(req, Finish("timeout" if has_output else "abort", error=error))
+            self.state.finish(req, Finish("timeout" if has_output else "abort", error=error))

@@ -1,30 +1,32 @@
 """What the parts of the scheduler core share: every req, where it is, and the memory it holds.
 
-The core moves reqs from the queue into the batch, back (retracted), and out of it, only by
-the methods here. Invariant: a req that has not ended is in `waiting` or in `running`, not in both.
+The core moves reqs from the queue into the batch, back (retracted), and out of it, only by the
+methods here; others only read where they are. Invariant: a req that has not ended is in `waiting`
+or in `running`, not in both.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from scheduler_proc.core.counters import Counters
 from scheduler_proc.core.drafting.speculation import Speculation
 from scheduler_proc.core.quarantine import Trials
-from scheduler_proc.core.requests.admission import NewTokenRatio
+from scheduler_proc.core.requests.admission import Admissions
 from scheduler_proc.core.requests.allocations import ReqMemory
+from scheduler_proc.core.requests.live import LiveReqs
 from scheduler_proc.core.requests.outputs import OutputBuffer
 from scheduler_proc.core.requests.queue import WaitingQueue
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.core.steps.step import STEP_KINDS
 from scheduler_proc.media.encoder_cache import EncoderCache
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
 from scheduler_proc.memory.prefix_cache import NoCache, PrefixCache
 from scheduler_proc.memory.radix_cache import RadixCache
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import DRAFT_SOURCES, Finish
+from srt.wire.messages import Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,90 +55,40 @@ class SchedulerConfig:
     speculative_max_tokens: int = 8
 
 
-def _by_source() -> dict[str, int]:
-    return dict.fromkeys(DRAFT_SOURCES, 0)
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start, in requests, tokens and steps."""
-
-    requests: int = 0
-    admitted: int = 0  # into the batch, for the first time
-    ended: int = 0  # of those, and the outputs that they had
-    ended_outputs: int = 0
-    aborted: int = 0
-    retracted: int = 0
-    prompt_tokens: int = 0  # of admitted reqs
-    cached_tokens: int = 0  # of those, found in the tree
-    computed_prompt_tokens: int = 0  # run through the model, retracted reqs' again
-    generation_tokens: int = 0
-    jump_forward_tokens: int = 0  # of those, forced by a grammar
-    forward_steps: int = 0
-    steps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STEP_KINDS, 0))
-    closed: int = 0  # constrained outputs that were steered to their end
-    resumed: int = 0  # requests that an earlier scheduler had
-    recomputed_tokens: int = 0  # of these, when they were admitted: all that was not cached
-    verified_drafts: int = 0  # rows with guessed tokens; these by their source, and the right ones
-    drafted_tokens: dict[str, int] = field(default_factory=_by_source)
-    accepted_draft_tokens: dict[str, int] = field(default_factory=_by_source)
-
-    def verified(self, source: str, drafted: int, accepted: int) -> None:
-        """A row has verified `drafted` guessed tokens, of which `accepted` were right."""
-        self.verified_drafts += 1
-        for counts, more in (
-            (self.drafted_tokens, drafted),
-            (self.accepted_draft_tokens, accepted),
-        ):
-            counts[source] = counts.get(source, 0) + more
-
-
 class SchedulerState:
-    """The reqs of one core. `memory_changed` says whether one has left the batch or come into the
-    queue since it was last cleared: then admission is worth another look. `now` is the time of the
-    newest plan."""
+    """The reqs of one core, and those that must hear of each that comes, is admitted or ends."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self.config = config
-        self.rng = random.Random(config.random_seed)
-        self.pool = TokenPool(config.max_total_tokens)
-        self.table = ReqToTokenPool(config.max_running_requests, config.context_len)
+        pool = TokenPool(config.max_total_tokens)
+        table = ReqToTokenPool(config.max_running_requests, config.context_len)
         hashes = None if config.block_model is None else BlockHashes(config.block_model)
-        self.cache: PrefixCache = (
-            NoCache() if config.disable_radix_cache else RadixCache(self.pool, hashes)
-        )
-        self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, self.rng, self.cache)
+        cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(pool, hashes)
+        rng = random.Random(config.random_seed)
+        self.live = LiveReqs()
+        self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, rng, cache)
         self.running: dict[int, Req] = {}  # by handle, in order of admission
-        self.memory = ReqMemory(self.pool, self.table, self.cache, self.running)
+        self.memory = ReqMemory(pool, table, cache, self.running)
+        self.admissions = Admissions()
         self.counters = Counters()
-        self.new_token_ratio = NewTokenRatio()
         self.outputs = OutputBuffer()
         self.trials = Trials()
-        self.speculation = Speculation(
-            config.speculative, config.speculative_max_tokens, self.cache
-        )
+        self.speculation = Speculation(config.speculative, config.speculative_max_tokens, cache)
         embedding_bytes = 0 if config.media is None else config.media.embedding_bytes
         self.media = EncoderCache(config.media_cache_bytes, embedding_bytes)
-        self.by_key: dict[tuple[bytes, str], Req] = {}
-        self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
-        self.memory_changed = False
-        self.now = 0.0
 
     def add(self, req: Req) -> None:
         """Queue a new req."""
-        self.by_key[req.key] = req
-        if req.wish.deadline_s:
-            self._timed[req.handle] = req
+        self.live.add(req)
         self.waiting.add(req)
         self.trials.add(req)
-        self.memory_changed = True
+        self.admissions.memory_changed()
 
-    def start(self, req: Req) -> None:
+    def start(self, req: Req, now: float) -> None:
         """Lock the cached prefix of a waiting req and give it a table row that begins with it."""
         prefix_len = self.memory.enter(req)
         if not req.is_admitted:
             num_cached = min(prefix_len, req.tokens.prompt_len)
-            queued_s = self.now - req.came_s
+            queued_s = now - req.came_s
             req.meta = replace(req.meta, cached_tokens=num_cached, queued_s=queued_s)
             self.counters.admitted += 1
             self.counters.prompt_tokens += req.tokens.prompt_len
@@ -155,7 +107,7 @@ class SchedulerState:
         self.media.release(req.handle)
         req.count("retractions")
         self.counters.retracted += 1
-        self.new_token_ratio.raise_after_retraction(self.running.values())
+        self.admissions.ratio.raise_after_retraction(self.running.values())
         self.waiting.add(req)
 
     def finish(self, req: Req, finish: Finish) -> None:
@@ -167,8 +119,7 @@ class SchedulerState:
             self._release(req)
         else:
             self.waiting.remove(req)
-        del self.by_key[req.key]
-        self._timed.pop(req.handle, None)
+        self.live.remove(req)
         self.trials.remove(req)
         self.speculation.ended(req)
         self.media.release(req.handle)
@@ -183,10 +134,6 @@ class SchedulerState:
         """End a req as failed."""
         self.finish(req, Finish("abort", error=ErrorInfo(code, reason)))
 
-    def late(self, now: float) -> list[Req]:
-        """The reqs whose time is over."""
-        return [req for req in self._timed.values() if req.wish.deadline_s <= now]
-
     def _release(self, req: Req) -> None:
         self.memory.release(req)
-        self.memory_changed = True
+        self.admissions.memory_changed()

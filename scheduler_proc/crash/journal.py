@@ -37,7 +37,7 @@ class Blame:
     def __init__(
         self, directory: Path, incarnation: int, core: Scheduler, *, is_wary: bool
     ) -> None:
-        self._directory, self._core, self._trials = directory, core, core.trials
+        self._directory, self._core, self._trials = directory, core, core.state.trials
         self._last_words = LastWords(last_words_path(directory, incarnation))
         self._path = blame_path(directory, incarnation)
         self._file = BlameFile(self._path)

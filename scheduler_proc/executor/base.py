@@ -7,7 +7,7 @@ import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.steps.step import Step
-from scheduler_proc.media.facts import MediaFacts as MediaFacts
+from scheduler_proc.media.spans import MediaFacts as MediaFacts
 from srt.wire.media import MediaItem
 
 

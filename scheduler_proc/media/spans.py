@@ -1,4 +1,4 @@
-"""Where media stand among a req's tokens.
+"""Where media stand among a req's tokens, and the rotary positions of three parts that they have.
 
 Inside a span every token is the model's placeholder id. So a token alone does not say what a span
 shows: where one begins, the item's digest stands for all of it.
@@ -6,12 +6,21 @@ shows: where one begins, the item's digest stands for all of it.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.media.positions import until_last
-from srt.wire.media import MediaSpan
+from srt.wire.media import MediaItem, MediaSpan
+
+
+class MediaFacts(NamedTuple):
+    """What planning must know of a model that sees media, as its executor gives it."""
+
+    embedding_bytes: int  # that one token's embedding takes in the executor
+    sees_both_ways: bool  # the tokens of an item see each other: they are planned in one step
+    has_grid_positions: bool  # rotary positions have three parts
+    in_slices: bool = False  # a part may be encoded a slice at a time
+
 
 EdgeKey = int | bytes  # what follows a prefix: a token, or the digest of the item that begins
 
@@ -99,3 +108,35 @@ def spans_of(spans: Sequence[MediaSpan], facts: MediaFacts | None) -> Spans:
     if not spans or facts is None:
         return Spans(spans) if spans else NO_SPANS
     return Spans(spans, facts.sees_both_ways, facts.has_grid_positions)
+
+
+def until_last(spans: Sequence[MediaSpan]) -> tuple[np.ndarray, int]:
+    """The rotary positions (time, row, column) of all tokens up to the end of the last span, int32
+    [3, n], and what is added to the number of a later token.
+
+    All parts of a text's token are the same number, one more than the token's before. An item's
+    tokens count from the number that a text's token would have there, by their place in its grid;
+    what follows goes on after the largest of theirs. Source: "Qwen2-VL: Enhancing Vision-Language
+    Model's Perception of the World at Any Resolution", arXiv 2409.12191, section 2.1; with
+    `time_step` as Qwen2.5-VL.
+    """
+    parts, at, following = [], 0, 0
+    for span in spans:
+        text = np.arange(following, following + span.start - at)
+        parts.append(np.broadcast_to(text, (3, len(text))))
+        following += len(text)
+        shown = _in_grid(span.item) + following
+        parts.append(shown)
+        following, at = int(shown.max()) + 1, span.stop
+    if not parts:
+        return np.empty((3, 0), np.int32), 0
+    return np.concatenate(parts, axis=1).astype(np.int32), following - at
+
+
+def _in_grid(item: MediaItem) -> np.ndarray:
+    """The places of an item's tokens, [3, length]."""
+    frames, rows, columns = item.grid
+    step = np.float32(item.time_step or 1.0)  # float32, as in transformers: it is rounded down
+    times = (np.arange(frames, dtype=np.float32) * step).astype(np.int64)
+    axes = np.meshgrid(times, np.arange(rows), np.arange(columns), indexing="ij")
+    return np.stack([axis.ravel() for axis in axes])

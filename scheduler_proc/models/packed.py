@@ -23,9 +23,8 @@ from scheduler_proc.kernels.library import (
     let_go,
     pointer,
 )
-from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
+from scheduler_proc.models.checkpoint import EMBED, F32, HEAD, Checkpoint, RawTensor, dequantise
 from scheduler_proc.models.config import DecoderConfig
-from scheduler_proc.models.recode import Q5_0, for_kernels
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
 from srt.files.gguf import BLOCK_TYPES
@@ -44,6 +43,10 @@ _OWN_FORMATS = {
     Source.Q4_K: Format.Q4K,
     Source.Q6_K: Format.Q6,
 }
+Q5_0 = 6  # of ggml; the kernels have no such format
+_Q5_0_BYTES = BLOCK_TYPES[Q5_0].num_bytes
+# Values that are dequantised at a time: numpy needs several times their memory meanwhile.
+_CHUNK_VALUES = 1 << 21
 _QUANTIZED = {"q8": Format.Q8, "q4": Format.Q4}
 _PLAIN = (Source.F32, Source.F16, Source.BF16)
 _QUANTIZED_TYPES = {Q5_0, *_OWN_FORMATS} - {*_PLAIN}  # of ggml, as the kernels hold them
@@ -225,3 +228,35 @@ def _half_rotated(rows: int, heads: int) -> np.ndarray:
 def pool_shape(config: DecoderConfig, num_slots: int) -> tuple[int, ...]:
     """[layers, K and V, slots, kv_heads, head_dim]"""
     return (config.layers, 2, num_slots, config.kv_heads, config.head_dim)
+
+
+def for_kernels(raw: RawTensor) -> RawTensor:
+    """The same values in an encoding that the kernels read: `raw` itself if it has one; blocks of
+    Q5_0 as blocks of Q8_0 with the same scales; those of all other types as float32."""
+    if raw.ggml_type in list(Source):
+        return raw
+    if raw.ggml_type == Q5_0:
+        return RawTensor(Source.Q8_0, raw.shape, _q5_0_as_q8_0(raw.data))
+    return RawTensor(F32, raw.shape, _as_float32(raw))
+
+
+def _q5_0_as_q8_0(data: np.ndarray) -> np.ndarray:
+    """A scale, 32 fifth bits and 32 halves of bytes -> the scale and 32 signed bytes."""
+    blocks = data.reshape(-1, _Q5_0_BYTES)
+    scales, fifth_bits, halves = np.split(blocks, (2, 6), axis=1)
+    low_bits = np.concatenate((halves & 15, halves >> 4), axis=1)
+    bits = np.unpackbits(fifth_bits, axis=1, bitorder="little")
+    values = (low_bits | bits << 4).view(np.int8) - np.int8(16)
+    return np.concatenate((scales, values.view(np.uint8)), axis=1).reshape(-1)
+
+
+def _as_float32(raw: RawTensor) -> np.ndarray:
+    kind = BLOCK_TYPES[raw.ggml_type]
+    step = _CHUNK_VALUES // kind.num_values * kind.num_bytes
+    found = np.empty(len(raw.data) // kind.num_bytes * kind.num_values, np.float32)
+    at = 0
+    for start in range(0, len(raw.data), step):
+        values = dequantise(raw.data[start : start + step], raw.ggml_type)
+        found[at : at + len(values)] = values
+        at += len(values)
+    return found.view(np.uint8)

@@ -5,18 +5,54 @@ The scheduler's actor owns one. Invariant: each Control is answered once, or its
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from scheduler_proc.core.scheduler import Scheduler
-from scheduler_proc.process.snapshots.look import Views
+from scheduler_proc.core.state import SchedulerState
+from scheduler_proc.process.snapshots.queue import running, waiting
+from scheduler_proc.process.snapshots.tree import TreeViews
 from srt.wire.errors import CONFLICT, ErrorInfo
 from srt.wire.ring_messages import Control, ControlReply
 
 MAX_FLUSH_WAIT_S = 300.0
 MAX_PENDING_FLUSHES = 8
+EDGE_IDS = 2048  # of a node's edge that are shown
+
+
+class Views:
+    """Snapshots of one core, between its changes. It costs nothing until one is taken."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state, self._trees = state, TreeViews(state.memory.cache)
+
+    def look(self) -> dict[str, Any]:
+        """The tree and the queue, of bounded size and made in bounded time."""
+        state, now = self._state, time.monotonic()
+        tree, memory = self._trees.look(), state.memory
+        return {
+            "nodes": tree.nodes,
+            "nodes_are_all": tree.is_whole,
+            "cached_tokens": tree.tokens,
+            "matches": memory.cache.clock,
+            "evicted_tokens_total": memory.cache.evicted_total,
+            "free_tokens": memory.pool.free_size,
+            "running": running(state, now),
+            "num_running": len(state.running),
+            "waiting": waiting(state, now),
+            "num_waiting": len(state.waiting),
+        }
+
+    def edge(self, uid: int) -> dict[str, Any]:
+        """The first EDGE_IDS token ids of a node that the last look has shown, and how many it has;
+        no ids if there is none now."""
+        node = self._trees.shown(uid)
+        if node is None:
+            return {"ids": [], "tokens": 0}
+        return {"ids": node.key[:EDGE_IDS].tolist(), "tokens": len(node.key)}
 
 
 class _PendingFlush(NamedTuple):
@@ -27,16 +63,16 @@ class _PendingFlush(NamedTuple):
 
 
 class Controls:
-    """Answers through `reply`, with what `stats` and the `views` of the core give."""
+    """Answers through `reply`, with what `stats` and snapshots of the core give."""
 
     def __init__(
         self,
         core: Scheduler,
         stats: Callable[[], dict[str, Any]],
-        views: Views,
         reply: Callable[[ControlReply], None],
     ) -> None:
-        self._core, self._stats, self._views, self._reply = core, stats, views, reply
+        self._core, self._stats, self._reply = core, stats, reply
+        self._views = Views(core.state)
         self._pending: dict[str, _PendingFlush] = {}
 
     def take(self, control: Control) -> None:

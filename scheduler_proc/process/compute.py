@@ -26,7 +26,7 @@ from scheduler_proc.core.steps.step_cost import NOTHING
 from scheduler_proc.crash.journal import Blame
 from scheduler_proc.executor.base import AsyncExecutor, Executor, asynchronous, seeing
 from scheduler_proc.process.in_flight import InFlight, ResultThread
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.metrics import StepClock
 from srt.ring.blame_file import Name
 from srt.wire.media import MediaItem
 

@@ -18,6 +18,7 @@ from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer
 from srt.files.vocab import load_vocab
+from srt.machine import usable_cpus
 from srt.sizing import running_within
 
 log = logging.getLogger(__name__)
@@ -123,3 +124,25 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         block_model=args.model if args.dp > 1 or args.kv_events else None,
         random_seed=seed if seed >= 0 else int.from_bytes(os.urandom(8), "little"),
     )
+
+
+def take_share(replica: int, replicas: int, threads: int) -> int | None:
+    """Pin this process to CPUs of its own, `threads` of them (0: as many as there are for each), if
+    there are enough for all replicas: engines whose threads spin on a shared core halve each other.
+    Returns the threads to compute with; None: all CPUs."""
+    if replicas == 1:
+        return threads or None
+    cpus = sorted(os.sched_getaffinity(0))
+    share = threads or max(1, usable_cpus() // replicas)
+    if share * replicas > len(cpus):
+        log.warning(
+            "%d replicas of %d threads share %d CPUs: they slow each other down",
+            replicas,
+            share,
+            len(cpus),
+        )
+        return share
+    own = cpus[replica * share : (replica + 1) * share]
+    os.sched_setaffinity(0, own)
+    log.info("on CPUs %s", ", ".join(map(str, own)))
+    return share

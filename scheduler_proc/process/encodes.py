@@ -48,10 +48,10 @@ class Encodes:
 
     def prepared(self) -> None:
         """The core has planned a step, or nothing."""
-        wanted = self._core.media.take_wanted()
+        wanted = self._core.state.media.take_wanted()
         if wanted:
             self._want(wanted)
-        for digest in self._core.media.take_dropped():
+        for digest in self._core.state.media.take_dropped():
             self._dropped.append(digest)
             self._pixels.pop(digest, None)
 
@@ -77,7 +77,7 @@ class Encodes:
         """The front's answer for an item, which may be late. The caller holds the core's lock."""
         item, error = message.item, message.error
         executor = seeing(self._compute.executor)
-        if executor is None or not self._core.media.awaits(item.digest):
+        if executor is None or not self._core.state.media.awaits(item.digest):
             return
         pixels = None if error is not None else _pixels_of(item, frames)
         if pixels is None:
@@ -99,7 +99,7 @@ class Encodes:
                 self._core.media_encoded(digest, encoding.result.result())
             else:
                 self._failed(encoding, error)
-            if error is not None or self._core.media.has(digest):
+            if error is not None or self._core.state.media.has(digest):
                 self._pixels.pop(digest, None)
             self._news()
 

@@ -3,8 +3,8 @@
 The scheduler's actor owns it. A grammar that is here already, which is the rule, delays nothing,
 unless it has to read what an earlier scheduler has reported: a slice at a time, between messages.
 One whose file is missing or damaged is recalled: the front has it made again.
-Invariant: each request that is added leaves once: by `enter`, by `fail` or by `take`; after
-`clear`, not at all.
+Invariant: each request that is added leaves once: into the core or by `take`; after `clear`, not at
+all.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from scheduler_proc.core.requests.resume import reading, reported_ids
+from scheduler_proc.crash.journal import Blame
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.closing.chain import ClosingGrammar
-from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
-from scheduler_proc.process.crash_notes import NotedGrammar
+from scheduler_proc.grammar.wrapped import Arguments, Result, WrappedGrammar
+from scheduler_proc.process.entry import CoreEntry
 from srt.ring.blame_file import Notes, packed
 from srt.tasks import TaskSet
 from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
@@ -43,23 +44,45 @@ class _Waiting:
     task: "asyncio.Task[None] | None" = None
 
 
+class NotedGrammar(WrappedGrammar):
+    """A `Grammar` that passes every call on to another, and notes meanwhile whose constraint the
+    thread follows: that may crash outside of any step. Used only after a loss, since each note
+    costs a little."""
+
+    __slots__ = ("_note", "_notes")
+
+    def __init__(self, grammar: Grammar, notes: Notes, note: bytes) -> None:
+        super().__init__(grammar)
+        self._notes, self._note = notes, note
+
+    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        with self._notes.of(self._note):
+            return call(*arguments)
+
+    _ask = _call
+
+    def fork(self) -> "NotedGrammar":
+        return NotedGrammar(super().fork(), self._notes, self._note)
+
+    def for_drafts(self) -> "NotedGrammar":
+        return self.fork()
+
+
 class GrammarIntake:
-    """Loads grammars from `store`. `enter(req, grammar, retokeniser)` puts a request into the
-    core, `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
-    `made`. What `enter` or `fail` raises is a failure of `tasks`. If there are `notes`, when a
-    request comes, they tell whose grammar is followed."""
+    """Loads grammars from `store`, and brings the requests into the core by `entry`: what that
+    raises is a failure of `tasks`. `recall(key)` asks the front for a grammar, which answers by
+    `made`. While `blame` takes notes, they say whose grammar is followed."""
 
     def __init__(
         self,
         store: GrammarStore,
-        enter: Callable[[TokenizedReq, Grammar | None, Retokeniser | None], None],
-        fail: Callable[[TokenizedReq, ErrorInfo], None],
+        entry: CoreEntry,
         recall: Callable[[str], None],
         tasks: TaskSet,
-        notes: Callable[[], Notes | None] = lambda: None,
+        blame: Blame,
     ) -> None:
-        self._store, self._enter, self._fail, self._recall = store, enter, fail, recall
-        self._tasks, self._notes = tasks, notes
+        self._store, self._entry, self._recall = store, entry, recall
+        self._tasks, self._blame = tasks, blame
         self._recalled: dict[str, asyncio.Future[ErrorInfo | None]] = {}
         self._waiting: list[_Waiting] = []
         self._one_reads = asyncio.Lock()  # a slice of each would add up to a long one
@@ -70,17 +93,17 @@ class GrammarIntake:
     def add(self, req: TokenizedReq) -> None:
         """Take a request with a grammar."""
         if req.reported is not None and req.reported.aborted:
-            self._enter_to_end(req)
+            self._entry.add(req)  # it ends there before its first step
             return
         compiled = self._store.get(req.grammar)
         if compiled is not None and self._is_ready(req, compiled) and not reported_ids(req):
             try:
                 if (refusal := _refusal(req, compiled)) is not None:
-                    self._fail(req, refusal)
+                    self._entry.fail(req, refusal)
                 else:
-                    self._enter(req, self._started(req, compiled), self._store.retokeniser)
+                    self._entry.add(req, self._started(req, compiled), self._store.retokeniser)
             except GrammarError as error:
-                self._fail(req, ErrorInfo(INTERNAL, str(error)))
+                self._entry.fail(req, ErrorInfo(INTERNAL, str(error)))
             return
         waiting = _Waiting(req)
         self._waiting.append(waiting)
@@ -139,11 +162,11 @@ class GrammarIntake:
         self._waiting.remove(waiting)
         if grammar is TIMED_OUT_EARLY and ids:
             # The loop's timer may be early, and the core must not run it without its grammar.
-            self._enter_to_end(replace(waiting.req, deadline_s=-math.inf))
+            self._entry.add(replace(waiting.req, deadline_s=-math.inf))
         elif isinstance(grammar, ErrorInfo):
-            self._fail(waiting.req, grammar)
+            self._entry.fail(waiting.req, grammar)
         else:
-            self._enter(waiting.req, grammar, self._store.retokeniser)
+            self._entry.add(waiting.req, grammar, self._store.retokeniser)
 
     async def _read(self, grammar: Grammar, ids: list[int]) -> None:
         """Have a grammar read an output, at most a slice in a round of the loop."""
@@ -151,10 +174,6 @@ class GrammarIntake:
             await asyncio.sleep(0)
             for _ in reading(grammar, ids):
                 await asyncio.sleep(0)
-
-    def _enter_to_end(self, req: TokenizedReq) -> None:
-        """Put a request into the core that this ends before its next step, as aborted or late."""
-        self._enter(replace(req, grammar=""), None, None)
 
     async def _loaded(self, key: str) -> CompiledGrammar | ErrorInfo:
         """A grammar, or why it could not be made again. Raises what loading raises."""
@@ -192,7 +211,7 @@ class GrammarIntake:
         return grammar
 
     def _unmetered(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
-        grammar, notes = compiled.start(), self._notes()
+        grammar, notes = compiled.start(), self._blame.notes
         if notes is not None:
             grammar = NotedGrammar(grammar, notes, packed((req.client, req.rid)))
         if req.healed_ids:

@@ -17,7 +17,7 @@ from scheduler_proc.batch import StepResult
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_cost import NOTHING
 from scheduler_proc.executor.base import Pending
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.metrics import StepClock
 
 
 @dataclass(slots=True)

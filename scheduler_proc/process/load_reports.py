@@ -1,18 +1,215 @@
 """What a scheduler reports besides outputs: to the front its pace, its load and the blocks of its
 tree, to subscribers of KV events these blocks.
+
+The pace is how fast the scheduler works, for the front's estimate of how long a new request waits.
+The actor reports every step; a line through recent steps gives the time of a step by its tokens.
+While requests wait, the time expected for the tokens done is compared with the time that passes.
+All sums decay with busy time only: an idle server keeps what it knows. Nothing here changes the
+core, except that it is given what its steps cost.
 """
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
-from scheduler_proc.core.steps.step_cost import TimedSteps
+from scheduler_proc.core.steps.step_cost import MEMORY_S, StepCost, TimedSteps
 from scheduler_proc.core.steps.step_target import CostMeter
-from scheduler_proc.events.cache_events import CacheNews
 from scheduler_proc.events.kv_events import KvEvents
-from scheduler_proc.process.pace import PaceMeter
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.memory.block_hashes import Changes, all_hashes
+from scheduler_proc.process.metrics import StepClock
+from srt.ring.blame_file import Name
+from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.ring_messages import CacheEvents, Pace, ReplicaLoad, TokenizedReq
+
+REPORT_INTERVAL_S = 0.1
+MAX_ERROR = 4.0  # what was expected is corrected by this many times at most
+TRUST_S = 1.0  # of waiting, before the correction counts for as much as none
+_TOTALS = (
+    *("admitted", "computed_prompt_tokens", "generation_tokens"),
+    *("ended", "ended_outputs"),
+)
+
+
+class PaceMeter:
+    """What the front must know of one core. `entered` counts the requests sent to this
+    incarnation."""
+
+    def __init__(self, core: Scheduler) -> None:
+        self._core = core
+        self._cost = StepCost()
+        self._work = [0.0] * len(_TOTALS)
+        self._queued = [
+            0.0,
+            0.0,
+        ]  # s that passed while requests waited, and s expected for what was done
+        self._seen = self._totals()
+        self._reported_at = -math.inf
+        self._mean_outputs = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """A new incarnation: nothing has entered. What was measured still holds."""
+        self._arrivals, self._uncomputed = _Arrivals(), 0
+        self._reported_at = -math.inf
+        self._reported = (0, 0)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether requests have come or gone since the last report."""
+        return self._reported != (self._arrivals.num, len(self._core.state.waiting))
+
+    def entered(self, req: TokenizedReq) -> None:
+        """A request has arrived; it enters the core now, or once its grammar is loaded."""
+        self._arrivals.add(req)
+
+    def stepped(self, tokens: int, seconds: float) -> None:
+        """A step of this many tokens has been run; `seconds` is the time since the one before, or
+        since it began if nothing was to be done in between."""
+        keep = math.exp(-seconds / MEMORY_S)
+        self._cost.add(tokens, seconds, keep)
+        totals = self._totals()
+        new = [now - before for now, before in zip(totals, self._seen, strict=True)]
+        self._work = [keep * old + value for old, value in zip(self._work, new, strict=True)]
+        self._seen = totals
+        if self._core.state.waiting:
+            _, computed, generated, *_ = new
+            outputs = self._outputs()
+            output_s = self._request_s(outputs) / max(1.0, outputs)
+            expected_s = computed * self._cost.line()[1] + generated * output_s
+            passed, expected = self._queued
+            self._queued = [keep * passed + seconds, keep * expected + expected_s]
+
+    def report(self, now: float, *, at_once: bool = False) -> Pace | None:
+        """The present pace, if it is time to report it again."""
+        if not at_once and now < self._reported_at + REPORT_INTERVAL_S:
+            return None
+        self._reported_at = now
+        self._reported = (self._arrivals.num, len(self._core.state.waiting))
+        return self._pace()
+
+    def load(self, pace: Pace) -> ReplicaLoad:
+        """What the router is to know when `pace` is reported. There a request costs at least its
+        rows: of a batch that is not full, the pace says only what the next one waits for."""
+        core, state, costs = self._core, self._core.state, self._core.costs
+        rows_s = 0.0 if costs is None else self._mean_outputs * costs.row_s
+        return ReplicaLoad(
+            core.incarnation,
+            received=self._arrivals.num,
+            running=len(state.running),
+            waiting=len(state.waiting),
+            uncomputed=self._uncomputed,
+            free=state.memory.pool.free_size,
+            evictable=state.memory.cache.evictable_size,
+            prompt_token_s=pace.prompt_token_s,
+            request_s=max(pace.request_s, rows_s),
+        )
+
+    def _totals(self) -> list[int]:
+        return [getattr(self._core.state.counters, name) for name in _TOTALS]
+
+    def _pace(self) -> Pace:
+        core, running = self._core, self._core.state.running
+        base_s, token_s = self._cost.line()
+        outputs, places = self._outputs(), core.places
+        self._mean_outputs = outputs
+        output_s = token_s + base_s / places
+        passed, expected = self._queued
+        error = (passed + TRUST_S) / (expected + TRUST_S)
+        error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
+        done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
+        waiting_tokens = self._uncomputed = self._arrivals.needs(core.state.waiting) + sum(
+            req.held.prefill_left for req in running.values()
+        )
+        return Pace(
+            incarnation=core.incarnation,
+            left=self._arrivals.num - len(core.state.waiting),
+            left_tokens=self._arrivals.num_tokens - waiting_tokens,
+            prompt_token_s=error * token_s,
+            request_s=error * self._request_s(outputs),
+            free_places=max(0, places - len(running)),
+            step_s=self._cost.mean_s,
+            # On average they are halfway; those that began together are not, and end together.
+            running_s=max(0.0, (len(running) * outputs / 2 - done) * output_s),
+        )
+
+    def _outputs(self) -> float:
+        """The outputs of a request, on average: of those that have ended, or so far if more, since
+        of requests that began together none ends for a while, of others the short ones first.
+        What is so far is capped by the longest: admissions decay out of the sums."""
+        admitted, _, generated, ended, ended_outputs = self._work
+        running = self._core.state.running.values()
+        longest = max((req.tokens.num_outputs for req in running), default=0)
+        so_far = min(generated / max(1.0, admitted), longest)
+        return max(so_far, ended_outputs / max(1.0, ended))
+
+    def _request_s(self, outputs: float) -> float:
+        """Seconds that a request takes beyond its prompt's tokens. Its share of a full step's fixed
+        time is that of its outputs in the places, or of its prompt in the token budget, whichever
+        is larger."""
+        base_s, token_s = self._cost.line()
+        prompt = self._work[1] / max(1.0, self._work[0])
+        share = max(outputs / self._core.places, prompt / self._core.config.chunked_prefill_size)
+        return token_s * outputs + base_s * share
+
+
+class _Arrivals:
+    """The requests that were sent to an incarnation, and the tokens of their prompts that no
+    earlier prompt has too: their own."""
+
+    def __init__(self) -> None:
+        self.num = self.num_tokens = 0
+        self._recent = RecentPrompts()
+        self._own: dict[Name, int] = {}  # of those that wait
+
+    def add(self, req: TokenizedReq) -> None:
+        """A request has come."""
+        own = self._recent.own_len(req)
+        self.num += 1
+        self.num_tokens += own
+        self._own[req.client, req.rid] = own
+
+    def needs(self, queue: Iterable[Req]) -> int:
+        """The tokens of queued prompts that must be computed: not what the queue's last look found
+        in the tree, nor what earlier prompts have too. Does not match again: that would change the
+        core's state, which must depend on its recorded inputs alone."""
+        waiting = list(queue)
+        self._own = {req.key: self._own.get(req.key, req.tokens.prompt_len) for req in waiting}
+        needs = (min(self._own[r.key], r.tokens.prompt_len - r.cursor.length) for r in waiting)
+        return sum(max(0, need) for need in needs)
+
+
+class CacheNews:
+    """Reports the blocks of one core's tree to the router: all of them when it asks, then their
+    changes. Before it has asked it gets nothing."""
+
+    def __init__(self, core: Scheduler) -> None:
+        self._core = core
+        self.reset()
+
+    def reset(self) -> None:
+        """A new incarnation: nobody has asked."""
+        self._seq = -1
+        self._is_asked = self._is_heard = False
+
+    def ask(self) -> None:
+        """Somebody wants to know of all blocks, and of their changes from then on."""
+        self._is_asked = self._is_heard = True
+
+    def tell(self, changes: Changes) -> CacheEvents | None:
+        """What to tell, given what has changed since the last call."""
+        incarnation = self._core.incarnation
+        if self._is_asked:
+            self._is_asked = False
+            self._seq += 1
+            hashes = [*all_hashes(self._core.state.memory.cache.nodes())]
+            return CacheEvents(incarnation, self._seq, hashes, is_snapshot=True)
+        if not self._is_heard or not (changes.added or changes.removed):
+            return None
+        self._seq += 1
+        added = [block.hash for block in changes.added]
+        return CacheEvents(incarnation, self._seq, added, changes.removed)
 
 
 class Reports:
@@ -54,7 +251,7 @@ class Reports:
     def tell_blocks(self) -> None:
         """Tell what has come and gone in the tree since the last call: after each step, and as soon
         as a flush has emptied it."""
-        cache = self._core.cache
+        cache = self._core.state.memory.cache
         if cache.hashes is None:
             return
         changes = cache.hashes.take()

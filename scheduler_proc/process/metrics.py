@@ -1,34 +1,84 @@
-"""The scheduler's numbers: for /metrics and /server_info, and one log line while it is busy."""
+"""The scheduler's numbers: for /metrics and /server_info, and one log line while it is busy; and
+the clock that times its steps.
+"""
 
 import logging
+from collections import deque
 from typing import Any
 
+from scheduler_proc.core.counters import Counters
 from scheduler_proc.core.scheduler import Scheduler
-from scheduler_proc.core.state import Counters
 from scheduler_proc.core.steps.step import STEP_KINDS
+from scheduler_proc.core.steps.step_cost import NOTHING, StepSize
 from scheduler_proc.executor.base import Executor
-from scheduler_proc.process.step_clock import StepClock
 from srt.wire.messages import DRAFT_SOURCES
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
+MAX_STEPS = 256
+
+
+class StepClock:
+    """How long steps compute, and how long the executor waits between them although there is work:
+    totals in seconds. Times are any monotonic clock's.
+
+    `begin` and `end` are called in the compute thread, `rest` by the loop while no step runs. The
+    exposed time is what scheduling costs the requests: with overlap it is next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self.step_s = 0.0
+        self.exposed_s = 0.0
+        self.encode_s = 0.0  # of media; in neither of the two
+        # Of each step since the last look: its tokens and its seconds, including the exposed ones
+        # before it.
+        self.steps: deque[tuple[StepSize, float]] = deque(maxlen=MAX_STEPS)
+        self._began = self._since = 0.0
+        self._ended: float | None = None  # None: there was nothing to do since
+
+    def begin(self, now: float) -> None:
+        """The executor starts on a step."""
+        if self._ended is not None:
+            self.exposed_s += now - self._ended
+        self._since = now if self._ended is None else self._ended
+        self._began = now
+
+    def end(self, now: float, size: StepSize = NOTHING) -> None:
+        """It has finished a step of this size, or failed one (nothing)."""
+        self.step_s += now - self._began
+        if size.tokens > 0:
+            self.steps.append((size, now - self._since))
+        self._ended = now
+
+    def encoded(self, seconds: float, *, is_between: bool) -> None:
+        """A part of an item, or a slice, took so long. If it was between two steps, the executor
+        did not wait meanwhile, nor was it at the next step."""
+        self.encode_s += seconds
+        ended = self._ended
+        if is_between and ended is not None:
+            self._ended = ended + seconds
+
+    def rest(self) -> None:
+        """There is nothing to run: the time until the next step does not count."""
+        self._ended = None
 
 
 def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str, Any]:
     """Gauges and totals, in requests, tokens, bytes, steps and seconds. `cache_hit_rate` is of the
     tokens of all prompts."""
-    counters = core.counters
-    used = core.config.max_total_tokens - core.pool.free_size - core.cache.evictable_size
+    state, counters, media = core.state, core.state.counters, core.state.media
+    pool, cache = state.memory.pool, state.memory.cache
+    used = pool.size - pool.free_size - cache.evictable_size
     return {
         "executor": executor.name,
-        "num_running_reqs": len(core.running),
-        "num_queue_reqs": len(core.waiting),
+        "num_running_reqs": len(state.running),
+        "num_queue_reqs": len(state.waiting),
         "num_used_tokens": used,
-        "num_cached_tokens": core.cache.evictable_size + core.cache.protected_size,
-        "num_free_tokens": core.pool.free_size,
-        "max_total_tokens": core.config.max_total_tokens,
-        "token_usage": used / core.config.max_total_tokens,
+        "num_cached_tokens": cache.evictable_size + cache.protected_size,
+        "num_free_tokens": pool.free_size,
+        "max_total_tokens": pool.size,
+        "token_usage": used / pool.size,
         "cache_hit_rate": counters.cached_tokens / max(1, counters.prompt_tokens),
         "cached_tokens_total": counters.cached_tokens,
         "prompt_tokens_total": counters.prompt_tokens,
@@ -43,12 +93,12 @@ def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str,
         "recomputed_tokens_total": counters.recomputed_tokens,
         "verified_drafts_total": counters.verified_drafts,
         **_by_source(counters),
-        "evicted_tokens_total": core.cache.evicted_total,
-        "media_cache_bytes": core.media.num_bytes,
-        "media_cache_hits_total": core.media.num_hits,
-        "media_encoded_total": core.media.num_encoded,
+        "evicted_tokens_total": cache.evicted_total,
+        "media_cache_bytes": media.num_bytes,
+        "media_cache_hits_total": media.num_hits,
+        "media_encoded_total": media.num_encoded,
         "media_encode_seconds_total": clock.encode_s,
-        "new_token_ratio": core.new_token_ratio.value,
+        "new_token_ratio": state.admissions.ratio.value,
         "forward_steps_total": counters.forward_steps,
         **{f"{kind}_steps_total": counters.steps[kind] for kind in STEP_KINDS},
         "forward_seconds_total": clock.step_s,
@@ -87,7 +137,7 @@ class StatsLog:
             self._remember()
 
     def _remember(self) -> None:
-        counters = self._core.counters
+        counters = self._core.state.counters
         self._prompt, self._cached = counters.prompt_tokens, counters.cached_tokens
         self._computed = counters.computed_prompt_tokens
         self._generated = counters.generation_tokens
@@ -95,16 +145,16 @@ class StatsLog:
         self._accepted = sum(counters.accepted_draft_tokens.values())
 
     def _log(self, elapsed_s: float) -> None:
-        core, counters = self._core, self._core.counters
+        state, counters = self._core.state, self._core.state.counters
         hit_rate = (counters.cached_tokens - self._cached) / max(
             1, counters.prompt_tokens - self._prompt
         )
-        used = 1 - (core.pool.free_size + core.cache.evictable_size) / core.pool.size
+        used = 1 - state.memory.easy_room / state.memory.pool.size
         log.info(
             "running %d, waiting %d, hit rate %.0f %%, prefill %.0f tok/s, decode %.0f tok/s, "
             "pool %.0f %% used%s",
-            len(core.running),
-            len(core.waiting),
+            len(state.running),
+            len(state.waiting),
             100 * hit_rate,
             (counters.computed_prompt_tokens - self._computed) / elapsed_s,
             (counters.generation_tokens - self._generated) / elapsed_s,
@@ -114,7 +164,7 @@ class StatsLog:
 
     def _accept_length(self) -> str:
         """Tokens of a row that verified guesses, as the end of the line; nothing without any."""
-        counters = self._core.counters
+        counters = self._core.state.counters
         verified = counters.verified_drafts - self._verified
         accepted = sum(counters.accepted_draft_tokens.values()) - self._accepted
         return f", accept length {1 + accepted / verified:.2f}" if verified else ""

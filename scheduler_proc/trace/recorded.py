@@ -60,7 +60,7 @@ class RecordedScheduler(Scheduler):
     def close(self) -> None:
         """End the trace: a replay checks that it ends with the same counters."""
         if not self._file.closed:
-            self._record("end", msgspec.to_builtins(self.counters))
+            self._record("end", msgspec.to_builtins(self.state.counters))
             self._file.close()
 
     def add(
@@ -272,7 +272,7 @@ class _Replay:
             case "reset":
                 core.reset(data)
             case "end":
-                assert data == msgspec.to_builtins(core.counters), "another end than recorded"
+                assert data == msgspec.to_builtins(core.state.counters), "another end than recorded"
             case "failure" | "answer":
                 pass  # known from the beginning
             case unknown:

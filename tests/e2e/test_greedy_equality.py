@@ -183,9 +183,9 @@ def test_after_retraction(serving: Serving, alone: list[list[int]]) -> None:
         max_total_tokens=max(18 * len(prompts), max(map(len, prompts)) + MAX_NEW + 2),
         lag=1,
     )
-    driver.core.new_token_ratio.MIN = driver.core.new_token_ratio.value = 0.0
+    driver.core.state.admissions.ratio.MIN = driver.core.state.admissions.ratio.value = 0.0
     send(driver, serving)
-    assert driver.core.counters.retracted > 0
+    assert driver.core.state.counters.retracted > 0
     assert divergences(serving, texts(driver, serving), alone) <= 2
 
 

@@ -282,7 +282,7 @@ def test_llm_uses_all_replicas_and_records_a_trace_of_each(tmp_path: Path) -> No
     assert [part["num_requests_total"] for part in stats["replicas"]] == [3, 3]
     assert {output.routed_replica for output in outputs} == {0, 1}
     cores = [replay(Path(f"{trace}.{replica}")) for replica in range(2)]
-    assert [core.counters.requests for core in cores] == [6, 6]
+    assert [core.state.counters.requests for core in cores] == [6, 6]
 
 
 @pytest.mark.full

@@ -90,7 +90,7 @@ class Driver:
             core = Scheduler(self.config, incarnation)
         else:
             core = RecordedScheduler(self.config, incarnation, str(trace))
-        core.speculation.sources += self.sources
+        core.state.speculation.sources += self.sources
         return core
 
     def add(
@@ -142,7 +142,7 @@ class Driver:
         every request that has not ended, with what was reported of it, and at every second loss
         those that ran as suspects."""
         incarnation = self.core.incarnation + 1
-        ran = [req.key for req in self.core.running.values()]
+        ran = [req.key for req in self.core.state.running.values()]
         self.core, self._running = self._new_core(trace, incarnation), None
         self.core.suspect(ran if incarnation % 2 == 0 else [])
         self.executor.forget()
@@ -214,7 +214,7 @@ class Driver:
     def _encode(self) -> bool:
         """Have the executor forget what is dropped, get pixels and encode a part; returns whether
         there was anything to do."""
-        media = self.core.media
+        media = self.core.state.media
         for digest in media.take_dropped():
             self.executor.drop_media(digest)
         coming = [digest for digest in self.wanted if not self.delays()]
@@ -254,7 +254,7 @@ class Driver:
 
     def _check_changes(self) -> None:
         """Check the counts that reqs keep for their penalties against their tokens."""
-        for req in self.core.running.values():
+        for req in self.core.state.running.values():
             if req.tokens.logit_changes is not None:
                 prompt, output = np.split(req.tokens.known, [req.tokens.prompt_len])
                 expected = changes_of(req.wish.sampling, prompt.tolist(), output.tolist())
@@ -375,7 +375,7 @@ def tree_as_text(core: Scheduler) -> list[str]:
         return "[" + " ".join(str(t) for t in key.tolist()) + "]"
 
     lines = []
-    for node in core.cache.nodes():
+    for node in core.state.memory.cache.nodes():
         if node.children:
             continue
         path, at = [], node

@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from srt.wire.media import MediaItem
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.media.pictures import ITEMS, PLACEHOLDER, item_of, numbers_of, plain

@@ -52,22 +52,22 @@ async def traffic_on_device(
                 assert not serving.done(), serving.exception()
                 with actor._core_lock:
                     driver.now = time.monotonic()
-                    if len(driver.core.waiting) < 6:
+                    if len(driver.core.state.waiting) < 6:
                         traffic.arrive()
                     if rng.random() < 0.05:
                         traffic.abort_one()
-                actor._wake.set()
+                actor._entry.wake.set()
                 await settle(waits=rng.random() < 0.02)
             await settle(waits=True)
     finally:
         serving.cancel()
         actor._compute.close()
         driver.executor.close()
-    actor._tell()
+    actor._entry.send_outputs()
     assert not driver.executor.faults
     traffic.check()
-    cached = driver.core.cache.evictable_size
-    assert driver.core.pool.free_size + cached == POOL, "slots leaked"
+    cached = driver.core.state.memory.cache.evictable_size
+    assert driver.core.state.memory.pool.free_size + cached == POOL, "slots leaked"
     return traffic
 
 
@@ -102,7 +102,7 @@ async def test_random_steps_on_a_device_that_fails() -> None:
 async def test_random_steps_on_a_device_long(seed: int) -> None:
     fails = now_and_then if seed % 2 else lambda number: ""
     traffic = await traffic_on_device(seed, 1000, *KINDS[seed % 3], fails=fails)
-    assert traffic.driver.core.counters.retracted > 0
+    assert traffic.driver.core.state.counters.retracted > 0
 
 
 async def test_a_buffer_that_is_used_again_too_early_is_noticed() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_proc.kernels.library import Source
 from scheduler_proc.models.checkpoint import RawTensor, open_checkpoint
-from scheduler_proc.models.recode import for_kernels
+from scheduler_proc.models.packed import for_kernels
 from srt import sizing
 from srt.args import ServerArgs
 from srt.files.gguf import BLOCK_TYPES, GGUFTensor

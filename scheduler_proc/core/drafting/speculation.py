@@ -1,13 +1,13 @@
 """Which reqs of the scheduler core are guessed ahead, from which source, and how far."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from scheduler_proc.core.drafting.base import Match, Source
-from scheduler_proc.core.drafting.combined import best
 from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
+from scheduler_proc.core.drafting.ngrams import LONGEST
 from scheduler_proc.core.drafting.own import OwnTokens
 from scheduler_proc.core.drafting.seen import SeenOutputs
 from scheduler_proc.core.drafting.tree import TreeTokens
@@ -17,6 +17,8 @@ from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.memory.prefix_cache import PrefixCache
 
 log = logging.getLogger(__name__)
+
+ENOUGH = 0.5  # the chance of a match of `LONGEST` tokens, with which no further one is asked for
 
 
 class Proposal(NamedTuple):
@@ -187,3 +189,23 @@ class Speculation:
         """A source that fails, from an `except` clause, is not asked again: nobody needs it."""
         log.exception("%s can guess no more", source.name)
         self.sources = [other for other in self.sources if other is not source]
+
+
+def best(
+    matches: Iterable[tuple[str, Match | None]], chance: Callable[[str, int], float] | None = None
+) -> tuple[str, Match] | None:
+    """Of matches, which are given with the names of their sources, that with the best `chance` of a
+    source and a length to be right, if that is known; of those as good as each other the longest,
+    of these the first. None if there is none. After one of `LONGEST` tokens or more, unless it is
+    more likely wrong, no further one is asked for."""
+    found: tuple[str, Match] | None = None
+    best_value = 0.0, 0
+    for name, match in matches:
+        if match is None:
+            continue
+        likely = 1.0 if chance is None else chance(name, match.length)
+        if (value := (likely, match.length)) > best_value:
+            found, best_value = (name, match), value
+        if match.length >= LONGEST and likely >= ENOUGH:
+            break
+    return found

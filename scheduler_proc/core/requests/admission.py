@@ -8,6 +8,7 @@ from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.prefix_cache import PrefixCache
 
 OUTPUT_CLIP = 4096  # expected outputs are not counted beyond this
+RETRY_STEPS = 8  # look again at a queue that memory has stopped
 RETRACT_HEADROOM = 20  # decode steps that the ratio makes room for after a retraction
 
 
@@ -36,10 +37,51 @@ class NewTokenRatio:
         self.value = min(1.0, max(self.value, used / max(1, allowed)))
 
 
+class Admissions:
+    """When a look at the queue is worth it: with a full pool, a long queue would be sorted for
+    nothing, step after step. `ratio` says how much memory a req is expected to need."""
+
+    def __init__(self) -> None:
+        self.ratio = NewTokenRatio()
+        self._has_changed = False  # a req has left the batch or come into the queue
+        self._refused_at: int | None = None  # the forward step at which memory was short
+        self._places = 0  # reqs that ran then; 0 once all waiting reqs were admitted
+
+    def memory_changed(self) -> None:
+        """A req has left the batch or come into the queue, or what one of them shows is there."""
+        self._has_changed = True
+
+    def are_due(self, step: int) -> bool:
+        """Whether something has changed since memory stopped the next req, or a few steps have
+        passed; `step` counts forward steps."""
+        if self._has_changed:
+            self._has_changed, self._refused_at = False, None
+        return self._refused_at is None or step >= self._refused_at + RETRY_STEPS
+
+    def stopped(self, step: int, num_running: int) -> None:
+        """Memory has stopped the next req."""
+        self._refused_at, self._has_changed = step, False
+        self._places = num_running
+
+    def nobody_is_stopped(self) -> None:
+        """No waiting req has been stopped by memory."""
+        self._places = 0
+
+    def places(self, num_running: int, limit: int) -> int:
+        """Reqs that can run at once, at most `limit`: as many as did when memory last stopped the
+        next one."""
+        return limit if self._places == 0 else max(self._places, num_running)
+
+
+def matched_len(req: Req, cache: PrefixCache) -> int:
+    """The length of the cached prefix that is of use, as of now."""
+    return req.spans.usable(min(cache.track(*req.tracked), req.max_prefix_len))
+
+
 def prefix_need(req: Req, cache: PrefixCache) -> int:
     """Slots that admitting `req` takes from what is available: its uncached tokens, and those
     cached tokens that its lock would make unevictable."""
-    matched = req.matched(cache)
+    matched = matched_len(req, cache)
     newly_locked = 0
     for node in req.cursor.path():
         if node.lock_ref > 0:

@@ -17,10 +17,8 @@ from scheduler_proc.core.requests.spec import Wish, prompt_meta
 from scheduler_proc.core.requests.tokens import Tokens
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.media.spans import Spans, spans_of
+from scheduler_proc.media.spans import MediaFacts, Spans, spans_of
 from scheduler_proc.memory.match_trackers import Cursor
-from scheduler_proc.memory.prefix_cache import PrefixCache
 from scheduler_proc.memory.tree_node import TreeNode
 from scheduler_proc.sampling.token_rules import NO_LIMITS, Limits, TokenRules
 from srt.wire.answer_meta import NO_META, AnswerMeta
@@ -169,11 +167,6 @@ class Req:
         return self.residency
 
     @property
-    def is_in_flight(self) -> bool:
-        """Whether a step that it is part of is not committed yet, of a req in memory."""
-        return self.held.computed_len < self.held.kv_len or self.tokens.are_late
-
-    @property
     def remaining(self) -> int:
         """Output tokens that may still be sampled."""
         if self.pending is not None and self.pending.ending is not None:
@@ -181,37 +174,9 @@ class Req:
         return self.tokens.max_len - self.tokens.seq_len
 
     @property
-    def wants_decode(self) -> bool:
-        """In memory, its prefill planned, and with something left to sample or to score."""
-        held, seq_len = self.residency, self.tokens.seq_len
-        if held is None or held.kv_len < held.prefill_len or seq_len <= held.planned_len:
-            return False
-        if self.pending is None:
-            return seq_len < self.tokens.max_len
-        return self.remaining > 0 or self.pending.is_unplanned
-
-    @property
     def extend_left(self) -> int:
         """Known or pending tokens that have not been planned yet, of a req in memory."""
         return self.tokens.seq_len - self.held.planned_len
-
-    def num_missing(self, most: int) -> int:
-        """Slots still to be set aside for what is planned next, at most `most` tokens."""
-        return min(self.extend_left, most) - self.held.num_spare
-
-    @property
-    def num_spareable(self) -> int:
-        """Slots that can still be set aside: no token will need more."""
-        return self.tokens.max_len - 1 - self.held.kv_len - self.held.num_spare
-
-    def num_unguessable(self, most: int) -> int:
-        """Slots that are missing to plan one token and to guess `most` more, or as many as can
-        follow."""
-        return min(1 + most - self.held.num_spare, self.num_spareable)
-
-    def matched(self, cache: PrefixCache) -> int:
-        """The length of the cached prefix that is of use, as of now."""
-        return self.spans.usable(min(cache.track(*self.tracked), self.max_prefix_len))
 
     @property
     def max_prefix_len(self) -> int:
@@ -226,11 +191,6 @@ class Req:
     def wants_logprobs(self) -> bool:
         """Whether known tokens wait for their log-probabilities."""
         return self.pending is not None and self.pending.is_unplanned
-
-    @property
-    def needs_newest_token(self) -> bool:
-        """Whether what it may sample next depends on the token before."""
-        return self.is_limited and (self.grammar is not None or self.rules.need_output)
 
     @property
     def jumping(self) -> Retokeniser | None:
@@ -263,14 +223,6 @@ class Req:
     def closes(self) -> bool:
         """Whether its output is steered to an end, which its grammar allows, within its limit."""
         return self.grammar is not None and self.wish.sampling.close is True
-
-    def may_be_closed(self, num_tokens: int) -> bool:
-        """Whether so many tokens that nobody has sampled may end it: not where they could be ruled
-        out, or be too few; nor where their log-probabilities would need a picture at the end of the
-        prompt again."""
-        if self.rules.forbid_something or (self.retokeniser is not None and self.jumping is None):
-            return False
-        return self.tokens.num_outputs + num_tokens >= self.wish.sampling.min_new_tokens
 
     @property
     def finish_at_limit(self) -> Finish:

@@ -193,8 +193,9 @@ class Closing:
 
 
 class ClosingGrammar(WrappedGrammar):
-    """A `Grammar` that tells `closing` what the output becomes. Its copies close nothing: where
-    what is drafted would leave no end, that ends the draft when it is taken over."""
+    """A `Grammar` whose output can be ended in time: `closing` follows what it becomes. Its copies
+    close nothing: where what is drafted would leave no end, that ends the draft when it is taken
+    over."""
 
     __slots__ = ("_closing",)
 

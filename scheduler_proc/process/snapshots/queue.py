@@ -5,15 +5,15 @@ from typing import Any
 
 from scheduler_proc.core.requests.admission import is_being_computed
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.core.scheduler import Scheduler
+from scheduler_proc.core.state import SchedulerState
 
 SHOWN = 256  # requests of each kind
 EXPLAINED = 16  # of those that wait: whether another one computes their prefix is asked
 
 
-def running(core: Scheduler, now: float) -> list[dict[str, Any]]:
+def running(state: SchedulerState, now: float) -> list[dict[str, Any]]:
     """The oldest ones, at the time `now`."""
-    return [_running(req, now) for req in islice(core.running.values(), SHOWN)]
+    return [_running(req, now) for req in islice(state.running.values(), SHOWN)]
 
 
 def _running(req: Req, now: float) -> dict[str, Any]:
@@ -26,11 +26,11 @@ def _running(req: Req, now: float) -> dict[str, Any]:
     }
 
 
-def waiting(core: Scheduler, now: float) -> list[dict[str, Any]]:
+def waiting(state: SchedulerState, now: float) -> list[dict[str, Any]]:
     """The first ones by their arrival, with what keeps each: in plain words, one reason."""
-    prefilling = [req for req in core.running.values() if req.held.prefill_left]
+    prefilling = [req for req in state.running.values() if req.held.prefill_left]
     found = []
-    for number, req in enumerate(islice(core.waiting, SHOWN)):
+    for number, req in enumerate(islice(state.waiting, SHOWN)):
         cursor = req.cursor
         some = prefilling if number < EXPLAINED else []
         node = cursor.current()
@@ -41,7 +41,7 @@ def waiting(core: Scheduler, now: float) -> list[dict[str, Any]]:
                 "computed": 0,
                 "cached": cursor.length if node is not None else 0,
                 "node": node.uid if node is not None and node.parent is not None else 0,
-                "why": _why(core, req, some),
+                "why": _why(state, req, some),
             }
         )
     return found
@@ -58,14 +58,14 @@ def _common(req: Req, now: float) -> dict[str, Any]:
     }
 
 
-def _why(core: Scheduler, req: Req, prefilling: list[Req]) -> str:
-    most = core.config.max_running_requests
-    if len(core.running) >= most:
+def _why(state: SchedulerState, req: Req, prefilling: list[Req]) -> str:
+    memory, most = state.memory, len(state.memory.table.slots)
+    if len(state.running) >= most:
         return f"all {most} places of the batch are taken"
-    if prefilling and is_being_computed(req, prefilling, core.cache):
+    if prefilling and is_being_computed(req, prefilling, memory.cache):
         return "another request computes a part of its prompt"
     needed = req.tokens.known_len - req.cursor.length
-    free = core.pool.free_size + core.cache.evictable_size
+    free = memory.easy_room
     if needed > free:
         return f"it needs memory for {needed} tokens, and there is some for {free}"
     return "others have their turn"

@@ -88,8 +88,8 @@ def test_in_random_traffic(seed: int) -> None:
     lag, speculative = (1, 0)[seed % 2], ("own", "off")[seed // 2 % 2]
     driver = drive(62 + seed, 300, lag, 60, speculative=speculative)
     if seed == 0:  # others may bring about less
-        assert driver.core.counters.closed > 3
-        assert driver.core.counters.retracted > 0
+        assert driver.core.state.counters.closed > 3
+        assert driver.core.state.counters.retracted > 0
 
 
 class Refusing(FakeGrammar):
@@ -149,7 +149,7 @@ def test_a_replay_ends_what_was_ended(tmp_path: Path) -> None:
     driver.close()
     assert driver.finishes["r"].steered == 2
     again = replay(tmp_path / "trace", lambda wire: Unaware(40, 3, [5, 6]), driver.retokeniser)
-    assert again.counters == driver.core.counters
+    assert again.state.counters == driver.core.state.counters
 
 
 def test_the_tokens_of_a_text_that_must_end_are_not_forced_where_they_are_too_many() -> None:

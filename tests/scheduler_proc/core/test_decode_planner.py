@@ -23,19 +23,19 @@ def test_a_step_evicts_once_for_all_that_decode(lag: int, slots_each: int) -> No
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 8)
     driver.step()
-    evict, evictions = driver.core.cache.evict, list[int]()
+    evict, evictions = driver.core.state.memory.cache.evict, list[int]()
 
     def counted(n: int) -> int:
         evictions.append(n)
         return evict(n)
 
-    driver.core.cache.evict = counted  # type: ignore[method-assign]
+    driver.core.state.memory.cache.evict = counted  # type: ignore[method-assign]
     while driver.core.has_work:
         before = len(evictions)
         driver.step()
         assert len(evictions) <= before + 1
     assert evictions
-    assert driver.core.counters.retracted == 0
+    assert driver.core.state.counters.retracted == 0
     assert all(driver.outputs[rid] == reference_output(p, 8) for rid, p in prompts.items())
 
 
@@ -46,12 +46,12 @@ def test_slots_set_aside_are_taken_back_before_anyone_is_retracted(lag: int) -> 
     driver.add("early", [1, 2, 3], 5)
     for _ in range(3):
         driver.step()
-    assert driver.core.memory.room > driver.core.memory.easy_room
+    assert driver.core.state.memory.room > driver.core.state.memory.easy_room
     prompts = {f"r{i}": [10 + i, 2, 3, 4] for i in range(3)}
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 4)
     driver.run()
-    assert driver.core.counters.retracted == 0
+    assert driver.core.state.counters.retracted == 0
     assert driver.outputs["early"] == reference_output([1, 2, 3], 5)
     assert all(driver.outputs[rid] == reference_output(p, 4) for rid, p in prompts.items())
 
@@ -60,9 +60,9 @@ def test_slots_set_aside_are_taken_back_before_anyone_is_retracted(lag: int) -> 
 def test_those_with_fewest_outputs_give_up_their_memory(lag: int) -> None:
     """Among equals the latest does; the req that began to answer first is never retracted."""
     driver = Driver(lag, max_total_tokens=60)
-    driver.core.new_token_ratio.value = 0.0  # admits all at once
-    driver.core.new_token_ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]
-    retracted, retract = [], driver.core._state.retract
+    driver.core.state.admissions.ratio.value = 0.0  # admits all at once
+    driver.core.state.admissions.ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]
+    retracted, retract = [], driver.core.state.retract
 
     def note(req: object) -> None:
         retracted.append(req.wish.rid)  # type: ignore[attr-defined]

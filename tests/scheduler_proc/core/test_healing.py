@@ -66,7 +66,7 @@ def test_the_output_begins_with_the_bytes_and_is_then_free(lag: int, before: byt
     driver.add("r", [1, 2, 3], 30, grammar=grammar_for(before))
     deferred = []
     while driver.step():
-        for req in driver.core.running.values():
+        for req in driver.core.state.running.values():
             written = text_of(req.tokens.known[req.tokens.prompt_len :].tolist())
             assert before.startswith(written) or written.startswith(before)
             assert (req.grammar is None) == (len(written) >= len(before))
@@ -102,14 +102,14 @@ def test_a_constraint_follows_the_bytes(jumps: bool, scored: bool) -> None:
     text = text_of(driver.outputs["r"]).decode()
     assert text.startswith("ab:::{") and text.endswith("}") and len(text) == 8
     assert driver.finishes["r"].type == "stop"
-    assert (driver.core.counters.jump_forward_tokens > 0) == jumps
+    assert (driver.core.state.counters.jump_forward_tokens > 0) == jumps
 
 
 def test_what_no_longer_token_goes_on_from_is_jumped_and_the_grammar_dropped() -> None:
     driver = make()
     driver.add("r", [1, 2, 3], 10, grammar=grammar_for(b"xyz"))
-    assert driver.core.counters.jump_forward_tokens == 3
-    assert [req.grammar for req in driver.core.waiting.ordered()] == [None]
+    assert driver.core.state.counters.jump_forward_tokens == 3
+    assert [req.grammar for req in driver.core.state.waiting.ordered()] == [None]
     driver.run()
     assert text_of(driver.outputs["r"]).startswith(b"xyz") and len(driver.outputs["r"]) == 10
 
@@ -148,7 +148,7 @@ def test_random_traffic(lag: int) -> None:
         for _ in range(rng.randint(0, 6)):
             driver.step()
     driver.run()
-    assert driver.core.counters.retracted > 0
+    assert driver.core.state.counters.retracted > 0
     for rid, what in asked.items():
         single = make()
         add(single, "r", *what)

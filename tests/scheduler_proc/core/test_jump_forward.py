@@ -112,8 +112,8 @@ def test_an_output_matches_its_pattern_with_fewer_steps(
         text = text_of(driver.outputs["r"]).decode()
         assert re.fullmatch(pattern, text, re.ASCII), text
         assert driver.finishes["r"] == Finish("stop", EOS)
-        steps[jumps] = driver.core.counters.forward_steps
-        assert (driver.core.counters.jump_forward_tokens > 0) <= jumps
+        steps[jumps] = driver.core.state.counters.forward_steps
+        assert (driver.core.state.counters.jump_forward_tokens > 0) <= jumps
     assert steps[True] <= steps[False]
 
 
@@ -147,7 +147,7 @@ def test_a_text_that_is_forced_whole_needs_no_step() -> None:
     driver.add("r", [1, 2, 3], 50, eos=[EOS], grammar=started("abcabcabcabc"))
     driver.run()
     assert driver.outputs["r"] == [*Longest().split("abcabcabcabc").ids, EOS]
-    assert driver.core.counters.forward_steps == 0
+    assert driver.core.state.counters.forward_steps == 0
 
 
 @pytest.mark.parametrize("pattern", [PATTERNS[0], "abcabcabcabc"])
@@ -158,7 +158,7 @@ def test_what_is_forced_at_once_does_not_hide_the_cached_tokens(pattern: str) ->
     driver.run()
     driver.add("r", range(20), 50, eos=[EOS], grammar=started(pattern))
     driver.run()
-    assert driver.cached["r"] == driver.core.counters.cached_tokens
+    assert driver.cached["r"] == driver.core.state.counters.cached_tokens
     assert driver.cached["r"] == (0 if pattern == "abcabcabcabc" else 20)
 
 
@@ -171,13 +171,13 @@ def test_a_trace_with_jumps_replays(tmp_path: Path) -> None:
         driver.step()
     driver.run()
     driver.close()
-    counters = driver.core.counters
+    counters = driver.core.state.counters
     assert counters.jump_forward_tokens > 0
 
     def grammars(req: TokenizedReq) -> Grammar:
         return started(req.grammar)
 
-    assert replay(tmp_path / "trace", grammars, retokeniser()).counters == counters
+    assert replay(tmp_path / "trace", grammars, retokeniser()).state.counters == counters
     with pytest.raises(AssertionError):
         replay(tmp_path / "trace", grammars)
 
@@ -220,11 +220,11 @@ def test_a_retracted_req_whose_tokens_are_replaced_is_matched_anew() -> None:
     """Its last token arrives when it already waits again, and brings a jump."""
     driver = make(lag=1)
     driver.add("r", [1], 50, eos=[EOS], grammar=started("[abc]{3,5}cab: n:[abn]{3}"))
-    (req,) = driver.core.waiting
+    (req,) = driver.core.state.waiting
     while req.tokens.num_outputs < 5:
         driver.step()
-    driver.core._state.retract(req)
-    cache, before = driver.core.cache, req.tokens.known_len
+    driver.core.state.retract(req)
+    cache, before = driver.core.state.memory.cache, req.tokens.known_len
     assert cache.track(req.cursor, req.tokens.known, req.wish.salt) == before - 1
     driver.step()
     assert text_of(req.tokens.known.tolist()[1:]) == b"aaaaacab: n:" and req.finish is None
@@ -244,7 +244,7 @@ def test_counters_only_grow() -> None:
         driver.add("r", [prompt], 50, eos=[EOS], grammar=started("[abc]{2,3}b(abc|x)"))
         counted = [(0, 0)]
         while driver.step():
-            counters = driver.core.counters
+            counters = driver.core.state.counters
             counted.append((counters.generation_tokens, counters.jump_forward_tokens))
             assert counted[-1][0] >= counted[-2][0] and counted[-1][1] >= counted[-2][1]
         shrunk |= checked.shrunk
@@ -307,8 +307,8 @@ class Traffic:
 
     def check_cursors(self) -> None:
         """The cursor of a waiting req is right for the tokens that the req has now."""
-        cache = self.driver.core.cache
-        for req in self.driver.core.waiting:
+        cache = self.driver.core.state.memory.cache
+        for req in self.driver.core.state.waiting:
             found = cache.track(req.cursor, req.tokens.known, req.wish.salt)
             assert found == cache.match_len(req.tokens.known, req.wish.salt)
 
@@ -367,7 +367,10 @@ def drive(seed: int, steps: int, lag: int, pool: int, losses: float = 0.0, **con
     driver.between = lambda: None
     driver.run()
     traffic.check()
-    assert driver.core.pool.free_size + driver.core.cache.evictable_size == pool, "slots leaked"
+    assert (
+        driver.core.state.memory.pool.free_size + driver.core.state.memory.cache.evictable_size
+        == pool
+    ), "slots leaked"
     return driver
 
 
@@ -375,8 +378,8 @@ def drive(seed: int, steps: int, lag: int, pool: int, losses: float = 0.0, **con
 def test_random_traffic_with_jumps(seed: int) -> None:
     driver = drive(seed, steps=300, lag=seed % 2, pool=73)
     if seed < 2:  # others may bring about less
-        assert driver.core.counters.jump_forward_tokens > 0
-        assert driver.core.counters.retracted > 0
+        assert driver.core.state.counters.jump_forward_tokens > 0
+        assert driver.core.state.counters.retracted > 0
 
 
 @pytest.mark.parametrize("seed", seeds(1))
@@ -496,10 +499,10 @@ def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
     """Also when the jump is known only after the running step."""
     for pool in range(60, 200, 6):
         driver = make(1, pool=pool, chunked_prefill_size=64)
-        driver.core.new_token_ratio.value = 0.0  # admits all at once
-        driver.core.new_token_ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]
+        driver.core.state.admissions.ratio.value = 0.0  # admits all at once
+        driver.core.state.admissions.ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]
         rooms: list[int] = []
-        retract = driver.core._state.retract
+        retract = driver.core.state.retract
 
         def note(
             req: Req,
@@ -507,10 +510,10 @@ def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
             retract: Callable[[Req], None] = retract,
             rooms: list[int] = rooms,
         ) -> None:
-            rooms.append(core.memory.room)
+            rooms.append(core.state.memory.room)
             retract(req)
 
-        driver.core._state.retract = note  # type: ignore[method-assign]
+        driver.core.state.retract = note  # type: ignore[method-assign]
         driver.core._planner._decodes._retract = note
         pattern = r"[abc]{3}(:n:n:n:n:n:n:n:n:n:n:n:n:n)[abc]{5}"
         driver.add("jumps", [1, 2, 3], 100, eos=[EOS], grammar=started(pattern))

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import pytest
 
-from scheduler_proc.process.pace import PaceMeter
+from scheduler_proc.process.load_reports import PaceMeter
 from srt.wire.errors import RequestError
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.process.test_pace import SizedExecutor
+from tests.scheduler_proc.process.test_load_reports import SizedExecutor
 from tokenizer_proc.queueing.capacity import SLACK, QueueWaits
 
 BASE_S, TOKEN_S = 0.004, 0.001

@@ -35,7 +35,7 @@ class Watched:
         commit = self.driver.core.commit
 
         def committed(step: Step, result: StepResult) -> None:
-            keys = self.driver.core.trials.suspects
+            keys = self.driver.core.state.trials.suspects
             rows = [(r.req.key[1], r.req.key in keys, r.is_decode) for r in step.rows]
             self.steps.append(rows)
             commit(step, result)
@@ -64,7 +64,7 @@ def test_a_trial_is_the_prompt_and_one_decode(lag: int) -> None:
     assert [rows[0][0] for rows in trials[4:]] == ["c"] * 4
     assert ["b" in [rid for rid, _, _ in rows] for rows in watched.steps[:8]] == [False, True] * 4
     assert watched.driver.outputs == {r: reference_output(p, 5) for r, p in prompts.items()}
-    assert watched.driver.core.trials.suspects == frozenset()
+    assert watched.driver.core.state.trials.suspects == frozenset()
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -81,7 +81,7 @@ def test_one_that_comes_late_has_steps_in_turn_with_the_others(lag: int) -> None
     assert alone == [[("late", True, False)], [("late", True, True)]]
     between = watched.steps[watched.steps.index(alone[0]) + 1]
     assert [rid for rid, _, _ in between] == ["a"]
-    assert watched.driver.core.trials.suspects == {name("never")}
+    assert watched.driver.core.state.trials.suspects == {name("never")}
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -121,7 +121,7 @@ def test_one_that_ends_before_its_trial_is_forgotten(lag: int) -> None:
     watched.driver.abort("b")
     watched.driver.run()
     watched.check()
-    assert watched.driver.core.trials.suspects == frozenset()
+    assert watched.driver.core.state.trials.suspects == frozenset()
     assert watched.driver.finishes["b"].type == "abort"
 
 
@@ -131,7 +131,7 @@ def test_one_that_is_refused_when_it_comes_is_forgotten() -> None:
     watched.driver.run()
     finish = watched.driver.finishes["picture"]
     assert finish.error is not None and "sees no images" in finish.error.reason
-    trials = watched.driver.core.trials
+    trials = watched.driver.core.state.trials
     assert (trials.suspects, trials.cleared) == (frozenset([name("b")]), [name("picture")])
 
 
@@ -140,8 +140,8 @@ def test_a_new_epoch_forgets_them() -> None:
     watched.driver.add("a", range(9), 8)
     watched.driver.step()
     watched.driver.core.reset(2)
-    assert watched.driver.core.trials.suspects == frozenset()
-    assert watched.driver.core.trials.next is None
+    assert watched.driver.core.state.trials.suspects == frozenset()
+    assert watched.driver.core.state.trials.next is None
 
 
 class Raising(FakeExecutor):
@@ -202,7 +202,7 @@ def test_random_traffic(tmp_path: Path, seed: int) -> None:
     for rid in rids:
         output = driver.outputs.get(rid, [])
         assert output == (expected[rid][: len(output)] if rid in aborted else expected[rid])
-    assert driver.core.trials.suspects == frozenset()
+    assert driver.core.state.trials.suspects == frozenset()
     driver.close()
     again = replay(tmp_path / "trace", lambda wire: FakeGrammar(int(wire.grammar)))
-    assert again.counters == driver.core.counters
+    assert again.state.counters == driver.core.state.counters

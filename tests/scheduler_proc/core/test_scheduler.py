@@ -53,7 +53,7 @@ def test_a_prompt_is_shared_as_soon_as_its_chunk_is_computed() -> None:
     driver.add("b", [*prompt[:70], 500], max_new=2)
     driver.run()
     assert driver.cached == {"a": 0, "b": 70}
-    assert driver.core.counters.computed_prompt_tokens == 90 + 1
+    assert driver.core.state.counters.computed_prompt_tokens == 90 + 1
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -67,8 +67,8 @@ def test_samples_of_a_prompt_share_it(lag: int, scored: bool) -> None:
         driver.add(f"r{i}", prompt, max_new=20, logprob_start=0 if scored and i == 0 else None)
     used = 0
     while driver.step():
-        used = max(used, 8192 - driver.core.pool.free_size)
-    assert driver.core.counters.computed_prompt_tokens == 1000 + 7
+        used = max(used, 8192 - driver.core.state.memory.pool.free_size)
+    assert driver.core.state.counters.computed_prompt_tokens == 1000 + 7
     assert [driver.cached[f"r{i}"] for i in range(8)] == [0] + [999] * 7
     assert used <= 1000 + 8 * (20 + DECODE_RUN)
     assert all(driver.outputs[f"r{i}"] == reference_output(prompt, 20) for i in range(8))
@@ -78,9 +78,9 @@ def test_retraction_loses_nothing_and_the_most_advanced_goes_on() -> None:
     driver = small(max_total_tokens=64)
     for rid in range(4):
         driver.add(f"r{rid}", [rid, 1, 2], max_new=30)
-    driver.core.new_token_ratio.value = 0.0
+    driver.core.state.admissions.ratio.value = 0.0
     driver.run()
-    assert driver.core.counters.retracted > 0
+    assert driver.core.state.counters.retracted > 0
     for rid in range(4):
         assert driver.outputs[f"r{rid}"] == reference_output([rid, 1, 2], 30)
 
@@ -99,7 +99,7 @@ def test_zero_new_tokens_only_fill_the_cache() -> None:
     driver.add("warm", range(50), max_new=0)
     driver.run()
     assert driver.finishes["warm"].type == "length" and "warm" not in driver.outputs
-    assert driver.core.cache.match_len(np.arange(50, dtype=np.int32)) == 50
+    assert driver.core.state.memory.cache.match_len(np.arange(50, dtype=np.int32)) == 50
 
 
 def test_min_new_tokens_blocks_stop_ids() -> None:
@@ -125,7 +125,7 @@ def test_the_token_after_the_last_is_never_told_nor_cached(lag: int) -> None:
     driver.run()
     assert driver.outputs["r"] == output
     beyond = np.array(prompt + output + reference_output(prompt + output, 1), np.int32)
-    assert driver.core.cache.match_len(beyond) == len(prompt) + len(output) - 1
+    assert driver.core.state.memory.cache.match_len(beyond) == len(prompt) + len(output) - 1
 
 
 def test_aborted_requests_end_with_the_step_in_flight() -> None:
@@ -141,7 +141,10 @@ def test_aborted_requests_end_with_the_step_in_flight() -> None:
         steps = driver.executor.steps
         driver.run()
         assert driver.executor.steps - steps == 0
-        assert driver.core.pool.free_size + driver.core.cache.evictable_size == 2000
+        assert (
+            driver.core.state.memory.pool.free_size + driver.core.state.memory.cache.evictable_size
+            == 2000
+        )
 
 
 def test_an_abort_that_comes_too_late_is_forgotten() -> None:
@@ -172,13 +175,13 @@ def test_decoding_stays_contiguous_and_cheap_when_the_cache_fills_the_pool() -> 
     driver = small(max_total_tokens=2000, check=False)
     for i in range(40):
         driver.generate(range(1000 * i, 1000 * i + 60), max_new=2)
-    assert driver.core.pool.free_size < 100
+    assert driver.core.state.memory.pool.free_size < 100
     for i in range(8):
         driver.add(f"r{i}", [i, 5, 5], max_new=60)
     gaps = []
     while driver.step():
-        for req in driver.core.running.values():
-            slots = driver.core.table.slots[req.held.row, : req.held.kv_len]
+        for req in driver.core.state.running.values():
+            slots = driver.core.state.memory.table.slots[req.held.row, : req.held.kv_len]
             gaps.append(int((np.diff(slots) != 1).sum()) / max(1, len(slots)))
     assert np.mean(gaps) < 0.2
 
@@ -191,7 +194,7 @@ def test_salts_leave_nothing_behind() -> None:
         driver.generate([1, 2], salt=f"other {i}")
     driver.run()
     driver.core.flush_cache()
-    assert driver.core.cache._roots == {}  # type: ignore[attr-defined]
+    assert driver.core.state.memory.cache._roots == {}  # type: ignore[attr-defined]
 
 
 def test_prompt_logprobs_cap_the_prefix_match() -> None:
@@ -254,7 +257,7 @@ def test_a_failed_step_ends_its_reqs_only() -> None:
     error = driver.finishes["bad"].error
     assert error is not None and error.http_status == 500
     assert driver.outputs["good"] == reference_output([4, 5], 2)
-    assert driver.core.cache.match_len(np.array([1, 2, 3], np.int32)) == 0
+    assert driver.core.state.memory.cache.match_len(np.array([1, 2, 3], np.int32)) == 0
 
 
 def test_flush_needs_an_idle_scheduler() -> None:
@@ -263,13 +266,13 @@ def test_flush_needs_an_idle_scheduler() -> None:
     driver.add("r", [1], max_new=3)
     assert not driver.core.flush_cache()
     driver.run()
-    assert driver.core.flush_cache() and driver.core.pool.free_size == 200
+    assert driver.core.flush_cache() and driver.core.state.memory.pool.free_size == 200
 
 
 def test_after_a_flush_nothing_of_ended_requests_is_guessed() -> None:
     driver = Driver(max_total_tokens=200, speculative="auto")
     output = driver.generate([4, 5], max_new=8)
-    req, seen = req_of([1, *output[:4]]), driver.core.speculation.sources[-1]
+    req, seen = req_of([1, *output[:4]]), driver.core.state.speculation.sources[-1]
     assert plain(seen.match(req, 2)) == (4, output[4:6])
     assert driver.core.flush_cache()
     assert seen.match(req, 2) is None
@@ -283,7 +286,7 @@ def test_a_new_epoch_forgets_requests_and_keeps_the_cache() -> None:
     driver.core.reset(5)
     assert not driver.core.has_work and driver.core.take_output(0.0) is None
     check_invariants(driver.core)
-    assert driver.core.cache.match_len(np.arange(60, dtype=np.int32)) >= 30
+    assert driver.core.state.memory.cache.match_len(np.arange(60, dtype=np.int32)) >= 30
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scheduler_proc.crash.recovery import UnclearFailure
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
 from srt.wire.ring_messages import Abort
 from srt.wire.sampling import SamplingParams
@@ -289,8 +289,8 @@ def drive(
     driver.between = lambda: None
     driver.run()
     traffic.check()
-    cached = driver.core.cache.evictable_size
-    assert driver.core.pool.free_size + cached == pool, "slots leaked"
+    cached = driver.core.state.memory.cache.evictable_size
+    assert driver.core.state.memory.pool.free_size + cached == pool, "slots leaked"
     return traffic
 
 
@@ -310,20 +310,20 @@ def test_random_traffic_keeps_the_books_and_the_outputs(seed: int) -> None:
     lag = (seed + flip) % 2
     core = drive(7 + seed, steps=200, lag=lag, policy=policy, pool=220).driver.core
     if seed < 4:  # others may bring about less
-        assert core.counters.retracted > 0 and core.cache.evicted_total > 0
+        assert core.state.counters.retracted > 0 and core.state.memory.cache.evicted_total > 0
 
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_random_traffic_without_the_radix_cache(seed: int) -> None:
     traffic = drive(seed, 150, seed % 2, policy="lpm", pool=400, disable_radix_cache=True)
-    assert traffic.driver.core.counters.cached_tokens == 0
+    assert traffic.driver.core.state.counters.cached_tokens == 0
 
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_random_traffic_with_grammars(seed: int) -> None:
     lag, constrained = forms(seed, (1, 0), (0.5, 1.0))
     traffic = drive(11 + seed, 250, lag, "lpm", pool=150, constrained=constrained)
-    assert seed > 0 or traffic.driver.core.counters.retracted > 0
+    assert seed > 0 or traffic.driver.core.state.counters.retracted > 0
 
 
 @pytest.mark.parametrize("seed", seeds(1))
@@ -333,7 +333,7 @@ def test_random_traffic_with_penalties_and_rules(seed: int) -> None:
     lag, constrained = forms(seed, (1, 0), (0.3, 0.0))
     traffic = drive(17 + seed, 150, lag, "lpm", 170, constrained, wishing=0.7)
     if seed == 0:
-        assert traffic.driver.core.counters.retracted > 0 and traffic.num_stuck > 0
+        assert traffic.driver.core.state.counters.retracted > 0 and traffic.num_stuck > 0
 
 
 @pytest.mark.parametrize("seed", seeds(1))
@@ -368,7 +368,7 @@ def test_random_traffic_with_pictures(seed: int) -> None:
     core, executor = traffic.driver.core, traffic.driver.executor
     if seed < 3:
         assert traffic.num_unseen > 0 and executor.parts_encoded > 20
-        assert core.counters.retracted > 0 and core.cache.evicted_total > 0
+        assert core.state.counters.retracted > 0 and core.state.memory.cache.evicted_total > 0
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def test_suspects_and_the_guilty_come_marked(tmp_path: Path) -> None:
     for rid, reported in marked.items():
         taken[rid] = blame.takes(replace(request(rid, [1]), reported=reported))
     assert taken == {"a": False, "b": False, "c": True}
-    assert core.trials.suspects == {(CLIENT, "b")} and blame.has_ended_guilty
+    assert core.state.trials.suspects == {(CLIENT, "b")} and blame.has_ended_guilty
     assert blame.notes is not None
 
 

@@ -182,14 +182,14 @@ def test_penalised_outputs_are_those_of_transformers(
     driver = Driver(
         lag, executor=load(files), max_total_tokens=90, vocab_size=131, chunked_prefill_size=16
     )
-    driver.core.new_token_ratio.value = 0.0
+    driver.core.state.admissions.ratio.value = 0.0
     prompts = {f"r{i}": random_ids(10 + 4 * i, seed=i) for i in range(3)}
     penalties = {"r0": 1.0, "r1": 1.3, "r2": 0.9}
     for rid, prompt in prompts.items():
         sampling = SamplingParams(repetition_penalty=penalties[rid])
         driver.add(rid, prompt.tolist(), 30, sampling=sampling)
     driver.run()
-    assert driver.core.counters.retracted > 0
+    assert driver.core.state.counters.retracted > 0
     for rid, prompt in prompts.items():
         ids = torch.from_numpy(prompt)[None]
         want = model.generate(

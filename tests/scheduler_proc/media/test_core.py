@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
@@ -22,11 +22,13 @@ def test_a_second_question_about_a_picture_needs_no_embeddings() -> None:
     run = driver()
     prompt = [7, *numbers_of(4), *TEXT]
     assert run.generate(prompt, 3) == reference_output(prompt, 3)
-    parts, cached = run.executor.parts_encoded, run.core.media.num_encoded
-    run.core.media.clear()
+    parts, cached = run.executor.parts_encoded, run.core.state.media.num_encoded
+    run.core.state.media.clear()
     other = [7, *numbers_of(4), 600, 601]
     assert run.generate(other, 3) == reference_output(other, 3)
-    assert run.executor.parts_encoded == parts == 3 and run.core.media.num_encoded == cached == 1
+    assert (
+        run.executor.parts_encoded == parts == 3 and run.core.state.media.num_encoded == cached == 1
+    )
     assert list(run.cached.values()) == [0, 1 + item_of(4).length]
 
 
@@ -35,7 +37,7 @@ def test_the_same_picture_elsewhere_is_encoded_once() -> None:
     for number, prompt in enumerate(([1, *numbers_of(3), 5], [2, *numbers_of(3), 5])):
         run.add(str(number), prompt)
     run.run()
-    assert run.core.media.num_encoded == 1 and run.core.media.num_hits == 1
+    assert run.core.state.media.num_encoded == 1 and run.core.state.media.num_hits == 1
 
 
 def test_another_picture_of_the_same_size_shares_nothing() -> None:
@@ -51,18 +53,18 @@ def test_what_was_evicted_inside_a_picture_is_computed_again() -> None:
     run = driver()
     prompt = [7, *numbers_of(4)]
     run.generate([*prompt, 5], 1)
-    run.core.cache.evict(9)  # the tail, and a part of the picture
-    run.core.media.clear()
+    run.core.state.memory.cache.evict(9)  # the tail, and a part of the picture
+    run.core.state.media.clear()
     assert run.generate([*prompt, 6], 2) == reference_output([*prompt, 6], 2)
     assert 1 < run.cached[list(run.cached)[-1]] < len(prompt)
-    assert run.core.media.num_encoded == 2
+    assert run.core.state.media.num_encoded == 2
 
 
 def test_spans_that_see_both_ways_are_computed_whole() -> None:
     run = driver(BOTH_WAYS, chunked_prefill_size=20)
     prompt = [7, *numbers_of(4)]
     run.generate([*prompt, 5], 1)
-    run.core.cache.evict(9)
+    run.core.state.memory.cache.evict(9)
     assert run.generate([*prompt, 6], 2) == reference_output([*prompt, 6], 2)
     assert run.cached[list(run.cached)[-1]] == 1  # not the beginning of the picture
 
@@ -77,7 +79,7 @@ def test_others_pass_a_req_whose_pictures_are_awaited() -> None:
     assert "text" in run.finishes and "picture" not in run.finishes
     run.abort("picture")
     run.step()
-    assert not run.core.media.pinned and not run.core.has_work
+    assert not run.core.state.media.pinned and not run.core.has_work
 
 
 def test_two_reqs_wait_for_room_in_turn() -> None:

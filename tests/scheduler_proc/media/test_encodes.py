@@ -15,8 +15,8 @@ from scheduler_proc.core.invariants import check_invariants
 from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.core.steps.step_target import MAX_SLICE_S, StepCosts
 from scheduler_proc.crash.journal import Blame
-from scheduler_proc.media.facts import MediaFacts
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.media.spans import MediaFacts
+from scheduler_proc.process.metrics import StepClock
 from srt.ring.blame_file import Record, left_by
 from srt.wire.errors import INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
@@ -197,7 +197,7 @@ async def test_a_failed_encode_ends_those_that_need_it(overlap: bool) -> None:
             assert error is not None and error.code == INTERNAL
         else:
             assert error is None and driver.outputs[rid] == reference_output(prompt, 5)
-    assert not driver.core.media.pinned
+    assert not driver.core.state.media.pinned
 
 
 async def test_a_lost_device_ends_the_process() -> None:
@@ -277,15 +277,15 @@ async def test_an_abort_lets_go_of_pixels() -> None:
         job = actor._compute.job
         assert job is not None and actor._compute.is_encoding
         driver.abort("a")
-        actor._wake.set()
+        actor._entry.wake.set()
         while len(actor._encodes._pixels) > 1:
             await asyncio.sleep(0.001)
         assert actor._compute.job is job  # what a watch sees
         may_end.set()
         while actor._encodes._pixels or driver.executor.encoded:
             await asyncio.sleep(0.001)
-            actor._wake.set()
-    assert driver.core.media.num_bytes == 0
+            actor._entry.wake.set()
+    assert driver.core.state.media.num_bytes == 0
     serving.cancel()
     actor._compute.close()
 
@@ -345,7 +345,7 @@ async def test_a_text_passes_in_the_middle_of_a_part() -> None:
             await asyncio.sleep(0)
         with actor._core_lock:
             driver.add("text", TEXT, 3)
-        actor._wake.set()
+        actor._entry.wake.set()
         await serving
     assert driver.outputs["text"] == reference_output(TEXT, 3)
     assert slicing.encoded == [1] * NUM_SLICES and slicing.executor.began[0] < PART
@@ -385,7 +385,7 @@ async def test_nobody_needs_what_is_in_the_middle_of_a_part() -> None:
         with actor._core_lock:
             driver.abort(gone)
             driver.add(rid, prompt, 2)
-        actor._wake.set()
+        actor._entry.wake.set()
         may_go_on.release()
     await serving
     assert slicing.encoded == [3] * 3 + [1] * 5 + [3] * (2 * NUM_SLICES)
@@ -422,7 +422,7 @@ async def test_a_step_is_told_of_before_the_part_behind_it_ends() -> None:
     async with asyncio.timeout(SOON_S):
         while not begun.is_set():
             await asyncio.sleep(0.001)
-        while driver.core.counters.generation_tokens < driver.executor.steps:
+        while driver.core.state.counters.generation_tokens < driver.executor.steps:
             await asyncio.sleep(0.001)
     may_end.set()
     await serving

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
@@ -71,5 +71,5 @@ def test_a_trace_has_all_of_it(tmp_path: Path, lag: int) -> None:
     run.close()
     assert any(finish.error is not None for finish in run.finishes.values())
     core = replay(tmp_path / "trace")
-    assert core.counters == run.core.counters
-    assert core.media.num_encoded == run.core.media.num_encoded > 3
+    assert core.state.counters == run.core.state.counters
+    assert core.state.media.num_encoded == run.core.state.media.num_encoded > 3

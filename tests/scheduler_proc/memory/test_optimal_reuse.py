@@ -61,7 +61,7 @@ def test_every_edge_is_computed_once_when_all_fits(seed: int) -> None:
         schedule_policy=("lpm", "dfs-weight", "fcfs", "random")[seed % 4],
     )
     wholly_cached = sum(driver.cached[f"r{i}"] == len(p) - 1 for i, p in enumerate(prompts))
-    computed = driver.core.counters.computed_prompt_tokens
+    computed = driver.core.state.counters.computed_prompt_tokens
     new_last_tokens = computed - edges
     assert 0 <= new_last_tokens <= wholly_cached
     expected = len(prompts) - len(set(prompts)) + inner_hits(prompts, driver)
@@ -103,9 +103,9 @@ def test_close_to_optimal_when_only_the_running_set_fits(policy: str, seed: int)
     )
     total = sum(len(p) for p in prompts)
     optimum = total - sum_of_edges(prompts)
-    reused = total - driver.core.counters.computed_prompt_tokens
+    reused = total - driver.core.state.counters.computed_prompt_tokens
     # The last token of a wholly cached prompt cannot be saved by any schedule.
-    unavoidable = driver.core.counters.cached_tokens  # only to show the figures on failure
+    unavoidable = driver.core.state.counters.cached_tokens  # only to show the figures on failure
     wholly = sum(driver.cached[f"r{i}"] == len(p) - 1 for i, p in enumerate(prompts))
     assert reused + wholly >= 0.99 * optimum, f"{reused=} {wholly=} {optimum=} {unavoidable=}"
 
@@ -133,10 +133,10 @@ def overload(max_wait_s: float) -> tuple[Driver, dict[str, float], dict[str, flo
         if turn % 60 == 0 and turn < 1200:
             arrived[f"cold{turn}"] = driver.now
             driver.add(f"cold{turn}", [turn + 1, turn + 2, 7], max_new=10)
-        before = set(driver.core.running)
+        before = set(driver.core.state.running)
         driver.step()
-        for handle in driver.core.running.keys() - before:
-            admitted[driver.core.running[handle].wish.rid] = driver.now
+        for handle in driver.core.state.running.keys() - before:
+            admitted[driver.core.state.running[handle].wish.rid] = driver.now
         turn += 1
     return driver, arrived, admitted
 

@@ -19,10 +19,9 @@ from scheduler_proc.process.admin import Controls
 from scheduler_proc.process.compute import ComputeThread
 from scheduler_proc.process.core_lock import CoreLock
 from scheduler_proc.process.encodes import Encodes
+from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog
-from scheduler_proc.process.snapshots.look import Views
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.metrics import StatsLog, StepClock
 from srt.tasks import TaskSet
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
@@ -59,6 +58,17 @@ class NoReports(Reports):
         pass
 
 
+class DriverEntry(CoreEntry):
+    """What the core reports goes to its driver."""
+
+    def __init__(self, driver: Driver, lock: CoreLock) -> None:
+        super().__init__(driver.core, lock, lambda batch: None)
+        self._driver = driver
+
+    def send_outputs(self) -> None:
+        self._driver._collect()
+
+
 class LoopOnly(SchedulerActor):
     """The actor's loop over a driver's core; what it sends goes to the driver."""
 
@@ -76,16 +86,13 @@ class LoopOnly(SchedulerActor):
         self._blame = Blame(Path(tempfile.mkdtemp()), 0, driver.core, is_wary=False)
         self._compute.blame = self._blame
         self._stats_log = StatsLog(driver.core)
-        self._wake = asyncio.Event()
-        self._controls = Controls(driver.core, dict, Views(driver.core), lambda reply: None)
+        self._controls = Controls(driver.core, dict, lambda reply: None)
         self.tasks = TaskSet(self._on_failure)
         self._failure, self._stopping = None, asyncio.Event()
+        self._entry = DriverEntry(driver, self._core_lock)
         self._encodes = Encodes(
-            driver.core, self._core_lock, self._compute, self.tasks, self._want, self._on_media
+            driver.core, self._core_lock, self._compute, self.tasks, self._want, self._entry.changed
         )
-
-    def _tell(self) -> None:
-        self.driver._collect()
 
     async def serve(self, seconds: float = SOON_S) -> None:
         """Run until the core has nothing left to do."""
@@ -96,7 +103,8 @@ class LoopOnly(SchedulerActor):
                 assert not loop.done(), loop.exception()
         loop.cancel()
         self._compute.close()
-        self._tell()  # the compute thread may have taken over the last result just now
+        # The compute thread may have taken over the last result just now.
+        self._entry.send_outputs()
 
     def _has_work(self) -> bool:
         with self._core_lock:
@@ -250,10 +258,10 @@ async def test_messages_come_while_steps_wait_for_tokens() -> None:
         wire = TokenizedReq(
             b"c", f"r{i}", 0, pack_ids([4, i]), SamplingParams(max_new_tokens=30), eos_ids=[EOS]
         )
-        actor._enter(wire, grammar)
+        actor._entry.add(wire, grammar)
         await asyncio.sleep(0)
         if i % 3 == 0:
-            actor._enter(Abort(b"c", f"r{i}", 0))
+            actor._entry.abort(Abort(b"c", f"r{i}", 0))
     await serving
     for i in range(60):
         expected = reference_output([4, i], 30, frozenset([EOS]), grammar=FakeGrammar(9 + i % 5))
@@ -284,7 +292,7 @@ def test_nobody_waits_for_a_request_whose_grammar_is_loaded() -> None:
     actor.incarnations = [0]
     actor._intake = SimpleNamespace(add=lambda req: None)  # type: ignore[assignment]
     actor._on_message(TokenizedReq(b"c", "r", 0, pack_ids([1]), SamplingParams(), grammar="k"))
-    assert actor._wake.is_set()
+    assert actor._entry.wake.is_set()
     pace = actor._reports.pace.report(0.0, at_once=True)
     assert pace is not None
     assert (pace.left, pace.left_tokens) == (1, 1)

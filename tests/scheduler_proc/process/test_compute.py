@@ -137,7 +137,7 @@ async def test_a_trial_has_the_device_to_itself() -> None:
     async with held.serving():
         await held.launched(2)
         held.actor._blame.takes(suspect)
-        held.actor._enter(suspect)
+        held.actor._entry.add(suspect)
         while "suspect" not in held.driver.finishes:
             await asyncio.sleep(0.01)  # if something would be queued behind, it is by now
             held.device.release()

@@ -23,7 +23,7 @@ def test_one_that_runs_ends_with_what_it_has(lag: int) -> None:
     assert 0 < len(outputs) < 12
     assert outputs == reference_output([1, 2, 3], 100)[: len(outputs)]
     assert driver.outputs["other"] == reference_output([4, 5, 6], 40)
-    assert driver.core.counters.aborted == 0
+    assert driver.core.state.counters.aborted == 0
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -37,7 +37,7 @@ def test_one_that_waits_fails_before_it_runs(lag: int) -> None:
     assert finish.error is not None
     assert (finish.error.code, finish.error.retryable) == (TIMED_OUT, True)
     assert "timed" not in driver.outputs
-    assert driver.core.counters.prompt_tokens == 3
+    assert driver.core.state.counters.prompt_tokens == 3
 
 
 def test_a_prompt_that_is_only_partly_computed_is_no_answer() -> None:
@@ -60,7 +60,7 @@ def test_a_trace_with_deadlines_replays(tmp_path: Path) -> None:
         driver.add(rid, [1, 2, 3], 50, deadline=deadline)
     driver.run()
     driver.close()
-    replayed = replay(tmp_path / "trace").counters
-    assert msgspec.to_builtins(replayed) == msgspec.to_builtins(driver.core.counters)
+    replayed = replay(tmp_path / "trace").state.counters
+    assert msgspec.to_builtins(replayed) == msgspec.to_builtins(driver.core.state.counters)
     assert replayed.aborted == 1
     assert replayed.generation_tokens < 50

@@ -58,10 +58,10 @@ class Intake(LoopOnly):
         self.failures: asyncio.Queue[BaseException] = asyncio.Queue()
         self._intake = GrammarIntake(
             self._grammars,
-            self._enter,
-            self._fail,
+            self._entry,
             self.recalled.append,
             TaskSet(self.failures.put_nowait),
+            self._blame,
         )
         for length in (9, 5):
             facts = {"length": length}
@@ -137,7 +137,7 @@ async def test_an_abort_while_it_loads(actor: Intake) -> None:
     actor._on_message(Abort(b"c", "1", 0))
     actor.gate.set()
     await actor.until_entered()
-    assert len(actor._core.waiting) == 2
+    assert len(actor._core.state.waiting) == 2
 
 
 async def test_a_deadline_holds_while_it_loads(actor: Intake) -> None:
@@ -200,7 +200,7 @@ async def test_a_missing_or_damaged_grammar_is_made_again(
     assert not artefact.exists()
     actor._on_message(Abort(b"c", "4", 0))
     async with asyncio.timeout(SOON_S):
-        while len(actor._core.waiting) < 1:
+        while len(actor._core.state.waiting) < 1:
             await asyncio.sleep(0.001)
     artefact.write_bytes(whole)
     actor._on_message(GrammarMade("g9", 0))
@@ -272,7 +272,7 @@ async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
     assert actor.driver.outputs["1"] == bound(9) and set(actor.driver.finishes) == set("12345")
     lengths = {"g9": 9, "g5": 5}
     again = replay(trace, lambda req: FakeGrammar(lengths[req.grammar]))
-    assert again.counters == actor._core.counters
+    assert again.state.counters == actor._core.state.counters
     with pytest.raises(AssertionError):
         replay(trace, lambda req: FakeGrammar(lengths[req.grammar] + 1))
     with pytest.raises(ValueError, match="grammars"):

@@ -208,7 +208,7 @@ def test_a_trace_of_resumed_requests_replays(tmp_path: Path) -> None:
         return started(req.grammar)
 
     again = replay(tmp_path / "trace", grammars, retokeniser())
-    assert again.counters == driver.core.counters and again.counters.resumed > 2
+    assert again.state.counters == driver.core.state.counters and again.state.counters.resumed > 2
 
 
 # ---- on their way into the core ------------------------------------------------------------------
@@ -351,4 +351,4 @@ async def test_one_that_its_output_has_ended_ends(actor: Intake, is_whole: bool)
     actor._on_message(replace(req, sampling=replace(req.sampling, max_new_tokens=len(ids))))
     await actor.until_entered()
     assert actor.driver.finishes == {"1": Finish("stop", EOS) if is_whole else Finish("length")}
-    assert actor.driver.outputs == {} and actor._core.counters.forward_steps == 0
+    assert actor.driver.outputs == {} and actor._core.state.counters.forward_steps == 0

@@ -59,12 +59,12 @@ def test_after_a_retraction_the_first_times_count(lag: int) -> None:
     driver = driver_of(lag=lag, max_total_tokens=64)
     for i in range(4):
         driver.add(f"r{i}", [i, 1, 2], max_new=30)
-    driver.core.new_token_ratio.value = 0.0
+    driver.core.state.admissions.ratio.value = 0.0
     for _ in range(2):
         driver.step()
     early = dict(driver.ttft_s)
     driver.run()
-    assert driver.core.counters.retracted > 0
+    assert driver.core.state.counters.retracted > 0
     assert list(early.values()) == [seconds(0.01 + 0.01 * lag)] * 4 and driver.ttft_s == early
     assert list(driver.queued_s.values()) == [seconds(0.01)] * 4
 

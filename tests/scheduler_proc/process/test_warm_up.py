@@ -13,7 +13,7 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.step_clock import StepClock
+from scheduler_proc.process.metrics import StepClock
 from scheduler_proc.process.warm_up import MAX_S, PROMPT, ROWS, warm_up
 from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor
 

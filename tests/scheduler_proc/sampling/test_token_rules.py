@@ -150,7 +150,7 @@ def test_no_jump_where_its_tokens_may_be_ruled_out(fields: dict[str, Any]) -> No
     driver.run()
     output = driver.outputs["r"]
     assert text_of(output) in (b"abc: nab, a", b"abc: nab, b")
-    assert (driver.core.counters.jump_forward_tokens == 0) == bool(fields)
+    assert (driver.core.state.counters.jump_forward_tokens == 0) == bool(fields)
     assert 300 not in output and ("sampling" not in fields or max(output[:-1]) < 256)
 
 

@@ -51,7 +51,7 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> N
         for _ in range(rng.integers(0, 4)):
             driver.step()
         if i == 20:
-            for name in [name for name in driver.core._state.by_key if name[0] == b"c1"]:
+            for name in [req.key for req in driver.core.state.live.all() if req.key[0] == b"c1"]:
                 driver.core.abort(Abort(*name, 0))
         if i % 9 == 0:
             driver.abort(f"r{i}", client)
@@ -59,11 +59,11 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> N
     assert driver.core.flush_cache()
     driver.generate([0, 1, 2], max_new=3)
     driver.close()
-    assert driver.core.counters.retracted > 0
-    assert (driver.core.counters.verified_drafts > 0) == (speculative != "off")
+    assert driver.core.state.counters.retracted > 0
+    assert (driver.core.state.counters.verified_drafts > 0) == (speculative != "off")
     again = replay(tmp_path / "trace")
-    assert again.counters == driver.core.counters
-    assert again.cache.evicted_total == driver.core.cache.evicted_total
+    assert again.state.counters == driver.core.state.counters
+    assert again.state.memory.cache.evicted_total == driver.core.state.memory.cache.evicted_total
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -82,7 +82,7 @@ def test_a_trace_with_failed_steps_replays(tmp_path: Path, lag: int) -> None:
     driver.close()
     failed = {rid for rid, finish in driver.finishes.items() if finish.error is not None}
     assert failed >= {"r3", "r6", "r9"}
-    assert replay(tmp_path / "trace").counters == driver.core.counters
+    assert replay(tmp_path / "trace").state.counters == driver.core.state.counters
 
 
 def test_a_replay_notices_a_difference(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_trace_of_grammars_that_took_too_long_replays(
         return FakeGrammar(3 * int(req.grammar) + 3)  # not metered this time
 
     again = replay(tmp_path / "trace", grammars, driver.retokeniser)
-    assert again.counters == driver.core.counters
+    assert again.state.counters == driver.core.state.counters
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -148,7 +148,7 @@ def test_a_trace_of_drafts_that_took_too_long_replays(
         driver.run()
     driver.close()
     assert all(finish.error is None for finish in driver.finishes.values())
-    assert driver.core.counters.drafted_tokens["own"] > 0
+    assert driver.core.state.counters.drafted_tokens["own"] > 0
     trace = (tmp_path / "trace").read_bytes()
     assert b"more than 20 ms" in trace and b"more than 100 ms" not in trace
 
@@ -156,4 +156,4 @@ def test_a_trace_of_drafts_that_took_too_long_replays(
         return grammar_of(req.grammar).start()
 
     again = replay(tmp_path / "trace", grammars, driver.retokeniser)
-    assert again.counters == driver.core.counters
+    assert again.state.counters == driver.core.state.counters

@@ -72,7 +72,7 @@ class Ring:
         )
 
     async def submit_samples(self, request: Request) -> list[Any]:
-        rid = f"r{self.driver.core.counters.requests}"
+        rid = f"r{self.driver.core.state.counters.requests}"
         self.driver.add(rid, request.input_ids or (), 1)
         return [Pending(self.driver, rid)]
 
@@ -102,7 +102,7 @@ async def test_batches_reuse_what_their_prompts_share() -> None:
     requests = [Request(input_ids=ids) for ids in prompts]
     results: list[Any] = await generate_many(ring, requests)  # type: ignore[arg-type]
     assert results == [[reference_output(ids, 1)] for ids in prompts]
-    computed = ring.driver.core.counters.computed_prompt_tokens
+    computed = ring.driver.core.state.counters.computed_prompt_tokens
     assert computed <= 1.05 * (64 * 101 + len(prompts))
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_proc.events.cache_events import CacheNews
 from scheduler_proc.memory.block_hashes import all_hashes
+from scheduler_proc.process.load_reports import CacheNews
 from srt.block_hash import BLOCK, hashes_of, seed_of
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad
@@ -81,7 +81,7 @@ class Fleet:
         if number in self.asked:
             self.asked.discard(number)
             self.news[replica].ask()
-        hashes = core.cache.hashes
+        hashes = core.state.memory.cache.hashes
         assert hashes is not None
         events = self.news[replica].tell(hashes.take())
         if events is not None:
@@ -135,7 +135,9 @@ class Fleet:
 
     def check(self) -> None:
         for replica, driver in enumerate(self.drivers):
-            assert self.router.index.blocks(replica) == set(all_hashes(driver.core.cache.nodes()))
+            assert self.router.index.blocks(replica) == set(
+                all_hashes(driver.core.state.memory.cache.nodes())
+            )
 
 
 @settings(max_examples=examples(4))

@@ -104,7 +104,7 @@ class Asked(NamedTuple):
     def enter(self, outputs: list[int]) -> tuple[Scheduler, Req]:
         """A core where it has sampled `outputs`."""
         core = self.added()
-        (req,) = core.waiting.ordered()
+        (req,) = core.state.waiting.ordered()
         for token in outputs:
             accept(core, req, token)
         return core, req

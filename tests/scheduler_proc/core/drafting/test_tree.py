@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_proc.core.drafting.base import Match
-from scheduler_proc.core.drafting.combined import best
+from scheduler_proc.core.drafting.speculation import best
 from scheduler_proc.core.drafting.tree import TreeTokens
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.pools import TokenPool

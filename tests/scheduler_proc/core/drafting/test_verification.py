@@ -15,9 +15,9 @@ def test_random_traffic_with_guesses(seed: int) -> None:
     constrained, wishing = KINDS[seed % 3]
     right = (0.0, 0.7, 1.0)[(seed + seed // 3) % 3]
     traffic = drive(seed, 250, seed % 2, "lpm", 150, constrained, wishing, right=right)
-    counters = traffic.driver.core.counters
+    counters = traffic.driver.core.state.counters
     drafted, accepted = counters.drafted_tokens["own"], counters.accepted_draft_tokens["own"]
-    assert traffic.driver.core.cache.evicted_total > 0
+    assert traffic.driver.core.state.memory.cache.evicted_total > 0
     if right == 0.0:  # a grammar allows next to nothing that is wrong
         assert accepted <= 0.03 * drafted and (drafted > 100 or constrained == 1.0)
     else:

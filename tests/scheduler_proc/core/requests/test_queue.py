@@ -125,20 +125,20 @@ def test_the_bound_holds_for_admissions_in_any_traffic(
 @pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_no_new_req_takes_the_memory_of_a_retracted_one(lag: int) -> None:
     driver = Driver(lag, max_total_tokens=80, check=False)
-    rng, start = random.Random(1), driver.core._state.start
+    rng, start = random.Random(1), driver.core.state.start
 
-    def start_in_order(req: Req) -> None:
-        waiting = list(driver.core.waiting)
+    def start_in_order(req: Req, now: float) -> None:
+        waiting = list(driver.core.state.waiting)
         is_new = not req.is_admitted
         assert not is_new or not any(other.is_admitted for other in waiting)
-        start(req)
+        start(req, now)
 
-    driver.core._state.start = start_in_order  # type: ignore[method-assign]
+    driver.core.state.start = start_in_order  # type: ignore[method-assign]
     for i in range(300):
         driver.add(str(i), [i, 1], max_new=rng.choice([1, 1, 1, 40]))
         driver.step()
     driver.run()
-    assert driver.core.counters.retracted > 0
+    assert driver.core.state.counters.retracted > 0
 
 
 class Queued:

@@ -23,7 +23,7 @@ from scheduler_proc.core.steps.step_target import (
     slice_beside,
     tokens_beside,
 )
-from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
 from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds
@@ -81,7 +81,7 @@ def test_slices_and_prompts_share_what_the_decodes_leave() -> None:
 
     def planned() -> int:
         """Tokens of the prompt."""
-        before = driver.core.running
+        before = driver.core.state.running
         lengths = [req.held.kv_len for req in before.values()][1:] or [0]
         driver.step()
         return list(before.values())[1].held.kv_len - lengths[0]
@@ -382,5 +382,5 @@ def test_costs_are_part_of_a_trace(tmp_path: Path) -> None:
     driver.add("prompt", range(300), 1)
     driver.run()
     driver.close()
-    assert driver.core.counters.forward_steps > 30
-    assert replay(tmp_path / "trace").counters == driver.core.counters
+    assert driver.core.state.counters.forward_steps > 30
+    assert replay(tmp_path / "trace").state.counters == driver.core.state.counters

@@ -6,7 +6,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step_cost import MAX_SURPRISE, StepCost
-from scheduler_proc.process.pace import REPORT_INTERVAL_S, PaceMeter
+from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, PaceMeter
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, Pace, TokenizedReq
 from srt.wire.sampling import SamplingParams
@@ -174,8 +174,8 @@ def test_a_retracted_request_needs_no_less_than_nothing() -> None:
     meter = meter_of(driver, [4], max_new=80)
     for _ in range(40):
         driver.step()
-    driver.core._state.retract(*driver.core.running.values())
-    driver.core.waiting.ordered()
+    driver.core.state.retract(*driver.core.state.running.values())
+    driver.core.state.waiting.ordered()
     pace = meter.report(0.0)
     assert pace is not None
     assert pace.left_tokens == 4

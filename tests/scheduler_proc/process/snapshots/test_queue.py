@@ -4,9 +4,8 @@ from typing import Any
 
 import msgspec
 
-from scheduler_proc.process.admin import Controls
+from scheduler_proc.process.admin import Controls, Views
 from scheduler_proc.process.snapshots import queue
-from scheduler_proc.process.snapshots.look import Views
 from srt.wire.ring_messages import Control, ControlReply
 from tests.scheduler_proc.driver import Driver
 
@@ -14,7 +13,7 @@ PROMPT = [*range(1, 41)]
 
 
 def look_at(driver: Driver) -> dict[str, Any]:
-    return Views(driver.core).look()
+    return Views(driver.core.state).look()
 
 
 def test_running_requests_stand_at_their_nodes() -> None:
@@ -80,10 +79,9 @@ def test_a_look_is_asked_for_like_statistics() -> None:
     driver = Driver(max_total_tokens=400)
     driver.generate(PROMPT, 2)
     replies: list[ControlReply] = []
-    views = Views(driver.core)
-    Controls(driver.core, dict, views, replies.append).take(Control(b"c", "r", 3, "look"))
+    Controls(driver.core, dict, replies.append).take(Control(b"c", "r", 3, "look"))
     (reply,) = replies
     found = msgspec.json.decode(reply.data)
     assert (reply.client, reply.rid, reply.incarnation, reply.error) == (b"c", "r", 3, None)
-    assert found["nodes"] == [[*node] for node in views.look()["nodes"]]
+    assert found["nodes"] == [[*node] for node in look_at(driver)["nodes"]]
     assert found["cached_tokens"] == found["nodes"][0][3]

@@ -11,9 +11,9 @@ from gguf.quants import dequantize
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import Source
-from scheduler_proc.models import recode
+from scheduler_proc.models import packed
 from scheduler_proc.models.checkpoint import F32, RawTensor
-from scheduler_proc.models.recode import for_kernels
+from scheduler_proc.models.packed import for_kernels
 from srt.files.gguf import BLOCK_TYPES
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
@@ -35,7 +35,7 @@ LACKING = sorted(BLOCK_TYPES.keys() - {int(source) for source in Source})
 
 @pytest.mark.parametrize("ggml_type", LACKING)
 def test_no_value_changes(monkeypatch: pytest.MonkeyPatch, ggml_type: int) -> None:
-    monkeypatch.setattr(recode, "_CHUNK_VALUES", 1024)
+    monkeypatch.setattr(packed, "_CHUNK_VALUES", 1024)
     kind = GGMLQuantizationType(ggml_type)
     num_values, num_bytes = GGML_QUANT_SIZES[kind]
     rows, row_bytes = 13, 768 // num_values * num_bytes

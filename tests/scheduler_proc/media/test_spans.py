@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler_proc.media.positions import until_last
-from scheduler_proc.media.spans import Spans
+from scheduler_proc.media.spans import Spans, until_last
 from srt.wire.media import MediaItem, MediaSpan
 from tests.running.late import late
 from tests.running.profiles import seeds
