@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from srt.client.generation import ChoiceScore, GenerateOutput, ScoreOutput
@@ -141,7 +141,7 @@ def _chat_logprobs(new: Any, output: GenerateOutput) -> dict[str, Any]:
     return made
 
 
-def parse_whole(response: httpx.Response) -> list[GenerateOutput]:
+def parse_whole(response: httpx2.Response) -> list[GenerateOutput]:
     """The answer of /generate: every sample. Raises RingError for one that cannot be read."""
     try:
         payload = msgspec.json.decode(response.content)
@@ -179,7 +179,7 @@ def finish_of(reason: Any) -> Finish | None:
     return Finish(reason["type"], reason.get("matched"), error, reason.get("steered", 0))
 
 
-def error_of(response: httpx.Response) -> RequestError:
+def error_of(response: httpx2.Response) -> RequestError:
     """The error that a refusal says."""
     try:
         detail = response.json()["error"]

@@ -1,16 +1,16 @@
-"""The lines of a stream of server-sent events that is read with httpx.
+"""The lines of a stream of server-sent events that is read with httpx2.
 
 Used by the HTTP client and by the language's back ends.
 """
 
 from collections.abc import AsyncGenerator
 
-import httpx
+import httpx2
 
 
-async def event_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+async def event_lines(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     """Lines as they arrive, without line ends and without empty lines. Only a newline ends one:
-    httpx's own splitting also takes U+2028 and the like, which JSON may hold unescaped."""
+    httpx2's own splitting also takes U+2028 and the like, which JSON may hold unescaped."""
     parts: list[bytes] = []  # of a line: joined once, so that a long one takes linear time
     async for chunk in response.aiter_bytes():
         *lines, rest = chunk.split(b"\n")

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from srt.client.generation import GenerateOutput
@@ -33,7 +33,7 @@ class HttpSamples:
     all have been closed, the stream is."""
 
     def __init__(
-        self, response: httpx.Response, rid: str, count: int, parse: Parse, abort: Abort
+        self, response: httpx2.Response, rid: str, count: int, parse: Parse, abort: Abort
     ) -> None:
         self._response = response
         self._events = payloads_of(response)
@@ -130,7 +130,7 @@ class HttpGeneration(Snapshots):
         await self._samples.on_leave(self)
 
 
-def _nothing_yet(response: httpx.Response, rid: str) -> GenerateOutput:
+def _nothing_yet(response: httpx2.Response, rid: str) -> GenerateOutput:
     return GenerateOutput(
         rid=rid,
         text="",
@@ -149,7 +149,7 @@ def _is_news(now: GenerateOutput, last: GenerateOutput) -> bool:
     return has_ended or has_more
 
 
-async def payloads_of(response: httpx.Response) -> AsyncGenerator[Any, None]:
+async def payloads_of(response: httpx2.Response) -> AsyncGenerator[Any, None]:
     """The JSON of each event. Raises the error that an event reports, RingError if the stream ends
     too early."""
     try:
@@ -161,7 +161,7 @@ async def payloads_of(response: httpx.Response) -> AsyncGenerator[Any, None]:
                 if "error" in payload:
                     raise error_from(payload["error"], 500)
                 yield payload
-    except (httpx.HTTPError, httpx.StreamError) as exc:
+    except (httpx2.HTTPError, httpx2.StreamError) as exc:
         raise RingError(f"lost the server: {str(exc) or type(exc).__name__}") from exc
     except msgspec.DecodeError as exc:
         raise RingError(_STRANGE) from exc

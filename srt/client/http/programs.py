@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from srt.client.http.answers import error_from, finish_of
@@ -31,7 +31,7 @@ from srt.wire.programs import (
 from srt.wire.sampling import SamplingParams
 
 GET_TIMEOUT_S = 660.0  # more than a server waits
-Ask = Callable[..., Awaitable[httpx.Response]]
+Ask = Callable[..., Awaitable[httpx2.Response]]
 
 
 class HttpPrograms:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
-import httpx
+import httpx2
 import msgspec
 from litestar import Litestar
 
@@ -59,11 +59,11 @@ def _app(client: FakeClient, info: dict[str, Any]) -> Iterator[Litestar]:
 
 
 @asynccontextmanager
-async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """An HTTP client that calls the application directly, without a socket."""
     with _app(client, info) as app:
-        transport = httpx.ASGITransport(app=cast(Any, app))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        transport = httpx2.ASGITransport(app=cast(Any, app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as http:
             yield http
 
 
@@ -80,7 +80,7 @@ async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer
             await server.stop()
 
 
-def error_of(response: httpx.Response) -> dict[str, Any]:
+def error_of(response: httpx2.Response) -> dict[str, Any]:
     """The error of a response, after checking its shape."""
     error: dict[str, Any] = response.json()["error"]
     assert {"message", "type", "code", "param", "retryable"} <= set(error)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 
 from srt.client.http.event_lines import event_lines
@@ -11,7 +11,7 @@ STREAM = "data: one\u2028é\r\n\ndata: two\n\nlast".encode()
 LINES = ["data: one\u2028é", "data: two", "last"]
 
 
-class Chunks(httpx.AsyncByteStream):
+class Chunks(httpx2.AsyncByteStream):
     def __init__(self, size: int) -> None:
         self._size = size
 
@@ -22,5 +22,5 @@ class Chunks(httpx.AsyncByteStream):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 async def test_chunks_may_end_anywhere(size: int) -> None:
-    response = httpx.Response(200, stream=Chunks(size))
+    response = httpx2.Response(200, stream=Chunks(size))
     assert [line.decode() async for line in event_lines(response)] == LINES

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.gateway.routes import HANDLERS
@@ -26,7 +26,7 @@ WITHOUT_BODY = {
 REF = "#/components/schemas/"
 
 
-async def fetched(path: str, **info: Any) -> httpx.Response:
+async def fetched(path: str, **info: Any) -> httpx2.Response:
     async with in_process(FakeClient(), **info) as http:
         response = await http.get(path)
     assert response.status_code == 200
