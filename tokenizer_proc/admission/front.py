@@ -50,7 +50,7 @@ from srt.wire.ring_messages import (
 from tokenizer_proc.admission.builder import Builder
 from tokenizer_proc.admission.checks import check_control
 from tokenizer_proc.admission.gate import Gate
-from tokenizer_proc.admission.grammars import KnownGrammars, compile_error
+from tokenizer_proc.admission.grammars import compile_error, known_grammars
 from tokenizer_proc.admission.parking import Parked, Parking, Recall
 from tokenizer_proc.dispatch.admission import Admission, prompt_tokens, without
 from tokenizer_proc.dispatch.dispatch import Dispatch
@@ -127,7 +127,7 @@ class Front:
             dispatch, self._turns, self.media, self._reader, self._scores, vocab.vocab_size
         )
         self._parking = Parking(max_compile_wait_s, max_silence_s)
-        self._find, self._known = find, KnownGrammars()
+        self._find, self._known = find, known_grammars()
         self._num_found = 0
         self._compile_counts: dict[str, float] = {}
 
@@ -366,7 +366,7 @@ class Front:
         return [(admission.parts[0].client, admission)]
 
     def _with_grammar(self, admission: Admission, constraint: Constraint, key: str) -> Admission:
-        self._known.add(key, constraint)
+        self._known[key] = constraint
         parts = [replace(part, grammar=key) for part in admission.parts]
         return admission._replace(parts=parts)
 

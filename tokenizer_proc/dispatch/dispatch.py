@@ -3,8 +3,9 @@ how long a new one would wait, and the relay. The front owns one; the actor send
 returns.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+
+from cachetools import FIFOCache
 
 from srt.ring.blame_file import Left, Name
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
@@ -53,7 +54,7 @@ class Dispatch:
         self.places = Places(max_requests, max_tokens)
         self.waits = QueueWaits(max_queue_wait_s, len(incarnations))
         self.relay = Relay(incarnations, placing, random_seed)
-        self._controls: OrderedDict[Name, None] = OrderedDict()
+        self._controls: FIFOCache[Name, None] = FIFOCache(MAX_CONTROLS)
 
     def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
         """Start a new epoch: everything that was in flight has failed."""
@@ -77,8 +78,6 @@ class Dispatch:
         """Send an operation to the schedulers."""
         self.relay.control(control)
         self._controls[control.client, control.rid] = None
-        if len(self._controls) > MAX_CONTROLS:
-            self._controls.popitem(last=False)
 
     # ---- from the ring -------------------------------------------------------------------------
 
@@ -113,7 +112,8 @@ class Dispatch:
         guilty = self.relay.lose(incarnation, left)
         self.waits.lose(replica_of(incarnation, len(self.relay.incarnations)))
         self.waits.open = self.relay.open
-        controls, self._controls = self._controls, OrderedDict()
+        controls = [*self._controls]
+        self._controls.clear()
         return [(client, Refused(rid, self.epoch, _LOST)) for client, rid in controls], guilty
 
     def settle(self, message: SchedulerLost) -> None:
