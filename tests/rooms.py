@@ -242,7 +242,7 @@ ROOMS: dict[str, dict[str, str]] = {
         ),
         "programs": "callers constraint errors wire context http native",
         "text": "callers media wire context batch http openai native",
-        "routes": "ops openai native responses programs text",
+        "routes": "http ops openai native responses programs text",
         "docs": "context http routes",
         "app": "callers errors watch metrics stored_responses context http ui native routes docs",
         "actor": "callers media context http app",

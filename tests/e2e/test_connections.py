@@ -180,7 +180,7 @@ async def test_a_page_of_an_allowed_origin_asks_first(keyed: Server) -> None:
     }
     async with fresh_client(keyed) as http:
         asked = await http.options("/v1/chat/completions", headers=preflight)
-        assert asked.status_code == 204
+        assert asked.is_success
         assert asked.headers["access-control-allow-origin"] == "https://b.example"
         assert "authorization" in asked.headers["access-control-allow-headers"].lower()
         headers = {"origin": "https://b.example", **bearer(KEYS[0])}

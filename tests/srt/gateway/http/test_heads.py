@@ -183,7 +183,7 @@ async def test_the_size_of_a_head() -> None:
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-GETS = sorted(path for route in HANDLERS if "GET" in route.http_methods for path in route.paths)
+GETS = sorted(path for route in HANDLERS if "GET" in route.methods for path in route.paths)
 
 
 @pytest.mark.parametrize("path", [*GETS, "/docs", "/openapi.json", "/v1/models/tiny", "/nothing"])

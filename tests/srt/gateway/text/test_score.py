@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from srt.client.generation import ChoiceScore, ScoreOutput, ScoreRequest
 from srt.client.http.client import HttpClient
 from srt.client.request_fields import checked_score
-from srt.gateway.app import create_app
+from srt.gateway.app import app_of, gateway_over
 from srt.wire.errors import CONFLICT, OVERLOADED, RequestError, RingError
 from srt.wire.sampling import Scoring
 from tests.fakes import FakeClient
@@ -201,7 +201,7 @@ async def test_embeddings_are_refused() -> None:
 
 
 def over_http(client: FakeClient) -> HttpClient:
-    app = create_app(client, INFO, VOCAB)
+    app = app_of(gateway_over(client, INFO, VOCAB))
     return HttpClient("http://gateway", transport=httpx2.ASGITransport(app=cast(Any, app)))
 
 
