@@ -16,7 +16,7 @@ import httpx2
 import msgspec
 
 from srt.client.http.connections import checked_transport
-from srt.client.http.event_lines import event_lines
+from srt.event_data import event_data
 from srt.wire.errors import (
     BAD_REQUEST,
     CONTEXT_LENGTH,
@@ -44,7 +44,6 @@ _CODES = {
     504: UNAVAILABLE,
 }
 _RETRIED = (OVERLOADED, UNAVAILABLE)
-_DATA = b"data:"
 
 
 class OpenAIHttp:
@@ -88,11 +87,8 @@ class OpenAIHttp:
         """The decoded events of a stream up to its `[DONE]`. Raises RequestError."""
         response = await self._open(path, body)
         try:
-            async with aclosing(event_lines(response)) as lines:
-                async for line in lines:
-                    if not line.startswith(_DATA):
-                        continue
-                    data = line[len(_DATA) :].strip()
+            async with aclosing(event_data(response.aiter_bytes())) as payloads:
+                async for data in payloads:
                     if data == b"[DONE]":
                         return
                     yield _event(data)

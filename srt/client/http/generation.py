@@ -15,14 +15,13 @@ import msgspec
 
 from srt.client.generation import GenerateOutput
 from srt.client.http.answers import Parse, error_from
-from srt.client.http.event_lines import event_lines
 from srt.client.snapshots import Snapshots
+from srt.event_data import event_data
 from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import sample_rid
 
 Abort = Callable[[str], Awaitable[None]]
 
-_DATA = b"data: "
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _CUT = "the server closed the stream before the end"
 _STRANGE = "the server sent an event that cannot be read"
@@ -153,14 +152,13 @@ async def payloads_of(response: httpx2.Response) -> AsyncGenerator[Any, None]:
     """The JSON of each event. Raises the error that an event reports, RingError if the stream ends
     too early."""
     try:
-        async for line in event_lines(response):
-            if line == b"data: [DONE]":
+        async for data in event_data(response.aiter_bytes()):
+            if data == b"[DONE]":
                 return
-            if line.startswith(_DATA):
-                payload = _decode(line[len(_DATA) :])
-                if "error" in payload:
-                    raise error_from(payload["error"], 500)
-                yield payload
+            payload = _decode(data)
+            if "error" in payload:
+                raise error_from(payload["error"], 500)
+            yield payload
     except (httpx2.HTTPError, httpx2.StreamError) as exc:
         raise RingError(f"lost the server: {str(exc) or type(exc).__name__}") from exc
     except msgspec.DecodeError as exc:
