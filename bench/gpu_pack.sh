@@ -30,7 +30,7 @@ dir=$(cd "$dir" && pwd)
 work=$dir/work
 
 # What the imports of this repository need, found by trying them with nothing else there.
-wheels="msgspec pyzmq litestar multipart sniffio uvicorn gguf llguidance>=1.9
+wheels="msgspec pyzmq starlette anyio uvicorn cachetools httpx2 httpcore2 truststore gguf llguidance>=1.9
         pytest-asyncio pytest-timeout apache-tvm-ffi"
 
 fetch() {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from bench.hostile_bodies import BODIES
 from bench.hostile_process import attacker, spin
@@ -158,15 +158,15 @@ async def phase(url: str, ring: str, seconds: float) -> Phase:
 
 
 async def _ask(url: str, found: Phase) -> None:
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=url, timeout=30, limits=limits) as http:
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    async with httpx2.AsyncClient(base_url=url, timeout=30, limits=limits) as http:
         while True:
             for path in ("/health", "/generate"):
                 body = {"text": "One and one", "sampling_params": _SHORT}
                 request = http.get(path) if path == "/health" else http.post(path, json=body)
                 try:
                     status = str((await request).status_code)
-                except httpx.HTTPError as error:
+                except httpx2.HTTPError as error:
                     status = type(error).__name__
                 found.requests[path] += 1
                 if status != "200":

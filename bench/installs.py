@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from bench.peers.catalogue import NAMES, Peer, Srt, peers
 from bench.peers.process import running
@@ -86,7 +86,7 @@ def shell(script: str, log: Path) -> float:
 async def first_token(peer: Peer, model: Path, log: Path) -> float:
     """Seconds from the start of the server to the first token of its first answer."""
     began = time.monotonic()
-    async with running(peer, model, log) as url, httpx.AsyncClient(timeout=600) as http:
+    async with running(peer, model, log) as url, httpx2.AsyncClient(timeout=600) as http:
         served = (await http.get(f"{url}/v1/models")).json()["data"][0]["id"]
         ask = http.stream("POST", f"{url}/v1/completions", json=ASK | {"model": served})
         async with ask as response:

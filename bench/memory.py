@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 
 PROMPT_LEN = 3900
 
@@ -33,7 +33,7 @@ def name_of(pid: int) -> str:
     return arguments[arguments.index("-m") + 1] if "-m" in arguments else arguments[0]
 
 
-def fill_pool(client: httpx.Client) -> int:
+def fill_pool(client: httpx2.Client) -> int:
     """Touch every slot; return the pool's size in tokens."""
     size: int = client.get("/server_info").json()["max_total_tokens"]
     rng = random.Random(0)
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("pid", type=int, help="the launcher's process id")
     parser.add_argument("--url", default="http://127.0.0.1:30000")
     args = parser.parse_args()
-    with httpx.Client(base_url=args.url, timeout=300) as client:
+    with httpx2.Client(base_url=args.url, timeout=300) as client:
         size = fill_pool(client)
     sizes = [(name_of(pid), pss_mib(pid)) for pid in descendants(args.pid)]
     print(f"pool of {size} tokens, all touched; proportional set sizes in MiB:")

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 from msgspec import Struct
 
@@ -104,7 +104,7 @@ class _Bench:
         self._url, self._args = url, args
 
     async def prepare(self) -> None:
-        async with httpx.AsyncClient(base_url=self._url) as http:
+        async with httpx2.AsyncClient(base_url=self._url) as http:
             info = (await http.get("/server_info")).json()
             self._model = (await http.get("/v1/models")).json()["data"][0]["id"]
         self._bound_s = float(info["max_queue_wait"]) or NO_LIMIT_S

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
@@ -33,7 +33,7 @@ def auc(equal: Sequence[float], unequal: Sequence[float]) -> float:
     return wins / (len(equal) * len(unequal))
 
 
-async def _first_token_s(http: httpx.AsyncClient, key: str, ids: list[int]) -> float:
+async def _first_token_s(http: httpx2.AsyncClient, key: str, ids: list[int]) -> float:
     """Seconds until the first event of a stream."""
     body = {"input_ids": ids, "stream": True, "sampling_params": {"max_new_tokens": 1}}
     headers = {"authorization": f"Bearer {key}"}
@@ -53,7 +53,7 @@ async def _measure(url: str, pairs: int, rng: random.Random) -> tuple[list[float
 
     equal: list[float] = []
     unequal: list[float] = []
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as http:
+    async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as http:
         for _ in range(5):
             await _first_token_s(http, _ATTACKER, prompt())
         for is_equal in rng.sample([True, False] * pairs, 2 * pairs):

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 
 from bench.cpu_time import descendants
 from srt.benchmark.report import machine, now
@@ -127,7 +127,7 @@ async def read_page(server: Server, counts: list[int]) -> None:
     """Read the events and draw nothing; adds up their bytes."""
     headers = {"authorization": f"Bearer {server.key}"}
     async with (
-        httpx.AsyncClient(timeout=30) as http,
+        httpx2.AsyncClient(timeout=30) as http,
         http.stream("GET", f"{server.url}/ui/events", headers=headers) as response,
     ):
         response.raise_for_status()

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import zmq
+from cachetools import FIFOCache
 
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.leases import Leases
@@ -35,7 +36,7 @@ class DetokenizerActor(Actor):
         self._core = Detokenizer(vocab, self.epoch, self.incarnations)
         self._replies = Replies(self.args.dp)
         self._leases = Leases(time.monotonic())
-        self._expired: dict[bytes, None] = {}  # in the order of their ends
+        self._expired: FIFOCache[bytes, None] = FIFOCache(MAX_EXPIRED_CLIENTS)
         self._front = self.connect(zmq.PUSH, self.ring.credits)
         self._tokens = self.bind(zmq.PULL, self.ring.detokenizer)
         self._clients = self.bind(zmq.ROUTER, self.ring.back)
@@ -100,8 +101,6 @@ class DetokenizerActor(Actor):
     def _client_gone(self, client: bytes) -> None:
         self._leases.end(client)
         self._expired[client] = None
-        if len(self._expired) > MAX_EXPIRED_CLIENTS:
-            del self._expired[next(iter(self._expired))]
         self._core.drop_client(client)
         self.send(self._front, ClientGone(client, self.epoch))
 

@@ -4,11 +4,11 @@ Statistics are summed; those of each replica come with the sum. An operation tha
 refused, by name.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from cachetools import FIFOCache
 
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import ControlResult
@@ -30,7 +30,7 @@ class Replies:
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
-        self._open: OrderedDict[tuple[bytes, str], dict[int, ControlReply]] = OrderedDict()
+        self._open: FIFOCache[tuple[bytes, str], dict[int, ControlReply]] = FIFOCache(MAX_OPEN)
 
     def clear(self) -> None:
         """A new epoch: nobody waits."""
@@ -44,8 +44,6 @@ class Replies:
         found = self._open.setdefault(name, {})
         found[replica_of(reply.incarnation, self._replicas)] = reply
         if len(found) < reply.asked:
-            if len(self._open) > MAX_OPEN:
-                self._open.popitem(last=False)
             return None
         del self._open[name]
         refused = {replica: one.error for replica, one in sorted(found.items()) if one.error}

@@ -6,7 +6,7 @@ other work such as the tests' servers interrupts them, take up to 30 times the C
 
 Where there is no GPU, Triton interprets its kernels on the CPU. It decides so when it is imported.
 
-Nothing uses TLS, so httpx finds no root certificates: each new client would take 60 ms of CPU time
+Nothing uses TLS, so httpx2 finds no root certificates: each new client would take 60 ms of CPU time
 to load them.
 """
 

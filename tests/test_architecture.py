@@ -308,8 +308,8 @@ READERS = ("tokenizer_proc.actor", "scheduler_proc.actor", "scheduler_proc.gramm
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        (LIGHT, {"torch", "transformers", "httpx", "PIL", "numpy"}),
-        (READERS, {"torch", "transformers", "httpx"}),
+        (LIGHT, {"torch", "transformers", "httpx2", "PIL", "numpy"}),
+        (READERS, {"torch", "transformers", "httpx2"}),
     ],
 )
 def test_processes_load_only_what_they_need(modules: Sequence[str], absent: set[str]) -> None:

@@ -5,7 +5,7 @@ import random
 import tempfile
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from bench.hit_rate.families import random_text
 from tests.e2e.server import Server, running_server
@@ -28,7 +28,7 @@ def served_reuse() -> float:
 
 async def batch_reuse(server: Server) -> float:
     """Send 36 requests over 6 documents, shuffled and all at once, to an idle server that has not
-    seen them; return the share of the reachable reuse. Raises httpx.HTTPError if one fails."""
+    seen them; return the share of the reachable reuse. Raises httpx2.HTTPError if one fails."""
     rng = random.Random(0)
     documents = [random_text(rng, DOCUMENT_LEN) for _ in range(DOCUMENTS)]
     prompts = [
@@ -38,7 +38,7 @@ async def batch_reuse(server: Server) -> float:
     ]
     rng.shuffle(prompts)
     before = server.stats()["computed_prompt_tokens_total"]
-    async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT_S) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=TIMEOUT_S) as http:
         await asyncio.gather(*(_generate(http, prompt) for prompt in prompts))
     computed = server.wait_idle()["computed_prompt_tokens_total"] - before
     reachable = (DOCUMENTS * (QUESTIONS - 1)) * DOCUMENT_LEN
@@ -46,7 +46,7 @@ async def batch_reuse(server: Server) -> float:
     return reused / reachable
 
 
-async def _generate(http: httpx.AsyncClient, prompt: list[int]) -> None:
+async def _generate(http: httpx2.AsyncClient, prompt: list[int]) -> None:
     sampling = {"max_new_tokens": OUTPUTS, "temperature": 0, "ignore_eos": True}
     body = {"input_ids": prompt, "sampling_params": sampling}
     (await http.post("/generate", json=body)).raise_for_status()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from bench.peers.catalogue import Peer
 
@@ -59,7 +59,7 @@ async def _wait_ready(
     process: asyncio.subprocess.Process, url: str, timeout_s: float, log: Path
 ) -> None:
     try:
-        async with asyncio.timeout(timeout_s), httpx.AsyncClient() as http:
+        async with asyncio.timeout(timeout_s), httpx2.AsyncClient() as http:
             while not await _is_ready(http, url):
                 if process.returncode is not None:
                     raise StartError(f"ended with status {process.returncode}:\n{_tail(log)}")
@@ -68,10 +68,10 @@ async def _wait_ready(
         raise StartError(f"not ready after {timeout_s:.0f} s:\n{_tail(log)}") from None
 
 
-async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:
+async def _is_ready(http: httpx2.AsyncClient, url: str) -> bool:
     try:
-        return (await http.get(url)).status_code == httpx.codes.OK
-    except httpx.TransportError:
+        return (await http.get(url)).status_code == httpx2.codes.OK
+    except httpx2.TransportError:
         return False
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
@@ -70,7 +70,7 @@ class Pair(NamedTuple):
 class Caller:
     """A client that makes the calls of a program itself, over /generate."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx2.AsyncClient) -> None:
         self._http = http
 
     async def run(self, workload: Workload) -> dict[str, str]:
@@ -115,7 +115,7 @@ async def _joined(transform: Transform, texts: dict[str, "asyncio.Future[str]"])
 
 
 async def generated(
-    http: httpx.AsyncClient, prompt: str, outputs: int, spans: Sequence[tuple[int, int]] = ()
+    http: httpx2.AsyncClient, prompt: str, outputs: int, spans: Sequence[tuple[int, int]] = ()
 ) -> str:
     """The text of one request."""
     params = {"max_new_tokens": outputs, "temperature": 0, "ignore_eos": True}
@@ -137,7 +137,7 @@ async def submitted(session: ProgramSession, workload: Workload) -> dict[str, st
 class Bench:
     """A server, a proxy before it, and a client of each kind behind that."""
 
-    def __init__(self, args: argparse.Namespace, http: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, args: argparse.Namespace, http: httpx2.AsyncClient, url: str) -> None:
         self._args, self._http, self._url = args, http, url
         self._seed = 0
         self.round_trip_s = args.delay_ms / 1e3
@@ -273,9 +273,9 @@ async def run(args: argparse.Namespace, url: str) -> None:
     print(markdown(columns, rows))
 
 
-def client_at(url: str) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits)
+def client_at(url: str) -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    return httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits)
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:

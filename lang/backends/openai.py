@@ -36,7 +36,7 @@ from lang.errors import UnsupportedError
 from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from lang.backends.openai_http import OpenAIHttp
 
@@ -82,7 +82,7 @@ class OpenAI(BackendDefaults):
         select: SelectMethod | None = None,
         timeout_s: float = 600.0,
         max_retries: int = 3,
-        transport: "httpx.AsyncBaseTransport | None" = None,
+        transport: "httpx2.AsyncBaseTransport | None" = None,
     ) -> None:
         self.model_name = model_name
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
@@ -231,7 +231,7 @@ class OpenAI(BackendDefaults):
         return "/chat/completions" if self.is_chat else "/completions"
 
     def _http(self) -> "OpenAIHttp":
-        """Made in the loop that uses it; programs that do not use it do not import httpx."""
+        """Made in the loop that uses it; programs that do not use it do not import httpx2."""
         if self._connections is None:
             from lang.backends.openai_http import OpenAIHttp
 

@@ -1,6 +1,6 @@
 """The HTTP below the OpenAI back end: posts, server-sent events, bounded retries, errors by name.
 
-It uses httpx because the `openai` package is four times as slow to import, would be one more
+It uses httpx2 because the `openai` package is four times as slow to import, would be one more
 dependency, and knows no fields but its own. Invariant: an exchange that is left early, by
 cancellation or by closing the iterator, closes its connection, which tells such servers to abort.
 """
@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
-from srt.client.http.event_lines import event_lines
+from srt.client.http.connections import checked_transport
+from srt.event_data import event_data
 from srt.wire.errors import (
     BAD_REQUEST,
     CONTEXT_LENGTH,
@@ -43,7 +44,6 @@ _CODES = {
     504: UNAVAILABLE,
 }
 _RETRIED = (OVERLOADED, UNAVAILABLE)
-_DATA = b"data:"
 
 
 class OpenAIHttp:
@@ -60,17 +60,17 @@ class OpenAIHttp:
         *,
         timeout_s: float,
         max_retries: int,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._max_retries = max_retries
         self._timeout_s = timeout_s
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             headers=dict(headers),
             verify=not self.base_url.startswith("http:"),  # loading root certificates takes 60 ms
-            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s), pool=None),
-            limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
-            transport=transport,
+            timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s), pool=None),
+            limits=httpx2.Limits(max_connections=MAX_CONNECTIONS),
+            transport=checked_transport(transport),
         )
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
@@ -78,7 +78,7 @@ class OpenAIHttp:
         response = await self._open(path, body)
         try:
             return _decoded(await response.aread())
-        except httpx.HTTPError as exc:
+        except httpx2.HTTPError as exc:
             raise self._lost(exc) from exc
         finally:
             await response.aclose()
@@ -87,15 +87,12 @@ class OpenAIHttp:
         """The decoded events of a stream up to its `[DONE]`. Raises RequestError."""
         response = await self._open(path, body)
         try:
-            async with aclosing(event_lines(response)) as lines:
-                async for line in lines:
-                    if not line.startswith(_DATA):
-                        continue
-                    data = line[len(_DATA) :].strip()
+            async with aclosing(event_data(response.aiter_bytes())) as payloads:
+                async for data in payloads:
                     if data == b"[DONE]":
                         return
                     yield _event(data)
-        except httpx.HTTPError as exc:
+        except httpx2.HTTPError as exc:
             raise self._lost(exc) from exc
         finally:
             await response.aclose()
@@ -104,7 +101,7 @@ class OpenAIHttp:
         """Close all connections; what is in flight fails."""
         await self._http.aclose()
 
-    async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def _open(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         """A response whose status is good."""
         attempt = 0
         while True:
@@ -121,20 +118,20 @@ class OpenAIHttp:
             attempt += 1
             await asyncio.sleep(pause)
 
-    async def _attempt(self, path: str, body: dict[str, Any]) -> httpx.Response | RequestError:
+    async def _attempt(self, path: str, body: dict[str, Any]) -> httpx2.Response | RequestError:
         """A response, or the error of a server that could not be reached."""
         try:
             request = self._http.build_request("POST", self.base_url + path, json=body)
             return await self._http.send(request, stream=True)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as exc:
             message = f"cannot reach {self.base_url}: {str(exc) or type(exc).__name__}"
             return RequestError(message, code=UNAVAILABLE, retryable=True)
-        except httpx.HTTPError as exc:
+        except httpx2.HTTPError as exc:
             raise self._lost(exc) from exc
 
-    def _lost(self, exc: httpx.HTTPError) -> RequestError:
+    def _lost(self, exc: httpx2.HTTPError) -> RequestError:
         """The error of a broken exchange. It may have caused costs, so it is not sent again."""
-        if isinstance(exc, httpx.TimeoutException):
+        if isinstance(exc, httpx2.TimeoutException):
             message = f"{self.base_url} was silent for {self._timeout_s:g} s"
             return RequestError(message, code=REQUEST_TIMEOUT, retryable=True)
         message = f"lost {self.base_url}: {str(exc) or type(exc).__name__}"
@@ -156,11 +153,11 @@ def _event(data: bytes) -> Any:
     return event
 
 
-async def _refusal(response: httpx.Response) -> tuple[RequestError, float | None]:
+async def _refusal(response: httpx2.Response) -> tuple[RequestError, float | None]:
     """The error of a response, and the pause in seconds that it asks for, if any."""
     try:
         data = await response.aread()
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         data = b""
     finally:
         await response.aclose()

@@ -111,15 +111,15 @@ class ServedModel:
         self._texts |= {i: text[len(first) :] for i, text in zip(ids, texts, strict=True)}
 
     async def _ask(self, kind: type[T], method: str, path: str, body: Any = None) -> T:
-        import httpx
+        import httpx2
 
         options: Any = {"base_url": self._url, "headers": self._headers, "timeout": TIMEOUT_S}
         try:
-            async with httpx.AsyncClient(**options) as http:
+            async with httpx2.AsyncClient(**options) as http:
                 response = await http.request(method, path, json=body)
                 response.raise_for_status()
             return msgspec.json.decode(response.content, type=kind)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise RingError(f"cannot ask {self._url} for its model: {error}") from error
         except msgspec.DecodeError as error:
             raise RingError(f"{self._url}{path} does not answer as our server: {error}") from error

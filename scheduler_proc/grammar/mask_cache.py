@@ -1,7 +1,8 @@
 """The memory that token masks may take: one budget for all grammars of a process.
 
 The scheduler makes one cache and gives it to every grammar that it loads. Least recently used
-masks go first; they can be computed again. Equal masks, of any states and grammars, are one row.
+masks go first; they can be computed again. Equal masks, of any states and grammars, are one row, so
+that an entry has no size of its own, as a cache of cachetools would want, and steps ask for masks.
 Masks are asked for by one thread at a time; `new_owner` and `drop` may be called from any.
 """
 

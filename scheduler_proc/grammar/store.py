@@ -64,7 +64,8 @@ class GrammarStore:
         self._max_bytes = max_bytes
         self._loader = load_compiled if loader is None else loader
         self._noted = noted or nullcontext
-        self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()  # oldest use first
+        # Oldest use first. A cache of cachetools would ask for their sizes once: these grow.
+        self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._loading: dict[str, asyncio.Future[CompiledGrammar]] = {}
         # Of those that show no states.
         self._completions: WeakKeyDictionary[CompiledGrammar, list[int]] = WeakKeyDictionary()

@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from srt.event_data import EventReader
+
 CONNECT_TIMEOUT_S = 10.0
 READ_BYTES = 65536
-_DATA = b"data:"
 
 
 class StreamError(Exception):
@@ -60,12 +61,10 @@ class EventClient:
                 text = b"".join([piece async for piece in pieces]).decode(errors="replace")
                 can_be_kept = _is_delimited(fields)
                 raise StreamError(f"HTTP {status}: {text[:300]}")
-            rest = b""
+            reader = EventReader()
             async for piece in pieces:
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    if line.startswith(_DATA):
-                        yield line[len(_DATA) :].strip()
+                for data in reader.feed(piece):
+                    yield data
             can_be_kept = _is_delimited(fields)
         finally:
             if can_be_kept:

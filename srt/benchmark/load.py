@@ -8,7 +8,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 from msgspec import Struct, field
 
@@ -77,12 +77,12 @@ class LoadGenerator:
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._events = EventClient(self._url, self._headers)
         self._timeout_s, self._keeps_texts = timeout_s, keeps_texts
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             base_url=self._url,
             headers=self._headers,
-            timeout=httpx.Timeout(_CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx2.Timeout(_CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,  # the requests that are measured go through no proxy either
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
         )
         self.was_interrupted = False
         self._options: dict[str, Any] = {"ignore_eos": True} if ignore_eos else {}
@@ -222,7 +222,7 @@ class LoadGenerator:
     async def complete_whole(self, prompt: str, max_tokens: int) -> int:
         """Send one request that does not stream; return how many tokens its answer has.
 
-        Raises httpx.HTTPError if it fails.
+        Raises httpx2.HTTPError if it fails.
         """
         body = self._options | {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
         reply = await self._http.post("/v1/completions", json=body, timeout=self._timeout_s)

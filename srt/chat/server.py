@@ -9,7 +9,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import msgspec
 
 from srt.chat.text import Cleaner
@@ -54,9 +54,9 @@ async def models_at(url: str, api_key: str | None, *, is_chosen: bool = True) ->
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     options: Any = {"timeout": _LOOK_S, "headers": headers, "trust_env": not is_here(url)}
     try:
-        async with httpx.AsyncClient(**options) as http:
+        async with httpx2.AsyncClient(**options) as http:
             answer = await http.get(f"{url}/v1/models")
-    except (httpx.HTTPError, httpx.InvalidURL):
+    except (httpx2.HTTPError, httpx2.InvalidURL):
         return None
     except (ImportError, ValueError) as error:
         raise ConfigError(f"the proxy that the environment names: {error}") from None

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 from msgspec import Struct
 
@@ -168,7 +168,7 @@ async def measure(args: argparse.Namespace) -> Measured:
         try:
             await load.fill_model()
             per_word = await load.tokens_per_word(source)
-        except (httpx.HTTPError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        except (httpx2.HTTPError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"{args.url} cannot be measured: {_reason(error)}") from error
         for _ in range(args.warmup):
             await load.complete(source.text(_WARMUP_TOKENS[0]), _WARMUP_TOKENS[1])
@@ -192,7 +192,7 @@ async def measure(args: argparse.Namespace) -> Measured:
 
 def _reason(error: Exception) -> str:
     """What is wrong with the server, and what to do."""
-    if isinstance(error, httpx.HTTPStatusError):
+    if isinstance(error, httpx2.HTTPStatusError):
         status = error.response.status_code
         advice = "has it OpenAI's routes?" if status == HTTPStatus.NOT_FOUND else "try again later"
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -228,7 +228,7 @@ def _workloads(args: argparse.Namespace, per_word: float) -> Sequence[Workload]:
 async def _emptied(load: LoadGenerator) -> bool:
     try:
         return await load.flush_cache()
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return False
 
 

@@ -1,6 +1,7 @@
 """`srt completion bash|zsh|fish`: prints what makes a shell complete our commands and options.
 
-The script holds all words, so that no program is started at a Tab.
+The script holds all words, so that no program is started at a Tab. shtab writes such scripts from
+parsers too, but theirs complete no value of `--option=VALUE` in bash and zsh, as ours do.
 """
 
 import argparse

@@ -34,7 +34,7 @@ from srt.version import OWN, version_of
 from srt.wire.errors import ConfigError
 
 _GIB = 2**30
-_PACKAGES = ("msgspec", "pyzmq", "uvloop", "litestar", "uvicorn", "tokenizers", "numpy", "gguf")
+_PACKAGES = ("msgspec", "pyzmq", "uvloop", "starlette", "uvicorn", "tokenizers", "numpy", "gguf")
 _OPTIONAL = ("huggingface-hub", "torch", "transformers", "flashinfer-python", "triton")
 _FAST_LEVELS = ("amx", "avx512", "avx2")
 _LIBRARY_TIMEOUT_S = 60.0

@@ -9,7 +9,7 @@ from srt.answers.reasoning import has_reasoning
 from srt.client.ring.client import RingClient
 from srt.files.model_files import ModelFiles, fingerprint_of, resolve_model
 from srt.files.vocab import Vocab, load_vocab
-from srt.gateway.app import create_app
+from srt.gateway.app import app_of, gateway_over
 from srt.gateway.callers.keys import KeyFiles
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.http.places import PROBE_PLACES
@@ -35,14 +35,16 @@ class GatewayActor(Actor):
         await self._client.start()
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
-        app = create_app(self._client, self._facts(files, vocab), vocab, self._client.programs)
-        gateway: Gateway = app.state.gateway
+        facts, programs = self._facts(files, vocab), self._client.programs
+        gateway = gateway_over(self._client, facts, vocab, programs)
         key_files = KeyFiles(self.args, self.ring.read_page_key())
         gateway.keys = key_files.keys
         self.background(_watch_keys(gateway, key_files))
         allow_connections(self.args.max_connections + PROBE_PLACES)
         listener = socket.socket(fileno=int(self.arguments[0]))
-        self._server = GatewayServer(app, sock=listener, max_connections=self.args.max_connections)
+        self._server = GatewayServer(
+            app_of(gateway), sock=listener, max_connections=self.args.max_connections
+        )
         await self._server.start()
         gc.freeze()  # later collections look only at objects made since, and hold the loop for less
 

@@ -3,9 +3,8 @@
 `srt.gateway.http.server` runs it. The application keeps no state of requests after their end.
 """
 
-from litestar import Litestar
-from litestar.config.cors import CORSConfig
-from litestar.datastructures import State
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from srt.client.generation import ServerClient
 from srt.client.programs import Programs
@@ -14,9 +13,8 @@ from srt.gateway.callers.keys import Keys
 from srt.gateway.callers.tenant import Tenants
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.docs import routes as docs
-from srt.gateway.errors import EXCEPTION_HANDLERS, RETRY_AFTER
-from srt.gateway.http.auth import require_key
-from srt.gateway.http.body import MAX_BODY_BYTES
+from srt.gateway.errors import RETRY_AFTER
+from srt.gateway.http.routing import Application
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.native.routes import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
@@ -25,18 +23,11 @@ from srt.gateway.ui import routes as page
 from srt.gateway.watch.feed import Facts, Feed
 
 
-def create_app(
-    client: ServerClient, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
-) -> Litestar:
-    """The gateway's application for the model of `vocab`. `client` must be open, and is not closed
-    here; `programs` is its way to the part that runs programs."""
-    return app_of(gateway_over(client, info, vocab, programs))
-
-
 def gateway_over(
     client: ServerClient, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
 ) -> Gateway:
-    """What the routes work with; the arguments are those of `create_app`."""
+    """What the routes work with, for the model of `vocab`. `client` must be open, and is not closed
+    here; `programs` is its way to the part that runs programs."""
     shares = info.share_cache_between_keys
     keys = Keys(info.api_keys, info.admin_keys, shares, page_key=info.page_key)
     tenants, metrics = Tenants(client), GatewayMetrics()
@@ -51,22 +42,17 @@ def _facts(info: GatewayInfo) -> Facts:
     return Facts(info.model_name, info.version, info.context_len, info.max_total_tokens)
 
 
-def app_of(gateway: Gateway) -> Litestar:
-    """The routes over the gateway that they find as the application's `state.gateway`."""
-    return Litestar(
-        route_handlers=[*HANDLERS, *docs.ROUTES, *(page.ROUTES if gateway.info.has_page else ())],
-        state=State({"gateway": gateway}),
-        before_request=require_key,
-        exception_handlers=EXCEPTION_HANDLERS,
-        request_max_body_size=MAX_BODY_BYTES,
-        cors_config=_cors(gateway.info.cors_origins),
-        openapi_config=None,
-        logging_config=None,
+def app_of(gateway: Gateway) -> ASGIApp:
+    """The routes over `gateway`. Pages of its `cors_origins` may do all that programs may do, and
+    their preflights need no API key."""
+    pages = page.ROUTES if gateway.info.has_page else []
+    app = Application(gateway, [*HANDLERS, *docs.ROUTES, *pages])
+    if not gateway.info.cors_origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=gateway.info.cors_origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER],
     )
-
-
-def _cors(origins: tuple[str, ...]) -> CORSConfig | None:
-    """Lets pages of `origins` do all that programs may do. Preflights need no API key."""
-    if not origins:
-        return None
-    return CORSConfig(allow_origins=[*origins], expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER])

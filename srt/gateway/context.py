@@ -1,6 +1,6 @@
 """What the route handlers share: the client of the ring, the server's facts, the metrics.
 
-`create_app` puts one `Gateway` into the application's state; handlers fetch it with `gateway_of`.
+The application has one `Gateway`; handlers fetch it with `gateway_of`.
 """
 
 import asyncio
@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import Any
 
-import litestar
 import msgspec
-from litestar.datastructures import State
+import starlette.requests
 from msgspec import Struct, field
 
 from srt.client.generation import Generation, Request, ScoreRequest, ServerClient
@@ -28,7 +27,7 @@ from srt.gateway.stored_responses import StoredResponses
 from srt.gateway.watch.feed import Feed
 from srt.wire.errors import CONFLICT, UNAVAILABLE, ErrorInfo, RequestError, RingError, quoted
 
-HttpRequest = litestar.Request[Any, Any, State]
+HttpRequest = starlette.requests.Request
 
 
 class GatewayInfo(Struct, frozen=True):
@@ -199,7 +198,7 @@ async def abort_all(gateway: Gateway) -> list[Name]:
 
 def gateway_of(request: HttpRequest) -> Gateway:
     """The gateway that handles `request`."""
-    gateway: Gateway = request.app.state.gateway
+    gateway: Gateway = request.app.gateway
     return gateway
 
 

@@ -9,20 +9,15 @@ import math
 import re
 import uuid
 from collections.abc import Mapping
-from http import HTTPStatus
-from typing import Any
 
 import msgspec
-from litestar import Request, Response
-from litestar.exceptions import HTTPException
 from msgspec import UNSET, Struct, UnsetType
+from starlette.responses import Response
 
 from srt.wire.errors import (
-    BAD_REQUEST,
     HTTP_STATUS,
     INTERNAL,
     MAX_QUOTED_CHARS,
-    NOT_FOUND,
     ErrorInfo,
     RequestError,
 )
@@ -39,7 +34,6 @@ _STATUS = HTTP_STATUS | {
     REQUEST_TIMEOUT: 408,
     TOO_LARGE: 413,
 }
-_FRAMEWORK_CODES = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: TOO_LARGE}
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -130,42 +124,16 @@ def retry_after(info: ErrorInfo) -> dict[str, str]:
     return {"Retry-After": str(max(1, math.ceil(info.retry_after_s)))}
 
 
-def _respond(body: ErrorBody, status: int, headers: Mapping[str, str] | None) -> Response[bytes]:
-    return Response(
-        msgspec.json.encode(body),
-        status_code=status,
-        media_type="application/json",
-        headers=dict(headers or {}),
-    )
-
-
-def _on_request_error(_: Request[Any, Any, Any], exc: RequestError) -> Response[bytes]:
+def failure(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to a request that ended with `exc`."""
+    if isinstance(exc, ClientDisconnected):
+        return Response(status_code=499)  # nobody reads it
+    if not isinstance(exc, RequestError):
+        return _respond(report_defect(exc), 500, headers)
     status = http_status(exc.info)
     body = report_defect(exc) if exc.info.code == INTERNAL else error_body(exc.info)
-    return _respond(body, status, retry_after(exc.info) if status in (429, 503) else None)
+    return _respond(body, status, retry_after(exc.info) if status in (429, 503) else headers)
 
 
-def _on_framework_error(_: Request[Any, Any, Any], exc: HTTPException) -> Response[bytes]:
-    status = exc.status_code
-    if status >= 500:
-        return _respond(report_defect(exc), status, None)
-    code = _FRAMEWORK_CODES.get(status, BAD_REQUEST)
-    message = HTTPStatus(status).phrase if code != BAD_REQUEST else exc.detail
-    return _respond(error_body(ErrorInfo(code, message)), status, exc.headers)
-
-
-def _on_defect(_: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
-    return _respond(report_defect(exc), 500, None)
-
-
-def _on_disconnect(_: Request[Any, Any, Any], __: ClientDisconnected) -> Response[bytes]:
-    # Nobody reads it; access logs show 499 for a client that left.
-    return Response(b"", status_code=499)
-
-
-EXCEPTION_HANDLERS: dict[int | type[Exception], Any] = {
-    RequestError: _on_request_error,
-    HTTPException: _on_framework_error,
-    ClientDisconnected: _on_disconnect,
-    Exception: _on_defect,
-}
+def _respond(body: ErrorBody, status: int, headers: Mapping[str, str] | None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")

@@ -1,7 +1,6 @@
 """The routes of the gateway, except those that describe the others."""
 
-from litestar.handlers import HTTPRouteHandler
-
+from srt.gateway.http.routing import Route
 from srt.gateway.native import routes as native
 from srt.gateway.openai import embeddings
 from srt.gateway.openai import routes as openai
@@ -11,7 +10,7 @@ from srt.gateway.programs import routes as programs
 from srt.gateway.responses import routes as responses
 from srt.gateway.text import parsing, score, tokens
 
-HANDLERS: list[HTTPRouteHandler] = [
+HANDLERS: list[Route] = [
     *native.ROUTES,
     *score.ROUTES,
     *openai.ROUTES,

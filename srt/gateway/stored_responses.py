@@ -5,11 +5,12 @@ caller learns of it, or pushes it out while its owner takes no more than an equa
 room (the default) nothing is kept.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 import msgspec
+from cachetools import LRUCache
 
 from srt.gateway.media.given import Frames
 from srt.gateway.wire.responses import (
@@ -56,12 +57,9 @@ def size_of(files: Sequence[Frames]) -> int:
     return sum(len(frame) for frames in files for frame in frames)
 
 
-class _Owned:
-    """The responses of one owner, by id, the least recently used first."""
-
-    def __init__(self) -> None:
-        self.responses: OrderedDict[str, _Stored] = OrderedDict()
-        self.size = 0
+def _owned() -> LRUCache[str, _Stored]:
+    """The responses of one owner, by id. What all owners have together bounds them."""
+    return LRUCache(inf, getsizeof=lambda stored: stored.size)
 
 
 class StoredResponses:
@@ -71,7 +69,7 @@ class StoredResponses:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._size = 0
-        self._owners: dict[str, _Owned] = {}
+        self._owners: dict[str, LRUCache[str, _Stored]] = {}
 
     @property
     def is_on(self) -> bool:
@@ -99,9 +97,7 @@ class StoredResponses:
         stored = _Stored(encoded, msgspec.json.encode(items), tuple(files))
         if stored.size - size_of(files) > most or stored.size > self._max_bytes:
             return
-        owned = self._owners.setdefault(owner, _Owned())
-        owned.responses[response.id] = stored
-        owned.size += stored.size
+        self._owners.setdefault(owner, _owned())[response.id] = stored
         self._size += stored.size
         if self._size > self._max_bytes:
             self._make_room([owner, *self._owners])
@@ -128,19 +124,19 @@ class StoredResponses:
 
     def _found(self, owner: str, response_id: str) -> _Stored:
         owned = self._owners.get(owner)
-        if owned is None or response_id not in owned.responses:
+        if owned is None or response_id not in owned:
             raise RequestError(f"there is no stored response {quoted(response_id)}", code=NOT_FOUND)
-        owned.responses.move_to_end(response_id)
-        return owned.responses[response_id]
+        return owned[response_id]
 
     def _forget(self, owner: str, response_id: str) -> None:
         owned = self._owners.get(owner)
-        stored = owned and owned.responses.pop(response_id, None)
-        if not owned or not stored:
-            return
-        owned.size -= stored.size
+        if owned is not None and response_id in owned:
+            self._forgotten(owner, owned.pop(response_id))
+
+    def _forgotten(self, owner: str, stored: _Stored) -> None:
+        """One that `owner` had is removed."""
         self._size -= stored.size
-        if not owned.responses:
+        if not self._owners[owner]:
             del self._owners[owner]
 
     def _make_room(self, owners: Sequence[str]) -> None:
@@ -149,9 +145,9 @@ class StoredResponses:
         for owner in owners:
             while self._size > self._max_bytes:
                 owned = self._owners.get(owner)
-                if owned is None or owned.size <= share:
+                if owned is None or owned.currsize <= share:
                     break
-                self._forget(owner, next(iter(owned.responses)))
+                self._forgotten(owner, owned.popitem()[1])
 
 
 def _num_chars(item: InputItem) -> int:

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-import httpx
+import httpx2
 
 from srt.files.model_files import gguf_parts
 from srt.hub.errors import is_network, status_of
@@ -54,12 +54,12 @@ def fetch_link(link: Link) -> Path:
     # What is raised has no cause: those of the library hold addresses.
     try:
         answers = [_ask(_beside(link.url, part)) for part in parts]
-    except httpx.TransportError as error:
+    except httpx2.TransportError as error:
         if there is None:
             raise ConfigError(f"model {address}: {_reason(error)}") from None
         log.warning("%s cannot be reached; the file is taken from the cache", address)
         return there
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise ConfigError(f"model {address}: {_reason(error)}") from None
     except (ImportError, ValueError) as error:
         raise ConfigError(f"the proxy that the environment names: {error}") from None
@@ -127,10 +127,10 @@ def _beside(url: str, name: str) -> str:
     return url if unquote(path) == unquote(parts.path) else urlunsplit(parts._replace(path=path))
 
 
-def _ask(url: str) -> httpx.Response:
-    """What the server says of the file, without its content. Raises httpx.HTTPError, and
+def _ask(url: str) -> httpx2.Response:
+    """What the server says of the file, without its content. Raises httpx2.HTTPError, and
     ConfigError if it does not send the file as it is."""
-    with httpx.Client(headers={"accept-encoding": "identity"}, timeout=_TIMEOUT_S) as http:
+    with httpx2.Client(headers={"accept-encoding": "identity"}, timeout=_TIMEOUT_S) as http:
         answer = http.head(url, follow_redirects=True)
         if answer.status_code in _NO_HEAD:
             first = {"range": "bytes=0-0"}
@@ -142,7 +142,7 @@ def _ask(url: str) -> httpx.Response:
     return answer
 
 
-def _size_of(answer: httpx.Response) -> int:
+def _size_of(answer: httpx2.Response) -> int:
     """Of the whole file, in bytes; -1 if the server does not say it."""
     if answer.status_code == HTTPStatus.PARTIAL_CONTENT:
         found = _WHOLE.fullmatch(answer.headers.get("content-range", ""))
@@ -151,15 +151,15 @@ def _size_of(answer: httpx.Response) -> int:
     return int(text) if text.isdecimal() else -1
 
 
-def _marks_of(answer: httpx.Response) -> str:
+def _marks_of(answer: httpx2.Response) -> str:
     return " ".join(answer.headers.get(mark, "") for mark in ("etag", "last-modified")).strip()
 
 
-def _version_of(answer: httpx.Response, link: Link) -> str:
+def _version_of(answer: httpx2.Response, link: Link) -> str:
     return f"{_marks_of(answer) or link.url} {_size_of(answer)}"
 
 
-def _bring_all(link: Link, answers: Sequence[httpx.Response], targets: Sequence[Path]) -> None:
+def _bring_all(link: Link, answers: Sequence[httpx2.Response], targets: Sequence[Path]) -> None:
     """Those that are not there."""
     missing = [
         (answer, _size_of(answer), target)

@@ -8,7 +8,7 @@ _COLOURS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[31m"}
 # Some of them would write addresses that give access to files.
 _NOISY = (
     *("httpx", "httpx2", "httpcore", "httpcore2", "hpack", "h11", "filelock", "huggingface_hub"),
-    *("asyncio", "litestar", "uvicorn"),
+    *("asyncio", "uvicorn"),
 )
 _DIM, _RESET = "\033[2m", "\033[0m"
 

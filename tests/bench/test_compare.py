@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from bench import serving
@@ -140,12 +140,12 @@ class Tiny(Srt):
 async def test_a_process_runs_for_a_while(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with running(Tiny(), tmp_path, log) as url:
-        async with httpx.AsyncClient() as http:
+        async with httpx2.AsyncClient() as http:
             assert (await http.get(f"{url}/up")).status_code == 200
         child = int(log.read_text().split()[1])
         assert Path(f"/proc/{child}").exists() or sys.platform != "linux"
-    async with httpx.AsyncClient() as http:
-        with pytest.raises(httpx.ConnectError):
+    async with httpx2.AsyncClient() as http:
+        with pytest.raises(httpx2.ConnectError):
             await http.get(f"{url}/up")
     async with asyncio.timeout(SOON_S):
         while _lives(child):

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -80,10 +80,10 @@ class FakePipeline:
         return any(not (h.done or h.cancelled) for h in self.handles)
 
 
-async def post(pipeline: FakePipeline, path: str, body: Any) -> httpx.Response:
+async def post(pipeline: FakePipeline, path: str, body: Any) -> httpx2.Response:
     engine = Engine(pipeline)
-    transport = httpx.ASGITransport(app=App(engine, "m"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://peer") as http:
+    transport = httpx2.ASGITransport(app=App(engine, "m"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://peer") as http:
         steps = asyncio.ensure_future(engine.run())
         try:
             async with asyncio.timeout(SOON_S):

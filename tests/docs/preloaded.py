@@ -11,14 +11,14 @@ import signal
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 
 import lang
 from srt.client.face import AsyncClient
 from tests.docs.blocks import TIMEOUT_S
 
-PRELOADED = (httpx, openai, lang, AsyncClient)
+PRELOADED = (httpx2, openai, lang, AsyncClient)
 
 
 def main() -> None:

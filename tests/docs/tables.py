@@ -13,7 +13,6 @@ from types import UnionType
 from typing import Any, get_args
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 
 from srt.benchmark.workloads import WORKLOADS
 from srt.gateway.constraint.wire import StructuredOutputs
@@ -147,12 +146,10 @@ def _code_list(values: Iterable[Any]) -> str:
 
 def routes() -> str:
     """Every route of the gateway, with the first sentence of its handler."""
-    handlers: list[HTTPRouteHandler] = [*HANDLERS, *docs.ROUTES]
     rows = []
-    for handler in handlers:
-        methods = ", ".join(sorted(str(method) for method in handler.http_methods))
-        paths = _code_list(sorted(handler.paths))
-        rows.append((methods, paths.replace("{name:path}", "NAME"), _first_line(handler.fn)))
+    for route in (*HANDLERS, *docs.ROUTES):
+        methods, paths = ", ".join(sorted(route.methods)), _code_list(sorted(route.paths))
+        rows.append((methods, paths.replace("{name}", "NAME"), _first_line(route.fn)))
     return _table(("method", "path", "what it does"), rows)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.waiting import SOON_S
 
@@ -58,13 +58,13 @@ class Server:
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(self.url + "/ready", timeout=5).status_code == 200
-        except httpx.TransportError:
+            return httpx2.get(self.url + "/ready", timeout=5).status_code == 200
+        except httpx2.TransportError:
             return False
 
     def incarnation(self) -> int:
         """Of the scheduler, as the gateway has heard."""
-        ring = httpx.get(self.url + "/health", timeout=SOON_S).json()["ring"]
+        ring = httpx2.get(self.url + "/health", timeout=SOON_S).json()["ring"]
         return int(ring["incarnation"])
 
     def _url_from_log(self) -> str:
@@ -100,7 +100,7 @@ class Server:
         """The scheduler's statistics. A step may take longer than the gateway waits for them."""
         deadline = time.monotonic() + SOON_S
         while time.monotonic() < deadline:
-            answer = httpx.get(self.url + "/server_info", timeout=SOON_S).json()
+            answer = httpx2.get(self.url + "/server_info", timeout=SOON_S).json()
             for internal in answer["internal_states"]:
                 return dict(internal)
         raise AssertionError("the scheduler does not answer:\n" + self.log())

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
@@ -139,13 +139,13 @@ async def test_stopping_the_whole_server_is_no_hang(
 ) -> None:
     """As with Ctrl-Z, for longer than a step may take, in the middle of one."""
 
-    async def answer(http: httpx.AsyncClient, text: str) -> str:
+    async def answer(http: httpx2.AsyncClient, text: str) -> str:
         body = {"text": text, "sampling_params": LONG}
         response = await http.post("/generate", json=body)
         assert response.status_code == 200, response.text
         return str(response.json()["text"])
 
-    async with httpx.AsyncClient(base_url=sacrificial.url, timeout=SOON_S) as http:
+    async with httpx2.AsyncClient(base_url=sacrificial.url, timeout=SOON_S) as http:
         before, first = sacrificial.incarnation(), sacrificial.stats()["forward_steps_total"]
         company = asyncio.gather(*(answer(http, text) for text in TEXTS))
         async with asyncio.timeout(SOON_S):

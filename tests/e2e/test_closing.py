@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import lang as sgl
@@ -96,7 +96,7 @@ async def test_over_http(server: Server) -> None:
         "function": {"name": "send", "parameters": {**LETTER, "required": ["subject"]}},
     }
     body = {"messages": CHAT, "max_tokens": 40, "temperature": 0}
-    async with httpx.AsyncClient(timeout=120, base_url=server.url) as http:
+    async with httpx2.AsyncClient(timeout=120, base_url=server.url) as http:
         asked = {**body, "response_format": form, "max_tokens": 16}
         answer = (await http.post("/v1/chat/completions", json=asked)).json()
         choice = answer["choices"][0]

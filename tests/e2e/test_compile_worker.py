@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
@@ -259,7 +259,7 @@ async def test_new_constraints_do_not_wait_behind_slow_ones(sacrificial: Server)
                     break
                 await asyncio.sleep(0.1)
         assert stats["num_grammar_queue_reqs"] == 0
-    metrics = httpx.get(sacrificial.url + "/metrics", timeout=SOON_S).text
+    metrics = httpx2.get(sacrificial.url + "/metrics", timeout=SOON_S).text
     assert "srt_num_grammar_compiled_total" in metrics
     assert "srt_num_grammar_cancelled_total" in metrics
 

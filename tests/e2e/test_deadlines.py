@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
@@ -36,8 +36,8 @@ async def outcome(
 
 async def completion(
     server: Server, timeout_ms: int, prompt: str = PROMPT, outputs: int = 8000
-) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=server.url, timeout=2 * SOON_S) as http:
+) -> httpx2.Response:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=2 * SOON_S) as http:
         body: dict[str, Any] = {"prompt": prompt, "max_tokens": outputs, "ignore_eos": True}
         body["timeout_ms"] = timeout_ms
         return await http.post("/v1/completions", json=body)
@@ -83,7 +83,7 @@ async def until(server: Server, holds: Callable[[dict[str, Any]], bool]) -> dict
 
 async def test_who_leaves_the_queue_costs_nothing(server: Server) -> None:
     """As many run as may; of five that wait, from the ring and HTTP, nothing is computed."""
-    places = httpx.get(server.url + "/server_info").json()["max_running_requests"]
+    places = httpx2.get(server.url + "/server_info").json()["max_running_requests"]
 
     async def ask(url: str, text: str, samples: int = 1) -> None:
         async with AsyncClient(url) as client:

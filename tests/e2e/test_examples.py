@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import lang as sgl
@@ -42,7 +42,7 @@ TIMEOUT_S = 240
 def backend(server: Server) -> Iterator[sgl.RuntimeEndpoint]:
     """Its cache is empty, so that cached tokens were shared within the example."""
     with sgl.RuntimeEndpoint(server.ring) as backend:
-        httpx.post(f"{server.url}/flush_cache", params={"timeout": 30}).raise_for_status()
+        httpx2.post(f"{server.url}/flush_cache", params={"timeout": 30}).raise_for_status()
         yield backend
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -22,25 +22,25 @@ GREEDY = {"max_new_tokens": 8, "temperature": 0.0}
 
 
 @pytest.fixture(scope="module")
-def http(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=120) as client:
+def http(server: Server) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=120) as client:
         yield client
     server.wait_idle()
 
 
-def ok(answer: httpx.Response) -> Any:
+def ok(answer: httpx2.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def generate(http: httpx.Client, sampling: Any = GREEDY, **body: Any) -> Any:
+def generate(http: httpx2.Client, sampling: Any = GREEDY, **body: Any) -> Any:
     """The answer of /generate for PROMPT, or for the `text` or `input_ids` given."""
     if "input_ids" not in body:
         body.setdefault("text", PROMPT)
     return ok(http.post("/generate", json={"sampling_params": sampling, **body}))
 
 
-def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[Any]:
+def events(http: httpx2.Client, path: str, body: dict[str, Any]) -> list[Any]:
     """The payloads of a stream, which must end with [DONE]."""
     answer = http.post(path, json={**body, "stream": True})
     assert answer.status_code == 200, answer.text
@@ -51,7 +51,7 @@ def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[Any]:
 
 
 @contextmanager
-def long_stream(http: httpx.Client, rid: str) -> Iterator[Iterator[Any]]:
+def long_stream(http: httpx2.Client, rid: str) -> Iterator[Iterator[Any]]:
     """The snapshots of a long request, which ends with the block."""
     sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
     body = {"text": "Once upon a time", "rid": rid, "stream": True, "sampling_params": sampling}
@@ -63,7 +63,7 @@ def long_stream(http: httpx.Client, rid: str) -> Iterator[Iterator[Any]]:
 
 
 @pytest.fixture(scope="module")
-def plain(http: httpx.Client) -> Any:
+def plain(http: httpx2.Client) -> Any:
     """The answer that the other requests are compared with."""
     return generate(http)
 
@@ -80,7 +80,7 @@ def test_an_answer_is_complete(plain: Any) -> None:
     assert "input_token_logprobs" not in meta
 
 
-def test_ids_give_what_their_text_gives(http: httpx.Client, plain: Any) -> None:
+def test_ids_give_what_their_text_gives(http: httpx2.Client, plain: Any) -> None:
     """The prompt's ids come from its log-probabilities: position 0 has none."""
     scored = generate(http, return_logprob=True, logprob_start_len=0)
     entries = scored["meta_info"]["input_token_logprobs"]
@@ -90,14 +90,14 @@ def test_ids_give_what_their_text_gives(http: httpx.Client, plain: Any) -> None:
     assert (answer["text"], answer["output_ids"]) == (plain["text"], plain["output_ids"])
 
 
-def test_put_and_nulls(http: httpx.Client, plain: Any) -> None:
+def test_put_and_nulls(http: httpx2.Client, plain: Any) -> None:
     body = {"text": PROMPT, "input_ids": None, "rid": None, "stream": None, "image_data": None}
     sampling = {**GREEDY, "stop": None, "top_k": None, "regex": None, "seed": None}
     answer = ok(http.put("/generate", json={**body, "sampling_params": sampling}))
     assert answer["text"] == plain["text"]
 
 
-def test_a_list_is_answered_in_order(http: httpx.Client, plain: Any) -> None:
+def test_a_list_is_answered_in_order(http: httpx2.Client, plain: Any) -> None:
     other = "One, two, three,"
     alone = generate(http, text=other)
     samplings = [GREEDY, GREEDY, {**GREEDY, "max_new_tokens": 2}]
@@ -107,7 +107,7 @@ def test_a_list_is_answered_in_order(http: httpx.Client, plain: Any) -> None:
     assert answers[2]["output_ids"] == plain["output_ids"][:2]
 
 
-def test_a_stream_is_cumulative_and_ends_as_the_whole(http: httpx.Client, plain: Any) -> None:
+def test_a_stream_is_cumulative_and_ends_as_the_whole(http: httpx2.Client, plain: Any) -> None:
     sampling = {**GREEDY, "speculative": "off"}  # guessed tokens come together
     snapshots = events(http, "/generate", {"text": PROMPT, "sampling_params": sampling})
     assert len(snapshots) > 2
@@ -120,7 +120,7 @@ def test_a_stream_is_cumulative_and_ends_as_the_whole(http: httpx.Client, plain:
     assert all(s["meta_info"]["finish_reason"] is None for s in snapshots[:-1])
 
 
-def test_a_streamed_list_tells_the_index(http: httpx.Client, plain: Any) -> None:
+def test_a_streamed_list_tells_the_index(http: httpx2.Client, plain: Any) -> None:
     body = {"text": [PROMPT, "Hello"], "sampling_params": {**GREEDY, "max_new_tokens": 4}}
     last = {s["index"]: s for s in events(http, "/generate", body)}
     assert sorted(last) == [0, 1]
@@ -129,7 +129,7 @@ def test_a_streamed_list_tells_the_index(http: httpx.Client, plain: Any) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_new_tokens(http: httpx.Client, stream: bool) -> None:
+def test_no_new_tokens(http: httpx2.Client, stream: bool) -> None:
     """max_new_tokens 0 computes the prompt, with its log-probabilities if they are requested."""
     sampling = {"max_new_tokens": 0}
     body = {"text": PROMPT, "sampling_params": sampling, "return_logprob": True}
@@ -144,7 +144,7 @@ def test_no_new_tokens(http: httpx.Client, stream: bool) -> None:
     assert len(meta["input_token_logprobs"]) == 5 and meta["output_token_logprobs"] == []
 
 
-def test_logprobs(http: httpx.Client, plain: Any) -> None:
+def test_logprobs(http: httpx2.Client, plain: Any) -> None:
     """One per output token, and one per prompt token from `logprob_start_len` on; the same
     whatever the start, and whether or not the prefix was cached."""
     full = generate(http, return_logprob=True, logprob_start_len=0)["meta_info"]
@@ -165,7 +165,7 @@ def test_logprobs(http: httpx.Client, plain: Any) -> None:
         assert a == pytest.approx(b, abs=1e-3)
 
 
-def test_a_prompt_seen_before_is_cached(http: httpx.Client) -> None:
+def test_a_prompt_seen_before_is_cached(http: httpx2.Client) -> None:
     prompt = "A sentence that no other test sends, made of a dozen or so tokens."
     first, second = generate(http, text=prompt), generate(http, text=prompt)
     assert first["meta_info"]["cached_tokens"] < 3
@@ -179,7 +179,7 @@ def test_a_prompt_seen_before_is_cached(http: httpx.Client) -> None:
 # ---- how a text ends -----------------------------------------------------------------------------
 
 
-def test_a_stop_string_is_cut_off_exactly(http: httpx.Client) -> None:
+def test_a_stop_string_is_cut_off_exactly(http: httpx2.Client) -> None:
     """Across a token boundary and within a token; streamed text never shows any of it."""
     whole = generate(http, {**GREEDY, "max_new_tokens": 8})["text"]
     middle = len(whole) // 2
@@ -194,7 +194,7 @@ def test_a_stop_string_is_cut_off_exactly(http: httpx.Client) -> None:
         assert all(answer["text"].startswith(s["text"]) for s in snapshots)
 
 
-def test_a_stop_id_ends_the_text_before_it(http: httpx.Client, plain: Any) -> None:
+def test_a_stop_id_ends_the_text_before_it(http: httpx2.Client, plain: Any) -> None:
     stop_id = plain["output_ids"][3]
     first = plain["output_ids"].index(stop_id)
     answer = generate(http, {**GREEDY, "stop_token_ids": [stop_id]})
@@ -207,7 +207,7 @@ def test_a_stop_id_ends_the_text_before_it(http: httpx.Client, plain: Any) -> No
     assert stop_id not in held_off["output_ids"][:-1]
 
 
-def test_eos_ends_a_chat_unless_ignored(http: httpx.Client) -> None:
+def test_eos_ends_a_chat_unless_ignored(http: httpx2.Client) -> None:
     """A short answer ends with the end token; `ignore_eos` and `min_tokens` continue after it."""
     question = "Name the capital of France."
     body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 16}
@@ -223,7 +223,7 @@ def test_eos_ends_a_chat_unless_ignored(http: httpx.Client) -> None:
         assert longer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_seed_repeats_itself_alone_and_in_a_batch(http: httpx.Client) -> None:
+def test_a_seed_repeats_itself_alone_and_in_a_batch(http: httpx2.Client) -> None:
     sampling = {"max_new_tokens": 8, "temperature": 1.5, "seed": 7}
     alone = generate(http, sampling)["output_ids"]
     assert generate(http, sampling)["output_ids"] == alone
@@ -237,7 +237,7 @@ def test_a_seed_repeats_itself_alone_and_in_a_batch(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [0, 8])
-def test_completions_agree_with_generate(http: httpx.Client, plain: Any, max_tokens: int) -> None:
+def test_completions_agree_with_generate(http: httpx2.Client, plain: Any, max_tokens: int) -> None:
     body = {"prompt": PROMPT, "temperature": 0, "max_tokens": max_tokens, "model": "smollm2"}
     answer = ok(http.post("/v1/completions", json=body))
     expected = plain["text"] if max_tokens else ""
@@ -253,7 +253,7 @@ def test_completions_agree_with_generate(http: httpx.Client, plain: Any, max_tok
     assert all("usage" not in c for c in chunks) and len({c["id"] for c in chunks}) == 1
 
 
-def test_completions_of_several_prompts(http: httpx.Client, plain: Any) -> None:
+def test_completions_of_several_prompts(http: httpx2.Client, plain: Any) -> None:
     body = {"prompt": [PROMPT, "Hello"], "temperature": 0, "max_tokens": 4}
     answer = ok(http.post("/v1/completions", json=body))
     assert [c["index"] for c in answer["choices"]] == [0, 1]
@@ -264,7 +264,7 @@ def test_completions_of_several_prompts(http: httpx.Client, plain: Any) -> None:
     assert texts == [c["text"] for c in answer["choices"]]
 
 
-def test_a_chat_streams_what_it_answers(http: httpx.Client) -> None:
+def test_a_chat_streams_what_it_answers(http: httpx2.Client) -> None:
     body = {
         "messages": [
             {"role": "developer", "content": "Be brief."},
@@ -291,7 +291,7 @@ def test_a_chat_streams_what_it_answers(http: httpx.Client) -> None:
 # ---- facts and operations ------------------------------------------------------------------------
 
 
-def test_what_is_served(http: httpx.Client) -> None:
+def test_what_is_served(http: httpx2.Client) -> None:
     card = ok(http.get("/v1/models"))["data"][0]
     assert (card["id"], card["max_model_len"]) == ("smollm2", 8192)
     assert ok(http.get("/v1/models/smollm2")) == card
@@ -304,13 +304,13 @@ def test_what_is_served(http: httpx.Client) -> None:
     assert ok(http.get("/health"))["status"] == "ok" and ok(http.get("/ready"))["ready"] is True
 
 
-def metrics_of(http: httpx.Client) -> dict[str, float]:
+def metrics_of(http: httpx2.Client) -> dict[str, float]:
     lines = http.get("/metrics").text.splitlines()
     samples = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
     return {name: float(value) for name, value in samples}
 
 
-def test_metrics_move(http: httpx.Client, server: Server, plain: Any) -> None:
+def test_metrics_move(http: httpx2.Client, server: Server, plain: Any) -> None:
     """All of the prompt but its last token is cached, because of an earlier request."""
     server.wait_idle()
     before = metrics_of(http)
@@ -335,7 +335,7 @@ def test_metrics_move(http: httpx.Client, server: Server, plain: Any) -> None:
     assert after["srt_token_usage"] == 0 and 0 < after["srt_cache_hit_rate"] < 1
 
 
-def test_flush_cache(http: httpx.Client, server: Server) -> None:
+def test_flush_cache(http: httpx2.Client, server: Server) -> None:
     """Refused while a request runs, unless it may wait; afterwards nothing is cached."""
     with long_stream(http, "in-the-way") as snapshots:
         busy = http.post("/flush_cache")
@@ -348,7 +348,7 @@ def test_flush_cache(http: httpx.Client, server: Server) -> None:
     assert generate(http)["meta_info"]["cached_tokens"] == 4
 
 
-def test_abort_ends_a_stream_with_a_finish_reason(http: httpx.Client, server: Server) -> None:
+def test_abort_ends_a_stream_with_a_finish_reason(http: httpx2.Client, server: Server) -> None:
     with long_stream(http, "unwanted") as snapshots:
         assert ok(http.post("/abort_request", json={"rid": "unwanted"})) == {
             "aborted": ["unwanted"]
@@ -364,7 +364,7 @@ async def test_abort_ends_a_request_that_does_not_stream(server: Server) -> None
     """Its answer is what was generated until then."""
     sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0, "speculative": "off"}
     body = {"text": "Once upon a time", "rid": "quiet", "sampling_params": sampling}
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
         request = asyncio.ensure_future(client.post("/generate", json=body))
         aborted: list[str] = []
         async with asyncio.timeout(SOON_S):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 import tokenizers
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -76,7 +76,7 @@ def test_greedy_text_is_that_of_transformers(
 
         def ask(text: Any) -> Any:
             body = {"text": text, "sampling_params": limits}
-            return httpx.post(server.url + "/generate", json=body, timeout=60).json()
+            return httpx2.post(server.url + "/generate", json=body, timeout=60).json()
 
         alone = [ask(prompt) for prompt in PROMPTS]
         together = ask(list(PROMPTS))

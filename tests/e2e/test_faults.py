@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
@@ -42,7 +42,7 @@ class Stream:
         body = {"text": "Once upon a time", "stream": True, "sampling_params": LONG}
         try:
             async with (
-                httpx.AsyncClient(timeout=120) as client,
+                httpx2.AsyncClient(timeout=120) as client,
                 client.stream("POST", url + "/generate", json=body) as response,
             ):
                 assert response.status_code == 200
@@ -51,7 +51,7 @@ class Stream:
                         raise RequestError(line)
                     if line.startswith("data:"):
                         self.started.set()
-        except (httpx.TransportError, RequestError) as error:
+        except (httpx2.TransportError, RequestError) as error:
             self.error = error
         self.ended_at = time.monotonic()
 
@@ -72,7 +72,7 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
     error or a closed connection; the ring heals by itself; the next request is right. The
     gateway's death ends only the HTTP streams: the others finish. The scheduler's ends none (see
     test_resume)."""
-    expected = httpx.post(sacrificial.url + "/generate", json=short(), timeout=60).json()["text"]
+    expected = httpx2.post(sacrificial.url + "/generate", json=short(), timeout=60).json()["text"]
     async with AsyncClient(sacrificial.ring) as client:
         http = [Stream() for _ in range(4)]
         ring = [Stream() for _ in range(4)]
@@ -102,7 +102,7 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
     healed = time.monotonic() - killed_at
     print(f"{part}: whole again after {healed:.1f} s")
     assert (
-        httpx.post(sacrificial.url + "/generate", json=short(), timeout=60).json()["text"]
+        httpx2.post(sacrificial.url + "/generate", json=short(), timeout=60).json()["text"]
         == expected
     )
     await asyncio.to_thread(sacrificial.wait_idle)

@@ -5,7 +5,7 @@ import os
 import signal
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
@@ -48,5 +48,5 @@ async def test_a_part_that_stands_still_is_replaced(sacrificial: Server, part: s
 def hangs(server: Server, part: str) -> float:
     """How often the part was lost by a hang; 0 before the first time."""
     name = f'srt_losses_total{{kind="hang",part="{part}"}} '
-    lines = httpx.get(server.url + "/metrics", timeout=SOON_S).text.splitlines()
+    lines = httpx2.get(server.url + "/metrics", timeout=SOON_S).text.splitlines()
     return float(next((line.removeprefix(name) for line in lines if line.startswith(name)), 0))

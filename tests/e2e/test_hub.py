@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from srt.files.model_files import resolve_model
@@ -39,10 +39,10 @@ def test_a_server_of_a_model_of_the_hub(
     with running_hub(Hub({"org/smollm2": repo})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         with running_server(home, "--model", NAME) as server:
-            models = httpx.get(f"{server.url}/v1/models").json()["data"]
+            models = httpx2.get(f"{server.url}/v1/models").json()["data"]
             assert [model["id"] for model in models] == [NAME]
-            first = httpx.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()
-            info = httpx.get(f"{server.url}/server_info").text
+            first = httpx2.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()
+            info = httpx2.get(f"{server.url}/server_info").text
             assert "93.8 MiB" in server.log()
             assert TOKEN not in server.log() + info
             assert "HTTP Request" not in server.log()  # addresses may hold what gives access
@@ -50,7 +50,7 @@ def test_a_server_of_a_model_of_the_hub(
         return
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with running_server(home, "--model", NAME) as server:
-        again = httpx.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()
+        again = httpx2.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()
     assert first["choices"] == again["choices"]
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from PIL import Image
@@ -119,7 +119,7 @@ def server(
 def ask(server: Server, question: tuple[str, list[int], str]) -> Any:
     limits = {"max_tokens": NEW_TOKENS, "temperature": 0}
     body = {"messages": messages(question), **limits}
-    answer = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=60)
+    answer = httpx2.post(server.url + "/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -164,7 +164,7 @@ HOSTILE: list[tuple[Any, str]] = [
 def test_hostile_pictures_are_refused(server: Server, url: str, message: str) -> None:
     content = [{"type": "image_url", "image_url": {"url": url}}]
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
-    answer = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=60)
+    answer = httpx2.post(server.url + "/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"] == "messages[0].content[0].image_url.url" and message in error["message"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from PIL import Image
 
@@ -35,7 +35,7 @@ def ask(server: Server, text: str, picture: Image.Image | None = None, most: int
         content.append({"type": "image_url", "image_url": {"url": data_url(picture)}})
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": most}
     body |= {"temperature": 0, "ignore_eos": True, "speculative": "off"}
-    answer = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=120)
+    answer = httpx2.post(server.url + "/v1/chat/completions", json=body, timeout=120)
     if answer.status_code != 200:
         return answer.status_code
     return answer.json()["choices"][0]["message"]["content"]
@@ -63,5 +63,5 @@ def test_a_picture_that_a_tower_cannot_bear(
 
 
 def _losses(server: Server) -> float:
-    lines = httpx.get(server.url + "/metrics", timeout=60).text.splitlines()
+    lines = httpx2.get(server.url + "/metrics", timeout=60).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("srt_losses_total"))

@@ -1,5 +1,5 @@
 """Every kind of field of the OpenAI routes, through unmodified clients: `openai`, `litellm`, and
-`httpx` for what those hide. Answers are compared with each other, never with recorded text.
+`httpx2` for what those hide. Answers are compared with each other, never with recorded text.
 """
 
 import gc
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from itertools import chain
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -384,7 +384,7 @@ async def test_errors(oai: openai.AsyncOpenAI, route: str) -> None:
     assert unknown.value.param == "no_such_field"
 
 
-# ---- httpx ---------------------------------------------------------------------------------------
+# ---- httpx2 --------------------------------------------------------------------------------------
 
 
 async def test_events_as_they_are_on_the_wire(server: Server) -> None:
@@ -392,7 +392,7 @@ async def test_events_as_they_are_on_the_wire(server: Server) -> None:
     body = {"prompt": PROMPT, "stream": True, "max_tokens": 4, "n": 2, "ignore_eos": True}
     body["stream_options"] = options
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=60) as http,
+        httpx2.AsyncClient(base_url=server.url, timeout=60) as http,
         http.stream("POST", "/v1/completions", json=body) as response,
     ):
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -415,7 +415,7 @@ async def test_leaving_a_stream_ends_all_its_samples(server: Server) -> None:
         "speculative": "off",
     }
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=60) as http,
+        httpx2.AsyncClient(base_url=server.url, timeout=60) as http,
         http.stream("POST", "/v1/completions", json=body) as response,
     ):
         async for _ in response.aiter_lines():

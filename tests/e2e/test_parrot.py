@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.server import Server
@@ -16,11 +16,11 @@ class Parrot:
     """A session of Parrot's front end."""
 
     def __init__(self, server: Server) -> None:
-        self.http = httpx.Client(base_url=server.url, timeout=SOON_S)
+        self.http = httpx2.Client(base_url=server.url, timeout=SOON_S)
         opened = self.answer("POST", "/v1/session", {"api_key": "1"})
         self.session = {name: opened[name] for name in ("session_id", "session_auth")}
 
-    def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
+    def ask(self, method: str, path: str, body: Any = None) -> httpx2.Response:
         return self.http.request(method, path, json=body)
 
     def answer(self, method: str, path: str, body: Any = None) -> Any:

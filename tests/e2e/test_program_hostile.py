@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.programs.limits import MAX_GETS, MAX_SESSIONS, MAX_TEXT_BYTES, TENANT_SHARE
@@ -19,14 +19,14 @@ WITHIN_MIB = 200  # of memory that the part may gain by all of this: 64 for the 
 
 
 @pytest.fixture
-async def callers(keyed: Server) -> AsyncIterator[list[httpx.AsyncClient]]:
+async def callers(keyed: Server) -> AsyncIterator[list[httpx2.AsyncClient]]:
     """A client with each key: the victim's and the attacker's."""
     clients = [
-        httpx.AsyncClient(
+        httpx2.AsyncClient(
             base_url=keyed.url,
             headers={"authorization": f"Bearer {key}"},
             timeout=SOON_S,
-            limits=httpx.Limits(max_connections=None),
+            limits=httpx2.Limits(max_connections=None),
         )
         for key in KEYS[:2]
     ]
@@ -35,7 +35,7 @@ async def callers(keyed: Server) -> AsyncIterator[list[httpx.AsyncClient]]:
         await client.aclose()
 
 
-async def session_of(http: httpx.AsyncClient, **body: Any) -> str:
+async def session_of(http: httpx2.AsyncClient, **body: Any) -> str:
     answer = await http.post("/v1/sessions", json=body)
     assert answer.status_code == 200, answer.text
     found: str = answer.json()["id"]
@@ -142,7 +142,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 async def test_bad_programs_are_refused_by_name(
-    callers: list[httpx.AsyncClient], name: str
+    callers: list[httpx2.AsyncClient], name: str
 ) -> None:
     program, param = BAD[name]
     http = callers[1]
@@ -156,7 +156,7 @@ async def test_bad_programs_are_refused_by_name(
     assert told["vars"] == []  # nothing of it was taken
 
 
-async def test_texts_that_explode_are_not_built(callers: list[httpx.AsyncClient]) -> None:
+async def test_texts_that_explode_are_not_built(callers: list[httpx2.AsyncClient]) -> None:
     http = callers[1]
     session = await session_of(http)
     doubled = [join(f"d{i}", [f"d{i - 1}"] * 2) for i in range(1, 40)]
@@ -172,7 +172,7 @@ async def test_texts_that_explode_are_not_built(callers: list[httpx.AsyncClient]
     await http.delete(f"/v1/sessions/{session}")
 
 
-async def test_ids_of_others_are_unknown(callers: list[httpx.AsyncClient]) -> None:
+async def test_ids_of_others_are_unknown(callers: list[httpx2.AsyncClient]) -> None:
     victim, attacker = callers
     session = await session_of(victim)
     body = {"session": session, "vars": {"a": "secret", "b": None}}
@@ -198,7 +198,7 @@ async def test_ids_of_others_are_unknown(callers: list[httpx.AsyncClient]) -> No
 
 
 @pytest.mark.full
-async def test_a_flood_gives_others_no_429(callers: list[httpx.AsyncClient]) -> None:
+async def test_a_flood_gives_others_no_429(callers: list[httpx2.AsyncClient]) -> None:
     """One caller opens sessions and gets until it is refused; the other one goes on."""
     victim, attacker = callers
     sessions: list[str] = []
@@ -232,7 +232,7 @@ async def test_a_flood_gives_others_no_429(callers: list[httpx.AsyncClient]) -> 
 
 
 @pytest.mark.full
-async def test_memory_is_bounded(keyed: Server, callers: list[httpx.AsyncClient]) -> None:
+async def test_memory_is_bounded(keyed: Server, callers: list[httpx2.AsyncClient]) -> None:
     """Texts are taken up to the caller's bound; then 429, and all is given back at the end."""
     http = callers[1]
     pid = keyed.pids()["programs"]

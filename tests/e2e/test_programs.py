@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
@@ -159,8 +159,8 @@ async def test_a_disconnect_ends_the_get_only(server: Server) -> None:
             await asyncio.sleep(0.02)
 
 
-def post(server: Server, path: str, body: Any, **headers: str) -> httpx.Response:
-    return httpx.post(server.url + path, json=body, headers=headers, timeout=SOON_S)
+def post(server: Server, path: str, body: Any, **headers: str) -> httpx2.Response:
+    return httpx2.post(server.url + path, json=body, headers=headers, timeout=SOON_S)
 
 
 def test_idempotency(server: Server) -> None:
@@ -171,6 +171,6 @@ def test_idempotency(server: Server) -> None:
     assert first.status_code == 200 and first.json() == again.json()
     other = post(server, "/v1/submit", body | {"vars": {"b": "1"}}, **{"idempotency-key": "k"})
     assert other.status_code == 409 and other.json()["error"]["param"] == "Idempotency-Key"
-    assert len(httpx.get(f"{server.url}/v1/sessions/{session}").json()["vars"]) == 1
-    assert httpx.delete(f"{server.url}/v1/sessions/{session}").status_code == 200
-    assert httpx.get(f"{server.url}/v1/sessions/{session}").status_code == 404
+    assert len(httpx2.get(f"{server.url}/v1/sessions/{session}").json()["vars"]) == 1
+    assert httpx2.delete(f"{server.url}/v1/sessions/{session}").status_code == 200
+    assert httpx2.get(f"{server.url}/v1/sessions/{session}").status_code == 404

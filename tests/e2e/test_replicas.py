@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scheduler_proc.trace.recorded import replay
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 async def metrics(server: Server) -> list[str]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
         return (await http.get("/metrics")).text.splitlines()
 
 
@@ -82,7 +82,7 @@ async def test_a_look_at_both_trees(server: Server, way: str) -> None:
 
 
 async def test_samples_stay_together(server: Server) -> None:
-    async with httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
         body = {"text": PREFIX + "So", "sampling_params": {"n": 6, "max_new_tokens": 8}}
         for _ in range(2):
             answers = (await http.post("/generate", json=body)).json()
@@ -108,7 +108,7 @@ async def test_a_client_may_choose(server: Server, route: str) -> None:
     }
     prompt = bodies[route]
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http,
+        httpx2.AsyncClient(base_url=server.url, timeout=SOON_S) as http,
         AsyncClient(server.ring) as client,
     ):
         for replica in (0, 1, 1, 0):
@@ -131,7 +131,7 @@ async def counts(client: AsyncClient) -> list[int]:
 
 
 async def test_numbers_are_told_by_replica_and_in_all(server: Server) -> None:
-    async with httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=SOON_S) as http:
         info = (await http.get("/server_info")).json()
         health = (await http.get("/health")).json()["ring"]
     states, totals = info["internal_states"], info["totals"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -93,7 +93,7 @@ def program(s: Any) -> None:
 class Calls:
     """The requests of a round, by name: each call gives what must not change."""
 
-    def __init__(self, server: Server, http: httpx.AsyncClient, client: AsyncClient) -> None:
+    def __init__(self, server: Server, http: httpx2.AsyncClient, client: AsyncClient) -> None:
         self._server, self._http, self._client = server, http, client
 
     def all(self) -> dict[str, Call]:
@@ -173,7 +173,7 @@ class Calls:
         return call
 
 
-def is_refused(answer: httpx.Response, content: bytes) -> bool:
+def is_refused(answer: httpx2.Response, content: bytes) -> bool:
     """Whether it came when there was no scheduler, and is to be sent again."""
     return answer.status_code == 503 and json.loads(content)["error"]["code"] == "restarting"
 
@@ -204,7 +204,7 @@ def unchanging(value: Any) -> Any:
 async def round_of(server: Server, disturb: Callable[[], Coroutine[Any, Any, None]]) -> Any:
     """The answers of all calls, made together."""
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http,
+        httpx2.AsyncClient(base_url=server.url, timeout=SOON_S) as http,
         AsyncClient(server.ring) as client,
     ):
         calls = Calls(server, http, client).all()

@@ -6,7 +6,7 @@ With a `top_n_sigma` near 0 only the largest logit is left, however high the tem
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import lang as sgl
@@ -20,7 +20,7 @@ DRAWN: dict[str, Any] = {"temperature": 5.0, "top_n_sigma": 1e-6}
 
 
 def posted(server: Server, path: str, body: dict[str, Any]) -> Any:
-    answer = httpx.post(server.url + path, json=body, timeout=120)
+    answer = httpx2.post(server.url + path, json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.server import Server
@@ -286,7 +286,7 @@ def test_n_samples_are_grouped_by_prompt(endpoint: Endpoint, plain: Any) -> None
 async def test_a_batch_is_aborted_by_its_name(server: Server) -> None:
     sampling = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0.0, "n": 2}
     body = {"text": ["Once upon", "There was"], "rid": "bunch", "sampling_params": sampling}
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
         request = asyncio.ensure_future(client.post("/generate", json=body))
         aborted: list[str] = []
         async with asyncio.timeout(SOON_S):

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.e2e.server import Server
@@ -93,7 +93,7 @@ def test_a_grammar(server: Server, name: str) -> None:
     asked: dict[str, Any] = {"temperature": 0.7, "sampling_seed": 5, "max_new_tokens": 60}
     body = {"text": prompt, "sampling_params": asked | {"ebnf": grammar}}
     chat = {"messages": [{"role": "user", "content": prompt}], "ebnf": grammar, "seed": 5}
-    with httpx.Client(base_url=server.url, timeout=300) as http:
+    with httpx2.Client(base_url=server.url, timeout=300) as http:
         native = http.post("/generate", json=body).json()
         other = http.post("/v1/chat/completions", json=chat | {"max_tokens": 60}).json()
     choice = other["choices"][0]
@@ -123,6 +123,6 @@ def test_stop_patterns_with_assertions(server: Server) -> None:
                 "max_new_tokens": 40,
             },
         }
-        answer = httpx.post(server.url + "/generate", json=body, timeout=300).json()
+        answer = httpx2.post(server.url + "/generate", json=body, timeout=300).json()
         assert answer["text"] == kept
         assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": pattern}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gguf
-import httpx
+import httpx2
 import pytest
 
 from srt import Engine
@@ -161,7 +161,7 @@ def test_jump_forward_is_off_where_words_are_not_encoded_one_by_one(tmp_path: Pa
     sampling = {"regex": PATTERN, "max_new_tokens": 200, "seed": 0}
     with running_server(tmp_path, "--model", str(files.path), "--threads", "1") as server:
         body = {"text": PROMPT, "sampling_params": sampling}
-        answer = httpx.post(server.url + "/generate", json=body, timeout=60).json()
+        answer = httpx2.post(server.url + "/generate", json=body, timeout=60).json()
         log = server.log()
     assert re.fullmatch(PATTERN, answer["text"])
     assert answer["meta_info"]["jump_forward_tokens"] == 0

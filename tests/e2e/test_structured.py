@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
-import httpx
+import httpx2
 import openai
 import pytest
 from pydantic import BaseModel
@@ -51,7 +51,7 @@ def check_person(text: str | None) -> None:
 
 async def generate(server: Server, **sampling: Any) -> Any:
     body = {"text": "The answer is: ", "sampling_params": {"max_new_tokens": 64, **sampling}}
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx2.AsyncClient(timeout=60) as http:
         return (await http.post(server.url + "/generate", json=body)).json()
 
 

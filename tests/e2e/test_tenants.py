@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
@@ -23,17 +23,17 @@ ONE = {"max_new_tokens": 1, "temperature": 0}
 NOBODY = {"authorization": "Bearer nobodys-key"}
 
 
-def client_of(server: Server, key: str) -> httpx.AsyncClient:
+def client_of(server: Server, key: str) -> httpx2.AsyncClient:
     headers = {"authorization": f"Bearer {key}"}
-    return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=SOON_S)
+    return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=SOON_S)
 
 
-async def generate(http: httpx.AsyncClient, text: str, **more: Any) -> httpx.Response:
+async def generate(http: httpx2.AsyncClient, text: str, **more: Any) -> httpx2.Response:
     return await http.post("/generate", json={"text": text, "sampling_params": ONE, **more})
 
 
 @asynccontextmanager
-async def streams(http: httpx.AsyncClient, *rids: str) -> AsyncIterator[list[AsyncIterator[str]]]:
+async def streams(http: httpx2.AsyncClient, *rids: str) -> AsyncIterator[list[AsyncIterator[str]]]:
     """The lines of long streams that have begun."""
     async with AsyncExitStack() as stack:
         begun = []
@@ -46,7 +46,7 @@ async def streams(http: httpx.AsyncClient, *rids: str) -> AsyncIterator[list[Asy
         yield begun
 
 
-async def attempt(http: httpx.AsyncClient, number: int, rng: random.Random) -> str:
+async def attempt(http: httpx2.AsyncClient, number: int, rng: random.Random) -> str:
     """One attempt, and what was learned by it: "" is nothing."""
     rid = rng.choice(["letter", "draft"])
     match number % 8:
@@ -85,7 +85,7 @@ async def attempt(http: httpx.AsyncClient, number: int, rng: random.Random) -> s
             return "" if answered.status_code == 403 and not info["internal_states"] else str(info)
 
 
-async def cached_tokens(http: httpx.AsyncClient, text: str, rng: random.Random) -> int:
+async def cached_tokens(http: httpx2.AsyncClient, text: str, rng: random.Random) -> int:
     """How much of a prompt was cached, according to one of the routes."""
     match rng.randrange(3):
         case 0:

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -160,7 +160,7 @@ async def test_streams_stops_and_scores(server: Server, way: str) -> None:
 
 async def test_http_routes(server: Server) -> None:
     prompt = PROMPTS[0] + ":"
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         body = {"text": prompt, "sampling_params": HEALED}
         native = (await http.post("/generate", json=body)).json()
         bad = {"text": prompt, "sampling_params": {"token_healing": "yes"}}

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import lang as sgl
@@ -79,7 +79,7 @@ async def test_chats_and_completions_say_it_too(guessing: Server, path: str) -> 
         prompt = {"messages": [{"role": "user", "content": "Say"}]}
     logprobs: dict[str, Any] = {"logprobs": True if "chat" in path else 1}
     body = {"regex": "[a-z]{3}: forced text", "seed": 4, "token_origins": True, "n": 2, **logprobs}
-    async with httpx.AsyncClient(base_url=guessing.url, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=guessing.url, timeout=60) as http:
         whole = (await http.post(path, json=prompt | body)).json()["choices"]
         streamed = {0: "", 1: ""}
         counts = {0: 0, 1: 0}

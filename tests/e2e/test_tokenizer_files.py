@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.files.model_files import ModelFiles
@@ -60,7 +60,7 @@ def test_served(tmp_path: Path, name: str) -> None:
     with running_server(tmp_path, *options) as server:
 
         def ask(route: str, body: dict[str, Any]) -> Any:
-            return httpx.post(server.url + route, json=body, timeout=60).raise_for_status().json()
+            return httpx2.post(server.url + route, json=body, timeout=60).raise_for_status().json()
 
         greedy = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
         free = ask("/generate", {"text": PROMPT, "sampling_params": greedy})

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.files.model_files import ModelFiles
@@ -47,7 +47,7 @@ def server(
 def generate(server: Server, text: str, count: int) -> dict[str, Any]:
     sampling = {"max_new_tokens": count, "temperature": 0, "ignore_eos": True}
     body = {"text": text, "sampling_params": sampling}
-    answer: dict[str, Any] = httpx.post(server.url + "/generate", json=body, timeout=60).json()
+    answer: dict[str, Any] = httpx2.post(server.url + "/generate", json=body, timeout=60).json()
     return answer
 
 

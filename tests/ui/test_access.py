@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import expect
 
@@ -40,9 +40,9 @@ def test_axe_finds_nothing(
     server: Server, open_page: Open, picture: Any, scheme: str, width: int
 ) -> None:
     body = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4}}
-    httpx.post(f"{server.url}/generate", json=body, timeout=60)
+    httpx2.post(f"{server.url}/generate", json=body, timeout=60)
     key = {"authorization": f"Bearer {page_key(server)}"}
-    httpx.post(
+    httpx2.post(
         f"{server.url}/ui/runs", json={"runs": [RUN | {"started": time.time() - 5}]}, headers=key
     ).raise_for_status()
     size = {"width": width, "height": 800}
@@ -95,7 +95,7 @@ def test_the_pulse_has_figures_and_parts(server: Server, open_page: Open) -> Non
     expect(page.locator("#status")).to_have_text("live")
     for number in range(4):
         body = {"text": f"Count to {number}", "sampling_params": {"max_new_tokens": 60}}
-        httpx.post(f"{server.url}/generate", json=body, timeout=60)
+        httpx2.post(f"{server.url}/generate", json=body, timeout=60)
     figure = page.locator("figure", has_text="Throughput")
     expect(figure.locator("b").first).not_to_have_text("–")
     pool = page.locator("figure", has_text="KV pool")

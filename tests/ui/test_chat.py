@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -224,7 +224,7 @@ def test_a_completion_goes_on_from_a_text(server: Server, open_page: Open) -> No
     page.get_by_role("button", name="Send").click()
     expect(page.locator(".answer")).to_contain_text("Paris")
     body = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body).json()["choices"][0]["text"]
+    answer = httpx2.post(f"{server.url}/v1/completions", json=body).json()["choices"][0]["text"]
     assert page.locator(".answer").inner_text().strip() == answer.strip()
 
 

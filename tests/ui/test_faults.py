@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -95,7 +95,7 @@ def test_a_page_of_another_origin_gets_nothing(server: Server, open_page: Open) 
         )
         assert outcome == "refused"
         headers = {"authorization": f"Bearer {key}", "origin": other}
-        assert httpx.get(server.url + path, headers=headers).status_code == 403
+        assert httpx2.get(server.url + path, headers=headers).status_code == 403
 
 
 @pytest.mark.parametrize("part", ["gateway", "scheduler"])
@@ -127,7 +127,7 @@ def test_the_page_comes_back_after_a_part_was_killed(
 
 def test_a_server_may_have_no_page(tmp_path: Path) -> None:
     with running_server(tmp_path, "--no-ui") as server:
-        assert httpx.get(f"{server.url}/").status_code == 404
+        assert httpx2.get(f"{server.url}/").status_code == 404
         assert "#key" not in server.log()
 
 

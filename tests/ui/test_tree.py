@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -68,14 +68,14 @@ def tree_of(page: Page) -> list[str]:
 
 def ids_of(server: Server, words: str) -> list[int]:
     body = {"prompt": words, "add_special_tokens": False}
-    found: list[int] = httpx.post(f"{server.url}/tokenize", json=body).json()["tokens"]
+    found: list[int] = httpx2.post(f"{server.url}/tokenize", json=body).json()["tokens"]
     return found
 
 
 def ask(server: Server, *prompts: list[int]) -> list[int]:
     """Send prompts together; how many tokens of each were cached."""
     body = {"input_ids": list(prompts), "sampling_params": {"max_new_tokens": 0}}
-    answers = httpx.post(f"{server.url}/generate", json=body, timeout=60).json()
+    answers = httpx2.post(f"{server.url}/generate", json=body, timeout=60).json()
     return [answer["meta_info"]["cached_tokens"] for answer in answers]
 
 
@@ -166,7 +166,7 @@ def test_why_a_second_request_is_fast_and_why_one_waits(
 
             def begin(end: str) -> Any:
                 body = {"text": text + end, "sampling_params": long, "rid": f"request {end}"}
-                return pool.submit(httpx.post, f"{server.url}/generate", json=body, timeout=120)
+                return pool.submit(httpx2.post, f"{server.url}/generate", json=body, timeout=120)
 
             calls = [begin("one")]
             expect(page.get_by_role("row", name="request one")).to_contain_text("decode")
@@ -185,7 +185,7 @@ def test_why_a_second_request_is_fast_and_why_one_waits(
             picture(page, "waiting")
             key = {"authorization": f"Bearer {page_key(server)}"}
             for name in ("request one", "request two", "request three"):
-                httpx.post(f"{server.url}/abort_request", json={"rid": name}, headers=key)
+                httpx2.post(f"{server.url}/abort_request", json={"rid": name}, headers=key)
             for call in calls:
                 call.result()
         expect(page.get_by_text("0 running, 0 waiting")).to_be_visible()
@@ -195,7 +195,7 @@ def test_why_a_second_request_is_fast_and_why_one_waits(
 def test_nodes_are_found_opened_and_left_by_the_keyboard(server: Server, open_page: Open) -> None:
     for text in ("Alpha beta gamma delta.", "Alpha beta gamma epsilon.", "Zeta eta theta."):
         body = {"text": text * 3, "sampling_params": {"max_new_tokens": 2}}
-        httpx.post(f"{server.url}/generate", json=body, timeout=60)
+        httpx2.post(f"{server.url}/generate", json=body, timeout=60)
     page = open_page(address(server))
     page.get_by_role("tab", name="Chat").focus()
     page.keyboard.press("ArrowRight")
@@ -222,7 +222,7 @@ def test_the_slider_goes_back(server: Server, open_page: Open) -> None:
         before = nodes.count()
         text = f"{number} is the number of a story that nobody has told before"
         body = {"text": text, "sampling_params": {"max_new_tokens": 2}}
-        httpx.post(f"{server.url}/generate", json=body, timeout=60)
+        httpx2.post(f"{server.url}/generate", json=body, timeout=60)
         expect(nodes).not_to_have_count(before)
         page.wait_for_timeout(1100)  # moments are a second apart
     now = nodes.count()

@@ -7,9 +7,9 @@ again.
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 
+from cachetools import LRUCache
 from msgspec.structs import replace
 
 from srt.ring.places import Ring
@@ -22,8 +22,8 @@ from tokenizer_proc.dispatch.admission import Admission, Answer, without
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.queueing.turns import Piece
 
-MAX_KNOWN = 4096
 MAX_KNOWN_CHARS = 16 * 2**20
+ENTRY_CHARS = 1024  # what each counts besides its source, about as much as it takes
 
 
 class Grammars:
@@ -36,7 +36,7 @@ class Grammars:
         self.parking = parking
         self.compile_counts: dict[str, float] = {}  # the compiler's latest totals
         self._dispatch, self._find = dispatch, find
-        self._known = KnownGrammars()
+        self._known = known_grammars()
         self._num_found = 0
 
     def counts(self) -> dict[str, float]:
@@ -112,7 +112,7 @@ class Grammars:
         return [(admission.parts[0].client, admission)]
 
     def _with_grammar(self, admission: Admission, constraint: Constraint, key: str) -> Admission:
-        self._known.add(key, constraint)
+        self._known[key] = constraint
         parts = [replace(part, grammar=key) for part in admission.parts]
         return admission._replace(parts=parts)
 
@@ -150,29 +150,13 @@ class GrammarFinder:
         return key
 
 
-class KnownGrammars:
-    """The constraints of recently used grammars, by key; the least recently used are forgotten."""
+def known_grammars() -> LRUCache[str, Constraint]:
+    """A store for the constraints of grammars, by key, that forgets the least recently used."""
+    return LRUCache(MAX_KNOWN_CHARS, getsizeof=_num_chars)
 
-    def __init__(self) -> None:
-        self._constraints: OrderedDict[str, Constraint] = OrderedDict()
-        self._num_chars = 0
 
-    def __len__(self) -> int:
-        return len(self._constraints)
-
-    def get(self, key: str) -> Constraint | None:
-        return self._constraints.get(key)
-
-    def add(self, key: str, constraint: Constraint) -> None:
-        """Add a grammar, which counts as used now."""
-        self._num_chars += len(constraint.source)
-        replaced = self._constraints.pop(key, None)
-        if replaced is not None:
-            self._num_chars -= len(replaced.source)
-        self._constraints[key] = constraint
-        while len(self._constraints) > MAX_KNOWN or self._num_chars > MAX_KNOWN_CHARS:
-            _, forgotten = self._constraints.popitem(last=False)
-            self._num_chars -= len(forgotten.source)
+def _num_chars(constraint: Constraint) -> int:
+    return min(len(constraint.source) + ENTRY_CHARS, MAX_KNOWN_CHARS)
 
 
 def compile_error(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:

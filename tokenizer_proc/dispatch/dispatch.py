@@ -3,8 +3,9 @@ how long a new one would wait, and the relay. The front owns one; the actor send
 `replicas` has.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+
+from cachetools import FIFOCache
 
 from srt.ring.blame_file import Left, Name
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
@@ -52,7 +53,7 @@ class Dispatch:
         self.waits = QueueWaits(max_queue_wait_s, len(incarnations))
         self.relay = Relay(incarnations, placing, random_seed)
         self.replicas = self.relay.replicas
-        self._controls: OrderedDict[Name, None] = OrderedDict()
+        self._controls: FIFOCache[Name, None] = FIFOCache(MAX_CONTROLS)
 
     def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
         """Start a new epoch: everything that was in flight has failed."""
@@ -73,8 +74,6 @@ class Dispatch:
         """Send an operation to the schedulers."""
         self.replicas.control(control)
         self._controls[control.client, control.rid] = None
-        if len(self._controls) > MAX_CONTROLS:
-            self._controls.popitem(last=False)
 
     # ---- from the ring -------------------------------------------------------------------------
 
@@ -108,7 +107,8 @@ class Dispatch:
         guilty = self.relay.lose(incarnation, left)
         self.waits.lose(self.replicas.number_of(incarnation))
         self.waits.open = self.replicas.open
-        controls, self._controls = self._controls, OrderedDict()
+        controls = [*self._controls]
+        self._controls.clear()
         return [(client, Refused(rid, self.epoch, _LOST)) for client, rid in controls], guilty
 
     def settle(self, message: SchedulerLost) -> None:

@@ -9,10 +9,11 @@ each incarnation gets it at most once.
 """
 
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from cachetools import FIFOCache
 from msgspec.structs import replace
 
 from srt.ring.blame_file import Left, Name
@@ -71,7 +72,7 @@ class Relay:
         self.replicas.reset(incarnations)
         self._kept: dict[Name, Kept] = {}  # in order of arrival
         self._groups: Counter[int] = Counter()  # how many of each are kept
-        self._gone: OrderedDict[bytes, None] = OrderedDict()
+        self._gone: FIFOCache[bytes, None] = FIFOCache(MAX_GONE_CLIENTS)
         self._ended: list[Name] = []
         self._guilty_grammars: set[str] = set()
         self._placing.clear()
@@ -123,8 +124,6 @@ class Relay:
     def drop_client(self, client: bytes) -> None:
         """A client has gone: end its requests, and those that still come."""
         self._gone[client] = None
-        if len(self._gone) > MAX_GONE_CLIENTS:
-            self._gone.popitem(last=False)
         for kept in [kept for name, kept in self._kept.items() if name[0] == client]:
             if kept.is_sent:
                 self.abort(*kept.name)

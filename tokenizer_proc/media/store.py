@@ -6,10 +6,11 @@ is computed here in this process and never taken from a client. Invariant: a fil
 held as long as one of its holders, which are requests, and counts once; facts have no pixels.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+
+from cachetools import LRUCache
 
 from srt.ring.socket import Blob
 from srt.wire.errors import OVERLOADED, RequestError
@@ -52,8 +53,10 @@ class MediaStore:
         self._of: dict[Name, list[Held]] = {}
         self._by_key: dict[bytes, Held] = {}
         self._by_digest: dict[bytes, dict[Held, None]] = {}  # files may look alike
-        self._facts: OrderedDict[bytes, list[MediaItem]] = OrderedDict()
-        self._num_facts = 0
+        # The newest are kept even if they are more than the bound, without any others.
+        self._facts: LRUCache[bytes, list[MediaItem]] = LRUCache(
+            MAX_FACTS, getsizeof=lambda items: min(len(items), MAX_FACTS)
+        )
 
     def check_room(self, num_bytes: int) -> None:
         """Raise RequestError (429) if there is no room for so many bytes more. What is too much
@@ -83,7 +86,6 @@ class MediaStore:
             self._by_key[key] = held
             held.key = key
             if key in self._facts:
-                self._facts.move_to_end(key)
                 self._set_items(held, self._facts[key])
             return held
         for name in held.holders:
@@ -99,7 +101,7 @@ class MediaStore:
     def made(self, held: Held, items: Sequence[tuple[MediaItem, Blob]]) -> None:
         """These are a file's items. Their pixels take its place if there is room for them: else the
         file stays, to be read again."""
-        self._remember(held.key, [item for item, _ in items])
+        self._facts[held.key] = [item for item, _ in items]
         if self._by_key.get(held.key) is not held:
             return  # nobody waits for it any more
         self._set_items(held, [item for item, _ in items])
@@ -145,10 +147,3 @@ class MediaStore:
         held.items = items
         for item in items:
             self._by_digest.setdefault(item.digest, {})[held] = None
-
-    def _remember(self, key: bytes, items: list[MediaItem]) -> None:
-        self._num_facts += len(items) - len(self._facts.pop(key, ()))
-        self._facts[key] = items
-        while self._num_facts > MAX_FACTS and len(self._facts) > 1:
-            _, oldest = self._facts.popitem(last=False)
-            self._num_facts -= len(oldest)

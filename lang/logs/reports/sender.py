@@ -217,7 +217,7 @@ def _reason(said: bytes) -> str:
 
 
 def _connection(url: str) -> HTTPConnection:
-    """Not httpx, which sets up TLS in any case: in a child of a fork meanwhile that would hang."""
+    """Not httpx2, which sets up TLS in any case: in a child of a fork meanwhile that would hang."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     if parts.scheme == "http":

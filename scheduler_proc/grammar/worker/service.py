@@ -8,11 +8,13 @@ waits, with a bounded part for each asker, and failures are remembered. Compilin
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import NamedTuple
+
+from cachetools import TLRUCache
 
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.worker.job import Outcome
@@ -48,6 +50,13 @@ class Rules(NamedTuple):
     mib: int
     max_wait_s: float  # after this time in the queue, nobody waits any more
     quantum_s: float  # a compilation that takes longer may have to make way for new ones
+
+
+class _Failure(NamedTuple):
+    """A constraint's error, which answers those who ask for it within so many seconds."""
+
+    error: ErrorInfo
+    seconds: float
 
 
 @dataclass
@@ -113,7 +122,9 @@ class CompileService:
         self._pending: dict[str, _Pending] = {}
         self._lanes: Lanes[_Pending] = Lanes(rules.workers, rules.quantum_s)
         self._timer: asyncio.TimerHandle | None = None
-        self._failures: OrderedDict[str, tuple[float, ErrorInfo]] = OrderedDict()
+        self._failures: TLRUCache[str, _Failure, float] = TLRUCache(
+            MAX_FAILURES, lambda _, failure, now: now + failure.seconds, lambda: monotonic()
+        )
         self.counters = Counters()
 
     @property
@@ -132,9 +143,9 @@ class CompileService:
     def ask(self, req: CompileReq) -> None:
         """Answer a request, now or once its constraint is compiled."""
         key = self._key_of(req.constraint)
-        failure = self._failure(key)
+        failure = self._failures.get(key)
         if failure is not None:
-            self._answer(CompileReply(req.id, req.epoch, error=failure))
+            self._answer(CompileReply(req.id, req.epoch, error=failure.error))
         elif self._folder.touch(key):
             self.counters.reused += 1
             self._answer(CompileReply(req.id, req.epoch, key))
@@ -279,7 +290,7 @@ class CompileService:
         error = self._error(outcome)
         if not error.retryable:
             lasts = outcome.status in ("invalid", "memory")
-            self._remember(pending.key, error, None if lasts else FORGET_AFTER_S)
+            self._failures[pending.key] = _Failure(error, inf if lasts else FORGET_AFTER_S)
         return error
 
     def _error(self, outcome: Outcome) -> ErrorInfo:
@@ -315,19 +326,3 @@ class CompileService:
         self._folder.discard(key)
         reason = "the server is at its limit: too many grammars are in use"
         return ErrorInfo(OVERLOADED, reason, retryable=True)
-
-    def _failure(self, key: str) -> ErrorInfo | None:
-        expires, error = self._failures.get(key, (0.0, None))
-        if error is None:
-            return None
-        if monotonic() > expires:
-            del self._failures[key]
-            return None
-        self._failures.move_to_end(key)
-        return error
-
-    def _remember(self, key: str, error: ErrorInfo, seconds: float | None) -> None:
-        expires = float("inf") if seconds is None else monotonic() + seconds
-        self._failures[key] = expires, error
-        if len(self._failures) > MAX_FAILURES:
-            self._failures.popitem(last=False)

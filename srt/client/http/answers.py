@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from srt.client.generation import ChoiceScore, GenerateOutput, ScoreOutput
@@ -71,7 +71,7 @@ def _values(entries: Any) -> list[float]:
     return [entry[0] for entry in entries]
 
 
-def parse_whole(response: httpx.Response) -> list[GenerateOutput]:
+def parse_whole(response: httpx2.Response) -> list[GenerateOutput]:
     """The answer of /generate: every sample. Raises RingError for one that cannot be read."""
     try:
         payload = msgspec.json.decode(response.content)
@@ -103,7 +103,7 @@ def finish_of(reason: Any) -> Finish | None:
     return Finish(reason["type"], reason.get("matched"), error, reason.get("steered", 0))
 
 
-def error_of(response: httpx.Response) -> RequestError:
+def error_of(response: httpx2.Response) -> RequestError:
     """The error that a refusal says."""
     try:
         detail = response.json()["error"]

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import httpx
+import httpx2
 import msgspec
 
 from srt.client.generation import (
@@ -35,7 +35,7 @@ from srt.client.http.bodies import (
     score_body,
     tokenize_body,
 )
-from srt.client.http.connections import ONE, HttpConnections
+from srt.client.http.connections import ONE, HttpConnections, checked_transport
 from srt.client.http.generation import HttpGeneration, HttpSamples
 from srt.client.http.programs import HttpPrograms
 from srt.tasks import all_of
@@ -71,22 +71,23 @@ class HttpClient:
         url: str,
         api_key: str | None = None,
         *,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        transport = checked_transport(transport)
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.url = url.rstrip("/")
         # Loading root certificates, which plain HTTP does not need, holds a loop 60 ms: once.
-        self._verify = httpx.create_ssl_context(verify=not self.url.startswith("http:"))
+        self._verify = httpx2.create_ssl_context(verify=not self.url.startswith("http:"))
         has_proxies = bool(getproxies()) and not is_here(self.url)
         try:
-            self._http = httpx.AsyncClient(
+            self._http = httpx2.AsyncClient(
                 base_url=self.url,
                 verify=self._verify,
                 headers=headers,
                 timeout=_timeout(SILENCE_TIMEOUT_S),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
                 trust_env=not is_here(self.url),
-                # httpx itself finds the proxies that an environment names.
+                # httpx2 itself finds the proxies that an environment names.
                 transport=transport or (None if has_proxies else HttpConnections(self._connection)),
             )
         except (ImportError, ValueError) as error:
@@ -94,8 +95,8 @@ class HttpClient:
         self._samples: list[HttpSamples] = []
         self.programs = HttpPrograms(self._call, self._open)
 
-    def _connection(self) -> httpx.AsyncBaseTransport:
-        return httpx.AsyncHTTPTransport(verify=self._verify, limits=ONE)
+    def _connection(self) -> httpx2.AsyncBaseTransport:
+        return httpx2.AsyncHTTPTransport(verify=self._verify, limits=ONE)
 
     @property
     def ring(self) -> RingEvent | None:
@@ -151,14 +152,14 @@ class HttpClient:
             response = await self._call("POST", "/generate", read_s, **body)
         return parse_whole(response)
 
-    async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def _open(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         return await self._stream(path, json=body)
 
-    async def _stream(self, path: str, **body: Any) -> httpx.Response:
+    async def _stream(self, path: str, **body: Any) -> httpx2.Response:
         url = _url_of(self.url, path)
         return await self._send(self._http.build_request("POST", url, **body), stream=True)
 
-    async def _send(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
+    async def _send(self, request: httpx2.Request, stream: bool = False) -> httpx2.Response:
         if self._http.is_closed:
             raise RingError("the client was closed")
         try:
@@ -169,13 +170,13 @@ class HttpClient:
                 await response.aread()
             finally:
                 await response.aclose()
-        except httpx.HTTPError as exc:
+        except httpx2.HTTPError as exc:
             raise RingError(f"cannot reach {self.url}: {str(exc) or type(exc).__name__}") from exc
         raise error_of(response)
 
     async def _call(
         self, method: str, path: str, read_s: float | None = None, **options: Any
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         options["timeout"] = _timeout(CALL_TIMEOUT_S if read_s is None else read_s)
         url = _url_of(self.url, path)
         return await self._send(self._http.build_request(method, url, **options))
@@ -213,7 +214,7 @@ class HttpClient:
 
 
 async def _body(make: Callable[[], dict[str, Any]], request: PromptRequest) -> dict[str, Any]:
-    """What httpx needs for a body. One with files is large: a thread makes it."""
+    """What httpx2 needs for a body. One with files is large: a thread makes it."""
     if not request.media:
         return {"json": make()}
     content = await asyncio.to_thread(lambda: msgspec.json.encode(make()))
@@ -232,10 +233,10 @@ def _naming(request: PromptRequest | TokenizeRequest) -> Iterator[None]:
 
 
 @lru_cache(maxsize=256)
-def _url_of(server: str, path: str) -> httpx.URL:
-    """Parsed once: httpx would do so twice a request."""
-    return httpx.URL(server + path)
+def _url_of(server: str, path: str) -> httpx2.URL:
+    """Parsed once: httpx2 would do so twice a request."""
+    return httpx2.URL(server + path)
 
 
-def _timeout(read_s: float) -> httpx.Timeout:
-    return httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, read=read_s)
+def _timeout(read_s: float) -> httpx2.Timeout:
+    return httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, read=read_s)

@@ -10,19 +10,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import suppress
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from srt.client.generation import GenerateOutput
 from srt.client.http.answers import error_from, parse_output
-from srt.client.http.event_lines import event_lines
 from srt.client.snapshots import Snapshots
+from srt.event_data import event_data
 from srt.wire.errors import Names, RequestError, RingError
 from srt.wire.messages import sample_rid
 
 Abort = Callable[[str], Awaitable[None]]
 
-_DATA = b"data: "
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _CUT = "the server closed the stream before the end"
 _STRANGE = "the server sent an event that cannot be read"
@@ -33,7 +32,7 @@ class HttpSamples:
     all have been closed, the stream is. `names` are the ring's by those of the body, for errors."""
 
     def __init__(
-        self, response: httpx.Response, rid: str, count: int, abort: Abort, names: Names
+        self, response: httpx2.Response, rid: str, count: int, abort: Abort, names: Names
     ) -> None:
         self._response = response
         self._events = payloads_of(response)
@@ -128,7 +127,7 @@ class HttpGeneration(Snapshots):
         await self._samples.on_leave(self)
 
 
-def _nothing_yet(response: httpx.Response, rid: str) -> GenerateOutput:
+def _nothing_yet(response: httpx2.Response, rid: str) -> GenerateOutput:
     return GenerateOutput(rid=rid, prompt_tokens=int(response.headers.get("srt-prompt-tokens", 0)))
 
 
@@ -139,19 +138,18 @@ def _is_news(now: GenerateOutput, last: GenerateOutput) -> bool:
     return has_ended or has_more
 
 
-async def payloads_of(response: httpx.Response) -> AsyncGenerator[Any, None]:
+async def payloads_of(response: httpx2.Response) -> AsyncGenerator[Any, None]:
     """The JSON of each event. Raises the error that an event reports, RingError if the stream ends
     too early."""
     try:
-        async for line in event_lines(response):
-            if line == b"data: [DONE]":
+        async for data in event_data(response.aiter_bytes()):
+            if data == b"[DONE]":
                 return
-            if line.startswith(_DATA):
-                payload = _decode(line[len(_DATA) :])
-                if "error" in payload:
-                    raise error_from(payload["error"], 500)
-                yield payload
-    except (httpx.HTTPError, httpx.StreamError) as exc:
+            payload = _decode(data)
+            if "error" in payload:
+                raise error_from(payload["error"], 500)
+            yield payload
+    except (httpx2.HTTPError, httpx2.StreamError) as exc:
         raise RingError(f"lost the server: {str(exc) or type(exc).__name__}") from exc
     except msgspec.DecodeError as exc:
         raise RingError(_STRANGE) from exc

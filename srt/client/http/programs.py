@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
-import httpx
+import httpx2
 from msgspec import convert, to_builtins
 
 from srt.client.http.answers import error_from, finish_of
@@ -49,7 +49,7 @@ from srt.wire.programs import (
 from srt.wire.sampling import SamplingParams
 
 GET_TIMEOUT_S = 660.0  # more than a server waits
-Ask = Callable[..., Awaitable[httpx.Response]]
+Ask = Callable[..., Awaitable[httpx2.Response]]
 
 
 class HttpPrograms(Programs):

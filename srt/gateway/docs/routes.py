@@ -6,15 +6,14 @@ Both are open, since a browser's address bar has no API key.
 from functools import cache
 from typing import Any
 
-from litestar import get
-from litestar.response.base import ASGIResponse
-from litestar.types import ASGIApp
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.docs.page import page
 from srt.gateway.http.auth import PUBLIC
 from srt.gateway.http.openapi import openapi_document
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import get, json_reply
 from srt.gateway.routes import HANDLERS
 
 # The page has no scripts, and loads nothing.
@@ -26,7 +25,7 @@ async def docs(request: HttpRequest) -> ASGIApp:
     """The routes with their bodies and answers, as a page."""
     headers = {"content-security-policy": _POLICY}
     html = page(_document_of(request)).encode()
-    return ASGIResponse(body=html, media_type="text/html", headers=headers)
+    return Response(html, media_type="text/html", headers=headers)
 
 
 @get(["/openapi.json", "/docs/openapi.json"], opt=PUBLIC)

@@ -6,6 +6,9 @@ an admin's key even where nothing else needs one: a server without such keys has
 page. They are not for web pages of other origins, whoever's browser shows these.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from srt.gateway.callers.keys import Caller
 from srt.gateway.callers.tenant import check_admin, set_caller
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
@@ -17,10 +20,10 @@ WATCH = {"watch": True}
 _SCHEME = "bearer "
 
 
-async def require_key(request: HttpRequest) -> None:
+def require_key(request: HttpRequest, opt: Mapping[str, Any]) -> None:
     """Raise RequestError (401, 403) unless the request carries a key of the server that opens
-    the route."""
-    address, opt = request.client.host if request.client else "", request.route_handler.opt
+    a route with these options."""
+    address = request.client.host if request.client else ""
     if opt.get("public"):
         set_caller(Caller(address, is_admin=False))
         return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
-from litestar.exceptions import InternalServerException
+from starlette.requests import ClientDisconnect
 
 from srt.gateway.callers.tenant import tenant
 from srt.gateway.context import HttpRequest, gateway_of, media_rules
@@ -37,10 +37,11 @@ async def read_body(
     struct: type[T],
     kind: Kind,
     media_texts: Callable[[T], Iterable[str]] | None = None,
+    empty: T | None = None,
 ) -> T:
     """The body of `request` as `struct`, without the fields that `kind` handles. The texts of a
-    body that are its `media_texts` may be as long as files; and the body, if the model sees. Raises
-    RequestError naming the field that is wrong."""
+    body that are its `media_texts` may be as long as files; and the body, if the model sees.
+    `empty`, if given, is what no body means. Raises RequestError naming the field that is wrong."""
     gateway = gateway_of(request)
     large, max_entries = gateway.large_bodies, max(MAX_ENTRIES, gateway.info.max_entries)
     long_texts: list[str] | None = None if media_texts is None else []
@@ -48,6 +49,8 @@ async def read_body(
     with large.room(tenant()) as room:
         body = _Body(room, MAX_MEDIA_BODY_BYTES if sees else MAX_BODY_BYTES)
         data = await body.read(request)
+        if empty is not None and not data:
+            return empty
         is_large = len(data) > PIECE_BYTES
         value = await _decoded(data, large, max_entries, long_texts)
         del data
@@ -85,8 +88,7 @@ class _Body:
         except TimeoutError:
             message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
             raise RequestError(message, code=REQUEST_TIMEOUT) from None
-        except InternalServerException:
-            # The framework's exception for a client that left while it was sending.
+        except ClientDisconnect:  # while it was sending
             raise ClientDisconnected from None
 
     async def _pieces(self, request: HttpRequest) -> bytearray:

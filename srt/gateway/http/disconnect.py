@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from litestar.types import Receive
+from starlette.types import Receive
 
 from srt.gateway.errors import ClientDisconnected
 

@@ -8,7 +8,7 @@ is answered like GET, without the body, which the server's protocol leaves out.
 from typing import Any
 
 import msgspec
-from litestar.types import ASGIApp, Receive, Send
+from starlette.types import ASGIApp, Receive, Send
 
 from srt.gateway.errors import error_body
 from srt.wire.errors import BAD_REQUEST, ErrorInfo

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args, get_type_hints
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from srt.gateway.errors import ErrorBody
+from srt.gateway.http.routing import Route
 from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind, rule_sentences
 
 JSON = "application/json"
@@ -53,17 +53,15 @@ def documented(
     return {"doc": doc}
 
 
-def openapi_document(
-    handlers: Sequence[HTTPRouteHandler], version: str, *, has_keys: bool
-) -> dict[str, Any]:
-    """The document of all `handlers`. `has_keys`: those that are not public need an API key."""
-    schemas = _Schemas([_doc(handler) for handler in handlers])
+def openapi_document(routes: Sequence[Route], version: str, *, has_keys: bool) -> dict[str, Any]:
+    """The document of all `routes`. `has_keys`: those that are not public need an API key."""
+    schemas = _Schemas([_doc(route) for route in routes])
     paths: dict[str, dict[str, Any]] = {}
-    for handler in handlers:
-        for path in sorted(handler.paths):
-            at = paths.setdefault(path.replace(":path}", "}"), {})
-            for method in sorted(handler.http_methods):
-                at[method.lower()] = _operation(handler, path, method.lower(), schemas, has_keys)
+    for route in routes:
+        for path in sorted(route.paths):
+            at = paths.setdefault(path, {})
+            for method in sorted(route.methods):
+                at[method.lower()] = _operation(route, path, method.lower(), schemas, has_keys)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "srt", "version": version},
@@ -156,24 +154,24 @@ def _unused(treatment: Any) -> dict[str, Any]:
     return {"enum": values, "description": f"These values only: {treatment.why}."}
 
 
-def _doc(handler: HTTPRouteHandler) -> RouteDoc:
-    doc: RouteDoc = handler.opt.get("doc") or RouteDoc()
+def _doc(route: Route) -> RouteDoc:
+    doc: RouteDoc = route.opt.get("doc") or RouteDoc()
     return doc
 
 
 def _operation(
-    handler: HTTPRouteHandler, path: str, method: str, schemas: _Schemas, has_keys: bool
+    route: Route, path: str, method: str, schemas: _Schemas, has_keys: bool
 ) -> dict[str, Any]:
-    doc = _doc(handler)
-    summary = " ".join((handler.fn.__doc__ or "").split("\n\n")[0].split())
-    name = path.strip("/").replace("/", "_").replace("{", "").replace(":path}", "")
+    doc = _doc(route)
+    summary = " ".join((route.fn.__doc__ or "").split("\n\n")[0].split())
+    name = path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
     operation: dict[str, Any] = {"operationId": f"{method}_{name}", "summary": summary}
     parameters = [
         {"name": name, "in": "query", "required": False, "schema": schemas.of(kind)}
         for name, kind in doc.query.items()
     ]
     if "{" in path:
-        name = path[path.index("{") + 1 :].partition(":")[0]
+        name = path[path.index("{") + 1 :].removesuffix("}")
         schema = {"type": "string"}
         parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     if parameters:
@@ -182,7 +180,7 @@ def _operation(
         content = {JSON: {"schema": schemas.of(doc.body)}}
         operation["requestBody"] = {"required": True, "content": content}
     operation["responses"] = _responses(doc, schemas)
-    if has_keys and not handler.opt.get("public"):
+    if has_keys and not route.opt.get("public"):
         operation["security"] = [{_KEY: []}]
     return operation
 

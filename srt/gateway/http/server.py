@@ -21,7 +21,7 @@ from typing import Any
 import h11
 import msgspec
 import uvicorn
-from litestar.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from srt.gateway.errors import RETRY_AFTER, error_body

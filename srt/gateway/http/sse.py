@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 import msgspec
-from litestar.types import Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from srt.gateway.errors import ClientDisconnected, error_body, report_defect
 from srt.gateway.http.disconnect import while_connected

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from litestar.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 UNREAD_TIMEOUT_S = 5.0

@@ -75,9 +75,9 @@ class Connector:
 
 
 def _tls_context() -> ssl.SSLContext:
-    import httpx  # takes a tenth of a second; few gateways fetch anything
+    import httpx2  # takes a tenth of a second; few gateways fetch anything
 
-    return httpx.create_ssl_context(trust_env=False)
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 class Fetcher:

@@ -4,17 +4,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-from litestar import HttpMethod, route
-from litestar.types import ASGIApp
 from msgspec.structs import replace
+from starlette.types import ASGIApp
 
 from srt.client.generation import Request, TokenizeRequest
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.context import Gateway, HttpRequest, gateway_of, media_rules
-from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
+from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import json_reply, route
 from srt.gateway.http.sse import EventStream
 from srt.gateway.native.answers import NativeAnswers
 from srt.gateway.native.prompts import Prompts, names_of, prompts_of
@@ -27,9 +26,7 @@ PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 
 @route(
     "/generate",
-    http_method=[HttpMethod.POST, HttpMethod.PUT],
-    status_code=200,
-    request_max_body_size=MAX_MEDIA_BODY_BYTES,
+    methods=("POST", "PUT"),
     opt=documented(
         NativeRequest,
         REQUEST_KIND,

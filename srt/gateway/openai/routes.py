@@ -4,18 +4,17 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from litestar import get, post
-from litestar.types import ASGIApp
 from msgspec.structs import replace
+from starlette.types import ASGIApp
 
 from srt.client.generation import Request, TokenizeRequest
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.constraint.fields import openai_constraint
 from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules, sees
-from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
+from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream
 from srt.gateway.media.given import MediaList
 from srt.gateway.openai.answers import Envelope, Face, check_details, chunks, whole
@@ -59,7 +58,6 @@ FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
 
 @post(
     "/v1/completions",
-    status_code=200,
     opt=documented(
         CompletionRequest,
         COMPLETION,
@@ -85,8 +83,6 @@ async def completions(request: HttpRequest) -> ASGIApp:
 
 @post(
     "/v1/chat/completions",
-    status_code=200,
-    request_max_body_size=MAX_MEDIA_BODY_BYTES,
     opt=documented(
         ChatRequest, CHAT, OpenAIResponse[ChatChoice], events=OpenAIResponse[ChatChunkChoice]
     ),
@@ -185,14 +181,15 @@ async def models(request: HttpRequest) -> ASGIApp:
     return json_reply(ModelList(data=[_card(gateway, name) for name in names if name != "*"]))
 
 
-@get("/v1/models/{name:path}", opt=documented(answer=ModelCard))
+@get("/v1/models/{name}", opt=documented(answer=ModelCard))
 async def model(request: HttpRequest) -> ASGIApp:
     """The served model by its name or path."""
     gateway = gateway_of(request)
-    name = str(request.path_params["name"])
-    wanted = name if name == gateway.info.model_path else name.removeprefix("/")
-    check_model(wanted, gateway.info)
-    return json_reply(_card(gateway, wanted))
+    name = name_of(request)
+    if (path := f"/{name}") == gateway.info.model_path:
+        name = path  # its slash was one of two
+    check_model(name, gateway.info)
+    return json_reply(_card(gateway, name))
 
 
 ROUTES = [completions, chat_completions, models, model]

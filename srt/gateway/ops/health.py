@@ -5,9 +5,8 @@ import time
 import uuid
 from contextlib import aclosing
 
-from litestar import get
-from litestar.response.base import ASGIResponse
-from litestar.types import ASGIApp
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from srt.client.generation import Client, Request
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
@@ -15,7 +14,7 @@ from srt.gateway.errors import RETRY_AFTER
 from srt.gateway.http.auth import ADMIN, PUBLIC
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import get, json_reply
 from srt.gateway.ops.ring_status import is_ready, ring_state, stats_or_none
 from srt.gateway.wire.operations import Generated, Health, Ready
 from srt.wire.errors import OVERLOADED, RequestError, RingError
@@ -103,7 +102,7 @@ async def metrics(request: HttpRequest) -> ASGIApp:
     gateway = gateway_of(request)
     stats, ring = await stats_or_none(gateway.client), gateway.client.ring
     text = gateway.metrics.render(stats, ring, await _program_counts(gateway))
-    return ASGIResponse(body=text, media_type=METRICS_MEDIA_TYPE)
+    return Response(text, media_type=METRICS_MEDIA_TYPE)
 
 
 async def _program_counts(gateway: Gateway) -> dict[str, float] | None:

@@ -4,8 +4,7 @@ import asyncio
 import math
 from typing import Any
 
-from litestar import HttpMethod, get, post, route
-from litestar.types import ASGIApp
+from starlette.types import ASGIApp
 
 from srt.gateway.callers.tenant import Name, check_admin, is_admin, tenant
 from srt.gateway.context import (
@@ -20,7 +19,7 @@ from srt.gateway.context import (
 from srt.gateway.http.auth import ADMIN, WATCH
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import get, json_reply, post, route
 from srt.gateway.ops.ring_status import STATS_TIMEOUT_S, ring_state, stats_or_none
 from srt.gateway.wire.operations import (
     ABORT_KIND,
@@ -39,8 +38,7 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 @route(
     "/flush_cache",
-    http_method=[HttpMethod.GET, HttpMethod.POST],
-    status_code=200,
+    methods=("GET", "POST"),
     opt=ADMIN | documented(answer=Flushed, query={"timeout": float}),
 )
 async def flush_cache(request: HttpRequest) -> ASGIApp:
@@ -62,7 +60,7 @@ def _timeout(request: HttpRequest) -> float:
     return timeout_s
 
 
-@post("/abort_request", status_code=200, opt=documented(AbortRequest, ABORT_KIND, Aborted))
+@post("/abort_request", opt=documented(AbortRequest, ABORT_KIND, Aborted))
 async def abort_request(request: HttpRequest) -> ASGIApp:
     """Abort a request or a batch of the caller's by its rid, or any of an admin's; an admin may
     also abort all that came through this gateway."""

@@ -3,13 +3,12 @@
 import time
 from typing import Any
 
-from litestar import HttpMethod, route
-from litestar.types import ASGIApp
+from starlette.types import ASGIApp
 
 from srt.gateway.context import Gateway, HttpRequest, ProfileStart, gateway_of
 from srt.gateway.http.auth import ADMIN
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import json_reply, route
 from srt.gateway.ops.ring_status import stats_or_none
 from srt.gateway.wire.operations import Profile, ProfileStarted
 from srt.wire.errors import CONFLICT, RequestError, RingError
@@ -19,8 +18,7 @@ _COUNTER = "_total"  # endings of the names of counters, which only grow
 
 @route(
     "/start_profile",
-    http_method=[HttpMethod.GET, HttpMethod.POST],
-    status_code=200,
+    methods=("GET", "POST"),
     opt=ADMIN | documented(answer=ProfileStarted),
 )
 async def start_profile(request: HttpRequest) -> ASGIApp:
@@ -32,8 +30,7 @@ async def start_profile(request: HttpRequest) -> ASGIApp:
 
 @route(
     "/stop_profile",
-    http_method=[HttpMethod.GET, HttpMethod.POST],
-    status_code=200,
+    methods=("GET", "POST"),
     opt=ADMIN | documented(answer=Profile),
 )
 async def stop_profile(request: HttpRequest) -> ASGIApp:

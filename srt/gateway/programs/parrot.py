@@ -8,8 +8,7 @@ import re
 import uuid
 from collections.abc import Iterator
 
-from litestar import delete, get, post
-from litestar.types import ASGIApp
+from starlette.types import ASGIApp
 
 from srt.client.programs import VarFailed
 from srt.gateway.callers.tenant import own_salt, tenant
@@ -17,8 +16,7 @@ from srt.gateway.context import HttpRequest, check_model, check_running, gateway
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
-from srt.gateway.programs.routes import name_of
+from srt.gateway.http.routing import delete, get, json_reply, name_of, post
 from srt.gateway.wire.parrot import (
     CALL_KIND,
     SESSION_KIND,
@@ -48,9 +46,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _CRITERIA = ("latency", "throughput", "ttft", "tpot")
 
 
-@post(
-    "/v1/session", status_code=200, opt=documented(ParrotSession, SESSION_KIND, ParrotSessionAnswer)
-)
+@post("/v1/session", opt=documented(ParrotSession, SESSION_KIND, ParrotSessionAnswer))
 async def open_session(request: HttpRequest) -> ASGIApp:
     """Parrot's way to open a session."""
     await read_body(request, ParrotSession, SESSION_KIND)
@@ -58,14 +54,14 @@ async def open_session(request: HttpRequest) -> ASGIApp:
     return json_reply(ParrotSessionAnswer(session_id=session.id, session_auth=session.id))
 
 
-@get("/v1/session/{name:path}", opt=documented(answer=ParrotVars))
+@get("/v1/session/{name}", opt=documented(answer=ParrotVars))
 async def read_session(request: HttpRequest) -> ASGIApp:
     """Parrot's way to see a session."""
     await _auth(request)
     return json_reply(await _listed(request, name_of(request)))
 
 
-@delete("/v1/session/{name:path}", status_code=200, opt=documented(answer=ParrotVars))
+@delete("/v1/session/{name}", opt=documented(answer=ParrotVars))
 async def close_session(request: HttpRequest) -> ASGIApp:
     """Parrot's way to end a session."""
     await _auth(request)
@@ -73,7 +69,7 @@ async def close_session(request: HttpRequest) -> ASGIApp:
     return json_reply({})
 
 
-@post("/v1/semantic_call", status_code=200, opt=documented(ParrotCall, CALL_KIND, ParrotCallAnswer))
+@post("/v1/semantic_call", opt=documented(ParrotCall, CALL_KIND, ParrotCallAnswer))
 async def semantic_call(request: HttpRequest) -> ASGIApp:
     """Parrot's way to hand in one call. It runs when one of its outputs is got."""
     body = await read_body(request, ParrotCall, CALL_KIND)
@@ -96,7 +92,7 @@ async def semantic_call(request: HttpRequest) -> ASGIApp:
     return json_reply(ParrotCallAnswer(request_id=uuid.uuid4().hex, param_info=info))
 
 
-@post("/v1/py_native_call", status_code=200, opt=documented(answer=ParrotCallAnswer))
+@post("/v1/py_native_call", opt=documented(answer=ParrotCallAnswer))
 async def native_call(request: HttpRequest) -> ASGIApp:
     """Refused: no code of clients runs here."""
     raise RequestError(
@@ -105,7 +101,7 @@ async def native_call(request: HttpRequest) -> ASGIApp:
     )
 
 
-@post("/v1/semantic_var", status_code=200, opt=documented(ParrotVar, PLAIN_KIND, ParrotVarAnswer))
+@post("/v1/semantic_var", opt=documented(ParrotVar, PLAIN_KIND, ParrotVarAnswer))
 async def new_var(request: HttpRequest) -> ASGIApp:
     """Parrot's way to make a variable that is set later."""
     body = await read_body(request, ParrotVar, PLAIN_KIND)
@@ -116,8 +112,7 @@ async def new_var(request: HttpRequest) -> ASGIApp:
 
 
 @post(
-    "/v1/semantic_var/{name:path}",
-    status_code=200,
+    "/v1/semantic_var/{name}",
     opt=documented(ParrotContent, PLAIN_KIND, ParrotText),
 )
 async def set_var(request: HttpRequest) -> ASGIApp:
@@ -127,10 +122,10 @@ async def set_var(request: HttpRequest) -> ASGIApp:
     return json_reply({})
 
 
-@get("/v1/semantic_var/{name:path}", opt=documented(answer=ParrotText))
+@get("/v1/semantic_var/{name}", opt=documented(answer=ParrotText))
 async def get_var(request: HttpRequest) -> ASGIApp:
     """Parrot's way to wait for a variable, which is made now; a failed one is an error."""
-    body = await read_body(request, ParrotGet, PLAIN_KIND) if await request.body() else ParrotGet()
+    body = await read_body(request, ParrotGet, PLAIN_KIND, empty=ParrotGet())
     check_running(gateway_of(request))
     wanted = body.criteria or request.query_params.get("criteria")
     waits = programs_of(request).get_vars([name_of(request)], perf=_perf(wanted), tenant=tenant())
@@ -143,14 +138,13 @@ async def get_var(request: HttpRequest) -> ASGIApp:
 @get("/v1/semantic_var", opt=documented(answer=ParrotVars))
 async def list_vars(request: HttpRequest) -> ASGIApp:
     """Parrot's way to list the variables of a session."""
-    if await request.body():
-        body = await read_body(request, ParrotList, PLAIN_KIND)
-        session, auth = body.session_id, body.session_auth
-    else:
-        session = request.query_params.get("session_id", "")
-        auth = request.query_params.get("session_auth")
-    check_auth(session, auth)
-    return json_reply(await _listed(request, session))
+    query = request.query_params
+    asked = ParrotList(
+        session_id=query.get("session_id", ""), session_auth=query.get("session_auth")
+    )
+    body = await read_body(request, ParrotList, PLAIN_KIND, empty=asked)
+    check_auth(body.session_id, body.session_auth)
+    return json_reply(await _listed(request, body.session_id))
 
 
 def check_auth(session: str, auth: str | None) -> None:
@@ -160,9 +154,8 @@ def check_auth(session: str, auth: str | None) -> None:
 
 
 async def _auth(request: HttpRequest) -> None:
-    if await request.body():
-        body = await read_body(request, ParrotAuth, PLAIN_KIND)
-        check_auth(name_of(request), body.session_auth)
+    body = await read_body(request, ParrotAuth, PLAIN_KIND, empty=ParrotAuth())
+    check_auth(name_of(request), body.session_auth)
 
 
 async def _listed(request: HttpRequest, session: str) -> ParrotVars:

@@ -3,8 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from litestar import delete, get, post, put
-from litestar.types import ASGIApp
+from starlette.types import ASGIApp
 
 from srt.client.programs import Got, Piece
 from srt.gateway.callers.tenant import own_salt, tenant
@@ -12,7 +11,7 @@ from srt.gateway.context import HttpRequest, check_running, gateway_of, programs
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import delete, get, json_reply, name_of, post, put
 from srt.gateway.http.sse import EventStream
 from srt.gateway.programs.answers import got_json, var_json
 from srt.gateway.programs.reading import program_of
@@ -34,7 +33,7 @@ from srt.wire.programs import Perf, SessionInfo
 KEY_HEADER = "idempotency-key"
 
 
-@post("/v1/sessions", status_code=200, opt=documented(SessionBody, PLAIN_KIND, SessionInfo))
+@post("/v1/sessions", opt=documented(SessionBody, PLAIN_KIND, SessionInfo))
 async def open_session(request: HttpRequest) -> ASGIApp:
     """Open a session for programs."""
     body = await read_body(request, SessionBody, PLAIN_KIND)
@@ -43,21 +42,21 @@ async def open_session(request: HttpRequest) -> ASGIApp:
     return json_reply(await programs.open_session(body.idle_s, salt, tenant()))
 
 
-@get("/v1/sessions/{name:path}", opt=documented(answer=SessionInfo))
+@get("/v1/sessions/{name}", opt=documented(answer=SessionInfo))
 async def read_session(request: HttpRequest) -> ASGIApp:
     """A session of the caller's, with the ids of its variables."""
     programs = programs_of(request)
     return json_reply(await programs.read_session(name_of(request), tenant()))
 
 
-@delete("/v1/sessions/{name:path}", status_code=200, opt=documented(answer=SessionInfo))
+@delete("/v1/sessions/{name}", opt=documented(answer=SessionInfo))
 async def close_session(request: HttpRequest) -> ASGIApp:
     """End a session, and all that runs in it."""
     programs = programs_of(request)
     return json_reply(await programs.close_session(name_of(request), tenant()))
 
 
-@post("/v1/submit", status_code=200, opt=documented(SubmitBody, PLAIN_KIND, SubmitAnswer))
+@post("/v1/submit", opt=documented(SubmitBody, PLAIN_KIND, SubmitAnswer))
 async def submit(request: HttpRequest) -> ASGIApp:
     """Take calls and transforms into a session, all or none."""
     body = await read_body(request, SubmitFrame, PLAIN_KIND)
@@ -72,7 +71,6 @@ async def submit(request: HttpRequest) -> ASGIApp:
 
 @post(
     "/v1/get",
-    status_code=200,
     opt=documented(GetBody, PLAIN_KIND, GetAnswer, events=GetEvent),
 )
 async def get_vars(request: HttpRequest) -> ASGIApp:
@@ -92,14 +90,14 @@ async def get_vars(request: HttpRequest) -> ASGIApp:
     return json_reply(got_json(await while_connected(request.receive, waits)))
 
 
-@get("/v1/vars/{name:path}", opt=documented(answer=VarJson))
+@get("/v1/vars/{name}", opt=documented(answer=VarJson))
 async def read_var(request: HttpRequest) -> ASGIApp:
     """A variable as it is now."""
     programs = programs_of(request)
     return json_reply(var_json(await programs.read_var(name_of(request), tenant())))
 
 
-@put("/v1/vars/{name:path}", status_code=200, opt=documented(SetBody, PLAIN_KIND, VarJson))
+@put("/v1/vars/{name}", opt=documented(SetBody, PLAIN_KIND, VarJson))
 async def set_var(request: HttpRequest) -> ASGIApp:
     """Set a variable that clients set."""
     body = await read_body(request, SetBody, PLAIN_KIND)
@@ -107,16 +105,11 @@ async def set_var(request: HttpRequest) -> ASGIApp:
     return json_reply(var_json(await programs.set_var(name_of(request), body.text, tenant())))
 
 
-@delete("/v1/vars/{name:path}", status_code=200, opt=documented(answer=VarJson))
+@delete("/v1/vars/{name}", opt=documented(answer=VarJson))
 async def cancel_var(request: HttpRequest) -> ASGIApp:
     """Cancel a variable, what needs it, and what is made for nothing else."""
     programs = programs_of(request)
     return json_reply(var_json(await programs.cancel_var(name_of(request), tenant())))
-
-
-def name_of(request: HttpRequest) -> str:
-    """The id in a path."""
-    return str(request.path_params["name"]).removeprefix("/")
 
 
 async def _events(

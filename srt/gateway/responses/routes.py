@@ -6,11 +6,10 @@ If the server has room to store responses, they can be fetched, deleted and cont
 
 from contextlib import aclosing
 
-from litestar import delete, get, post
-from litestar.response.base import ASGIResponse
-from litestar.types import ASGIApp
 from msgspec import UNSET
 from msgspec.structs import replace
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.callers.tenant import tenant
@@ -21,10 +20,10 @@ from srt.gateway.constraint.wire import (
     ResponseFormat,
 )
 from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules
-from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
+from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import delete, get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream, named_events
 from srt.gateway.media.given import Frames, MediaList
 from srt.gateway.openai.chat import Chat, chat_of
@@ -61,8 +60,6 @@ _NAMES: Names = {
 
 @post(
     "/v1/responses",
-    status_code=200,
-    request_max_body_size=MAX_MEDIA_BODY_BYTES,
     opt=documented(ResponsesRequest, RESPONSES, ResponseObject, events=ResponseEvent),
 )
 async def responses(request: HttpRequest) -> ASGIApp:
@@ -115,23 +112,19 @@ async def responses(request: HttpRequest) -> ASGIApp:
     return json_reply(await while_connected(request.receive, answer()))
 
 
-@get("/v1/responses/{name:path}", opt=documented(answer=ResponseObject))
+@get("/v1/responses/{name}", opt=documented(answer=ResponseObject))
 async def stored_response(request: HttpRequest) -> ASGIApp:
     """A stored response of the caller's."""
-    found = gateway_of(request).stored.response(tenant(), _name(request))
-    return ASGIResponse(body=found, media_type="application/json")
+    found = gateway_of(request).stored.response(tenant(), name_of(request))
+    return Response(found, media_type="application/json")
 
 
-@delete("/v1/responses/{name:path}", status_code=200, opt=documented(answer=ResponseDeleted))
+@delete("/v1/responses/{name}", opt=documented(answer=ResponseDeleted))
 async def delete_response(request: HttpRequest) -> ASGIApp:
     """Forget a stored response of the caller's."""
-    name = _name(request)
+    name = name_of(request)
     gateway_of(request).stored.delete(tenant(), name)
     return json_reply(ResponseDeleted(id=name))
-
-
-def _name(request: HttpRequest) -> str:
-    return str(request.path_params["name"]).removeprefix("/")
 
 
 def _chat(

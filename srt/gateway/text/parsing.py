@@ -1,7 +1,6 @@
 """POST /parse_function_call and /separate_reasoning: the chats' parsers for text from elsewhere."""
 
-from litestar import post
-from litestar.types import ASGIApp
+from starlette.types import ASGIApp
 
 from srt.answers.reasoning import MISTRAL, THINK, ReasoningSplitter
 from srt.answers.tool_calls import call_parser
@@ -17,7 +16,7 @@ from srt.answers.tool_format import FORMATS, HARMONY, model_format
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import json_reply, post
 from srt.gateway.http.turns import in_turns, slices
 from srt.gateway.openai.tool_plan import tool_plan
 from srt.gateway.wire.fields import CHAT, NO_EXTRAS, Kind
@@ -26,7 +25,7 @@ from srt.gateway.wire.parsing import ParseCallBody, ParsedCall, ParsedCalls, Sep
 _PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
 
 
-@post("/parse_function_call", status_code=200, opt=documented(ParseCallBody, _PARSE, ParsedCalls))
+@post("/parse_function_call", opt=documented(ParseCallBody, _PARSE, ParsedCalls))
 async def parse_function_call(request: HttpRequest) -> ASGIApp:
     """Take the calls of tools out of a text."""
     body = await read_body(request, ParseCallBody, _PARSE)
@@ -57,7 +56,7 @@ async def _events(parser: EventParser, text: str) -> list[ToolEvent]:
     return [event for events in found for event in events]
 
 
-@post("/separate_reasoning", status_code=200, opt=documented(SeparateBody, NO_EXTRAS, Separated))
+@post("/separate_reasoning", opt=documented(SeparateBody, NO_EXTRAS, Separated))
 async def separate_reasoning(request: HttpRequest) -> ASGIApp:
     """Take the reasoning out of a text."""
     body = await read_body(request, SeparateBody, NO_EXTRAS)

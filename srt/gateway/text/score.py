@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
-from litestar import post
-from litestar.types import ASGIApp
 from msgspec.structs import replace
+from starlette.types import ASGIApp
 
 from srt.client.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest, softmax
 from srt.gateway.batch import load_media, submit_all
@@ -23,10 +22,10 @@ from srt.gateway.context import (
     gateway_of,
     media_rules,
 )
-from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
+from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import json_reply, post
 from srt.gateway.media.given import MediaList
 from srt.gateway.native.shown import media_of, media_texts
 from srt.gateway.wire.native import shared_fields
@@ -52,8 +51,6 @@ _NEXT_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 @post(
     "/score_choices",
-    status_code=200,
-    request_max_body_size=MAX_MEDIA_BODY_BYTES,
     opt=documented(ScoreBody, SCORE_KIND, ScoreResponse),
 )
 async def score_choices(request: HttpRequest) -> ASGIApp:
@@ -96,7 +93,7 @@ async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOu
             del gateway.live[mine]
 
 
-@post("/v1/score", status_code=200, opt=documented(LabelBody, LABEL_KIND, LabelScores))
+@post("/v1/score", opt=documented(LabelBody, LABEL_KIND, LabelScores))
 async def score_labels(request: HttpRequest) -> ASGIApp:
     """How likely each label is as the next token after query and item, for every item."""
     body = await read_body(request, LabelBody, LABEL_KIND)

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from litestar import post
-from litestar.types import ASGIApp
 from msgspec.structs import replace
+from starlette.types import ASGIApp
 
 from srt.client.generation import Client, TokenizeRequest
 from srt.gateway.context import HttpRequest, check_model, gateway_of
@@ -14,7 +13,7 @@ from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.json_pieces import MAX_ENTRIES
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import json_reply, post
 from srt.gateway.http.turns import in_turns
 from srt.gateway.openai.chat import OPTION_NAMES, chat_prompt
 from srt.gateway.wire.fields import NO_EXTRAS
@@ -27,7 +26,6 @@ MAX_IDS = MAX_ENTRIES  # of one text
 
 @post(
     ["/tokenize", "/v1/tokenize"],
-    status_code=200,
     opt=documented(TokenizeBody, TOKENIZE, Tokens),
 )
 async def tokenize(request: HttpRequest) -> ASGIApp:
@@ -85,7 +83,6 @@ async def _tokenized(
 
 @post(
     ["/detokenize", "/v1/detokenize"],
-    status_code=200,
     opt=documented(DetokenizeBody, NO_EXTRAS, Text),
 )
 async def detokenize(request: HttpRequest) -> ASGIApp:

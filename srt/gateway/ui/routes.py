@@ -3,15 +3,14 @@
 from collections.abc import AsyncGenerator
 
 import msgspec
-from litestar import get, post
-from litestar.response.base import ASGIResponse
-from litestar.types import ASGIApp
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.http.auth import PUBLIC, WATCH
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
-from srt.gateway.http.reply import json_reply
+from srt.gateway.http.routing import get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream
 from srt.gateway.ui.assets import Asset, assets
 from srt.gateway.wire.fields import NO_EXTRAS
@@ -40,11 +39,10 @@ async def index(request: HttpRequest) -> ASGIApp:
     return _file(request, assets()["index.html"])
 
 
-@get("/ui/{path:path}", opt=PUBLIC)
+@get("/ui/{name}", opt=PUBLIC)
 async def file(request: HttpRequest) -> ASGIApp:
     """One of its files."""
-    name = str(request.path_params["path"]).removeprefix("/")
-    found = assets().get(name)
+    found = assets().get(name_of(request))
     if found is None:
         raise RequestError("there is no such file of the page", code=NOT_FOUND)
     return _file(request, found)
@@ -53,8 +51,8 @@ async def file(request: HttpRequest) -> ASGIApp:
 def _file(request: HttpRequest, found: Asset) -> ASGIApp:
     headers = _HEADERS | {"etag": found.tag}
     if request.headers.get("if-none-match") == found.tag:
-        return ASGIResponse(status_code=304, headers=headers, media_type=found.media_type)
-    return ASGIResponse(body=found.body, media_type=found.media_type, headers=headers)
+        return Response(status_code=304, headers=headers, media_type=found.media_type)
+    return Response(found.body, media_type=found.media_type, headers=headers)
 
 
 @get("/ui/events", opt=WATCH)
@@ -85,7 +83,7 @@ async def text(request: HttpRequest) -> ASGIApp:
     return json_reply(EdgeText(text=whole[:MAX_CHARS], tokens=tokens, cut=cut))
 
 
-@post("/ui/runs", status_code=200, opt=WATCH | documented(RunReports, NO_EXTRAS, RunTaken))
+@post("/ui/runs", opt=WATCH | documented(RunReports, NO_EXTRAS, RunTaken))
 async def runs(request: HttpRequest) -> ASGIApp:
     """Show steps of programs' runs on the page; `lang` posts them where SGL_TRACE is set."""
     body = await read_body(request, RunReports, NO_EXTRAS)

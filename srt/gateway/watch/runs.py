@@ -29,7 +29,11 @@ class _Run(Struct):
 
 
 class Runs:
-    """What pages have not been told yet is kept until they are: `news`."""
+    """What pages have not been told yet is kept until they are: `news`.
+
+    No cache of cachetools, which would ask for a run's size once: runs grow, and pages hear of
+    those that are dropped.
+    """
 
     def __init__(self) -> None:
         self._runs: OrderedDict[str, _Run] = OrderedDict()

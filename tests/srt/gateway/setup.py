@@ -1,13 +1,12 @@
 """What the gateway's tests share: an application over a fake client, and ways to reach it."""
 
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import httpx
+import httpx2
 import msgspec
-from litestar import Litestar
+from starlette.types import ASGIApp
 
 from srt.files.vocab import Vocab
 from srt.gateway.app import app_of, gateway_over
@@ -39,48 +38,37 @@ VOCAB = fake_vocab()
 PAGE = {"authorization": "Bearer page"}
 
 
-# Applications that no test uses now, by what they depend on: making one takes 70 ms of CPU time,
-# and all that differs between the others is their gateway.
-_IDLE: defaultdict[tuple[tuple[str, ...], bool], list[Litestar]] = defaultdict(list)
-
-
-@contextmanager
-def _app(client: FakeClient, info: dict[str, Any]) -> Iterator[Litestar]:
+def _app(client: FakeClient, info: dict[str, Any]) -> ASGIApp:
     vocab = fake_vocab(client.pieces, info.pop("template", ""))
     loader = info.pop("loader", None)
     gateway = gateway_over(client, msgspec.structs.replace(INFO, **info), vocab)
     if loader is not None:
         gateway.media = loader
-    idle = _IDLE[gateway.info.cors_origins, gateway.info.has_page]
-    app = idle.pop() if idle else app_of(gateway)
-    app.state.gateway = gateway
-    yield app
-    idle.append(app)
+    return app_of(gateway)
 
 
 @asynccontextmanager
-async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """An HTTP client that calls the application directly, without a socket."""
-    with _app(client, info) as app:
-        transport = httpx.ASGITransport(app=cast(Any, app))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-            yield http
+    transport = httpx2.ASGITransport(app=cast(Any, _app(client, info)))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        yield http
 
 
 @asynccontextmanager
 async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer]:
     """The application on a real socket."""
     max_connections = info.pop("max_connections", MAX_CONNECTIONS)
-    with _app(client, info) as app:
-        server = GatewayServer(app, max_connections=max_connections, stream_grace_s=0.5)
-        await server.start()
-        try:
-            yield server
-        finally:
-            await server.stop()
+    app = _app(client, info)
+    server = GatewayServer(app, max_connections=max_connections, stream_grace_s=0.5)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
 
 
-def error_of(response: httpx.Response) -> dict[str, Any]:
+def error_of(response: httpx2.Response) -> dict[str, Any]:
     """The error of a response, after checking its shape."""
     error: dict[str, Any] = response.json()["error"]
     assert {"message", "type", "code", "param", "retryable"} <= set(error)

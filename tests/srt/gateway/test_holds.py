@@ -4,7 +4,7 @@ import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from bench.hostile_bodies import BODIES
@@ -38,7 +38,7 @@ def _as_in_the_gateway() -> None:
 
 async def shortest_hold(
     client: type[FakeClient], path: str, **content: Any
-) -> tuple[httpx.Response, Holds]:
+) -> tuple[httpx2.Response, Holds]:
     """The answer to a request, and the best of a few attempts' longest holds."""
     for _ in range(ATTEMPTS):
         async with in_process(client()) as http, watched_loop() as holds:

@@ -10,7 +10,7 @@ from srt.ring.places import Ring
 from srt.wire.constraint import Constraint, artefact_key
 from srt.wire.errors import BAD_REQUEST, OVERLOADED, ErrorInfo
 from tokenizer_proc.admission import grammars as module
-from tokenizer_proc.admission.grammars import GrammarFinder, KnownGrammars, compile_error
+from tokenizer_proc.admission.grammars import GrammarFinder, compile_error, known_grammars
 
 DIGITS = Constraint("regex", "[0-9]+")
 
@@ -51,20 +51,20 @@ def test_a_compiler_with_other_names(tmp_path: Path) -> None:
     assert find(DIGITS) == "" != put(ring, "others").name == find(DIGITS)
 
 
-def test_constraints_are_forgotten_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN", 3)
-    monkeypatch.setattr(module, "MAX_KNOWN_CHARS", 10)
-    known = KnownGrammars()
+def test_constraints_are_forgotten_by_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KNOWN_CHARS", 33)
+    monkeypatch.setattr(module, "ENTRY_CHARS", 10)
+    known = known_grammars()
     for key in "abacd":
-        known.add(key, Constraint("regex", key))
+        known[key] = Constraint("regex", key)
     assert len(known) == 3 and known.get("b") is None
     assert known.get("a") == Constraint("regex", "a")
-    known.add("e", Constraint("regex", "e" * 9))
-    assert len(known) == 2 and known.get("d") is not None
-    known.add("e", Constraint("regex", "e" * 9))
+    known["e"] = Constraint("regex", "e" * 9)
+    assert len(known) == 2 and known.get("d") is None is not known.get("a")
+    known["e"] = Constraint("regex", "e" * 9)
     assert len(known) == 2
-    known.add("f", Constraint("regex", "f" * 11))
-    assert len(known) == 0
+    known["f"] = Constraint("regex", "f" * 40)  # more than all: it alone
+    assert len(known) == 1 and known.get("f") is not None
 
 
 def test_the_compilers_errors_have_the_path_in_the_constraint() -> None:

@@ -243,8 +243,9 @@ async def test_failures_are_worded_and_remembered(
     assert len(bench.runs) == (1 if outcome.status in ("invalid", "memory") else 2)
 
 
-async def test_few_failures_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_failures_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FAILURES", 2)
+    bench = Bench(tmp_path)
     for i, source in enumerate("abc"):
         await bench.ask(i, source)
         await bench.end(source, Outcome("invalid", source))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -401,20 +401,20 @@ async def test_no_server_and_foreign_errors() -> None:
         with pytest.raises(RingError, match="cannot reach"):
             await client.submit(Request(text="a"))
 
-    def plain(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(418, text="teapot")
+    def plain(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(418, text="teapot")
 
-    async with HttpClient("http://x", transport=httpx.MockTransport(plain)) as client:
+    async with HttpClient("http://x", transport=httpx2.MockTransport(plain)) as client:
         with pytest.raises(RequestError, match="teapot") as foreign:
             await client.submit(Request(text="a"))
     assert foreign.value.info.code == "bad_request"
 
 
 async def test_a_truncated_stream_is_an_error() -> None:
-    def cut(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=b": ping\n\n", headers=EVENTS)
+    def cut(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=b": ping\n\n", headers=EVENTS)
 
-    async with HttpClient("http://x", transport=httpx.MockTransport(cut)) as client:
+    async with HttpClient("http://x", transport=httpx2.MockTransport(cut)) as client:
         generation = await client.submit(Request(text="a"))
         with pytest.raises(RingError, match="before the end"):
             await generation.result()
@@ -434,17 +434,17 @@ async def test_line_separators_that_json_may_hold_do_not_end_a_line() -> None:
 async def test_a_strange_event_ends_the_request_with_the_servers_error(
     event: bytes, n: int
 ) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=event + b"\n\n", headers=EVENTS)
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=event + b"\n\n", headers=EVENTS)
 
-    async with HttpClient("http://strange", transport=httpx.MockTransport(answer)) as client:
+    async with HttpClient("http://strange", transport=httpx2.MockTransport(answer)) as client:
         request = Request(text="a", sampling=SamplingParams(n=n))
         for generation in await client.submit_samples(request):
             with pytest.raises(RingError, match="cannot be read"):
                 await generation.result()
 
 
-class _Strange(httpx.AsyncByteStream):
+class _Strange(httpx2.AsyncByteStream):
     """A stream that does not end after an event that cannot be read."""
 
     is_closed = False
@@ -461,10 +461,10 @@ class _Strange(httpx.AsyncByteStream):
 async def test_the_connection_of_a_strange_event_is_closed(n: int) -> None:
     stream = _Strange()
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, stream=stream, headers=EVENTS)
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, stream=stream, headers=EVENTS)
 
-    async with HttpClient("http://strange", transport=httpx.MockTransport(answer)) as client:
+    async with HttpClient("http://strange", transport=httpx2.MockTransport(answer)) as client:
         request = Request(text="a", sampling=SamplingParams(n=n))
         samples = await client.submit_samples(request)
         for generation in samples:

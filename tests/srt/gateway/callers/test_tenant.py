@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import httpx
+import httpx2
 import pytest
 
 from srt.args import ServerArgs
@@ -128,7 +128,7 @@ async def test_an_abort_finds_only_the_callers_own() -> None:
     client.hold.clear()
     async with in_process(client, **KEYS) as http:
 
-        async def abort(key: str, **body: Any) -> httpx.Response:
+        async def abort(key: str, **body: Any) -> httpx2.Response:
             return await http.post("/abort_request", json=body, headers=bearer(key))
 
         bodies: list[dict[str, Any]] = [

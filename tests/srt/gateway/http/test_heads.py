@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from srt.gateway.http import unread
@@ -169,7 +169,7 @@ async def test_bad_chunks_of_an_answered_body_close_the_connection(
 
 
 async def test_the_number_of_fields() -> None:
-    async with served(FakeClient()) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with served(FakeClient()) as server, httpx2.AsyncClient(base_url=server.url) as http:
         few = {f"x-{i}": "y" for i in range(MAX_HEADERS - 20)}
         assert (await http.post("/generate", json={"text": "a"}, headers=few)).status_code == 200
         many = {f"x-{i}": "y" for i in range(MAX_HEADERS)}
@@ -183,12 +183,12 @@ async def test_the_size_of_a_head() -> None:
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-GETS = sorted(path for route in HANDLERS if "GET" in route.http_methods for path in route.paths)
+GETS = sorted(path for route in HANDLERS if "GET" in route.methods for path in route.paths)
 
 
 @pytest.mark.parametrize("path", [*GETS, "/docs", "/openapi.json", "/v1/models/tiny", "/nothing"])
 async def test_head_is_get_without_the_body(path: str) -> None:
-    async with served(FakeClient()) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with served(FakeClient()) as server, httpx2.AsyncClient(base_url=server.url) as http:
         whole, head = await http.get(path), await http.head(path)
         assert (head.status_code, head.content) == (whole.status_code, b"")
         assert head.headers["content-type"] == whole.headers["content-type"]

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -269,7 +269,7 @@ SHOWING_ROUTES = [ROUTE, "/score_choices"]
 async def test_a_client_that_leaves_ends_the_fetch(route: str) -> None:
     hanging, client = Hanging(), SeeingClient()
     async with served(client, media=RULES, loader=hanging.loader) as server:
-        async with httpx.AsyncClient(base_url=server.url) as http:
+        async with httpx2.AsyncClient(base_url=server.url) as http:
             path, body = asking(route)
             asked = asyncio.ensure_future(http.post(path, json=body))
             await hanging.running(1)
@@ -299,7 +299,7 @@ async def test_aborts_of_requests_that_share_a_name_or_have_none() -> None:
     hanging, client = Hanging(), SeeingClient()
     async with in_process(client, media=RULES, loader=hanging.loader) as http:
 
-        async def ask(count: int, **fields: Any) -> asyncio.Task[httpx.Response]:
+        async def ask(count: int, **fields: Any) -> asyncio.Task[httpx2.Response]:
             path, body = asking(ROUTE, **fields)
             task = asyncio.ensure_future(http.post(path, json=body))
             await hanging.running(count)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -196,7 +196,7 @@ async def test_pictures_that_are_kept_take_room_until_then(
     large = {"input": [user(image(data_url(b"a" * 6000)))], "stream": stream}
     async with (
         served(client, media=RULES, response_store_bytes=20_000) as server,
-        httpx.AsyncClient(base_url=server.url) as http,
+        httpx2.AsyncClient(base_url=server.url) as http,
     ):
         waiting = []
         for count, body in enumerate([{**large, "store": False}, large], 1):

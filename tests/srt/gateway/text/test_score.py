@@ -4,14 +4,14 @@ import asyncio
 import math
 from typing import Any, cast
 
-import httpx
+import httpx2
 import pytest
 from msgspec.structs import replace
 
 from srt.client.generation import ChoiceScore, ScoreOutput, ScoreRequest
 from srt.client.http.client import HttpClient
 from srt.client.request_fields import checked_score
-from srt.gateway.app import create_app
+from srt.gateway.app import app_of, gateway_over
 from srt.wire.errors import CONFLICT, OVERLOADED, RequestError, RingError
 from srt.wire.sampling import Scoring
 from tests.fakes import FakeClient
@@ -96,7 +96,7 @@ async def test_an_overloaded_server_refuses() -> None:
 async def test_a_client_that_leaves_ends_its_score() -> None:
     client = FakeClient()
     client.hold.clear()
-    async with served(client) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with served(client) as server, httpx2.AsyncClient(base_url=server.url) as http:
         waiting = asyncio.ensure_future(http.post("/score_choices", json=BODY | {"rid": "s1"}))
         await client.wait_submitted(1)
         waiting.cancel()
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_ends_its_score() -> None:
 async def test_abort_request_finds_a_score() -> None:
     client = FakeClient()
     client.hold.clear()
-    async with served(client) as server, httpx.AsyncClient(base_url=server.url) as http:
+    async with served(client) as server, httpx2.AsyncClient(base_url=server.url) as http:
         waiting = asyncio.ensure_future(http.post("/score_choices", json=BODY | {"rid": "s1"}))
         await client.wait_submitted(1)
         abort = await http.post("/abort_request", json={"rid": "s1"})
@@ -201,8 +201,8 @@ async def test_embeddings_are_refused() -> None:
 
 
 def over_http(client: FakeClient) -> HttpClient:
-    app = create_app(client, INFO, VOCAB)
-    return HttpClient("http://gateway", transport=httpx.ASGITransport(app=cast(Any, app)))
+    app = app_of(gateway_over(client, INFO, VOCAB))
+    return HttpClient("http://gateway", transport=httpx2.ASGITransport(app=cast(Any, app)))
 
 
 async def test_the_transport_gives_what_the_ring_gave() -> None:

@@ -136,7 +136,7 @@ async def test_runs_are_posted_with_the_key_and_shown() -> None:
         taken = await http.post("/ui/runs", json=body, headers=PAGE)
         assert taken.json() == {"steps": 3}
         app: Any = http._transport
-        event, _ = app.app.state.gateway.feed.runs.whole()
+        event, _ = app.app.gateway.feed.runs.whole()
     assert event["name"] == "judge" and event["steps"][0]["name"] == "verdict"
 
 

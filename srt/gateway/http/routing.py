@@ -1,0 +1,105 @@
+"""Routes, their JSON responses, and the application that finds them.
+
+Starlette brings requests, responses and CORS. A route is found here: by two look-ups, where
+Starlette's router would try a pattern for each of more than fifty routes.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from srt.gateway.context import Gateway, HttpRequest
+from srt.gateway.errors import METHOD_NOT_ALLOWED, failure
+from srt.gateway.http.auth import require_key
+from srt.wire.errors import NOT_FOUND, RequestError
+
+Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
+_NAME = "{name}"
+_SLASHES = re.compile("/{2,}")
+_encode = msgspec.json.Encoder().encode
+
+
+class Route(Struct, frozen=True, eq=False):
+    """A function with what it answers. `{name}` at a path's end is any rest, slashes included;
+    `opt` says who may call and what the documentation needs."""
+
+    fn: Handler
+    paths: Sequence[str]
+    methods: Collection[str]
+    opt: dict[str, Any]
+
+
+def route(
+    path: str | list[str], methods: Collection[str], opt: dict[str, Any] | None = None
+) -> Callable[[Handler], Route]:
+    """A decorator that makes a route of a function."""
+    paths = [path] if isinstance(path, str) else path
+    return lambda fn: Route(fn, paths, methods, opt or {})
+
+
+get = partial(route, methods=("GET",))  # and HEAD, which `heads` makes a GET
+post = partial(route, methods=("POST",))
+put = partial(route, methods=("PUT",))
+delete = partial(route, methods=("DELETE",))
+
+
+def name_of(request: HttpRequest) -> str:
+    """What stands for `{name}` in the path of a request."""
+    return str(request.path_params["name"])
+
+
+def json_reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> ASGIApp:
+    """`value` as a JSON response."""
+    return Response(_encode(value), status, headers, "application/json")
+
+
+class Application:
+    """The ASGI application of `routes` over `gateway`. Repeated slashes of a path, and those at its
+    end, mean nothing. OPTIONS is answered with a route's methods."""
+
+    def __init__(self, gateway: Gateway, routes: Sequence[Route]) -> None:
+        self.gateway = gateway
+        self._at: dict[str, dict[str, Route]] = {}
+        self._below: dict[str, dict[str, Route]] = {}  # by what is in front of the name
+        for each in routes:
+            for path in each.paths:
+                table = self._below if path.endswith(_NAME) else self._at
+                methods = table.setdefault(path.removesuffix(_NAME), {})
+                methods.update(dict.fromkeys(each.methods, each))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        try:
+            answer = await self._answer(HttpRequest(scope, receive))
+        except Exception as exc:
+            answer = failure(exc)
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: HttpRequest) -> ASGIApp:
+        methods = self._methods(request.scope)
+        found = methods.get(request.method)
+        if found is None:
+            allowed = {"allow": ", ".join(sorted([*methods, "OPTIONS"]))}
+            if request.method != "OPTIONS":
+                return failure(RequestError("Method Not Allowed", code=METHOD_NOT_ALLOWED), allowed)
+            require_key(request, {})
+            return Response(status_code=204, headers=allowed)
+        require_key(request, found.opt)
+        return await found.fn(request)
+
+    def _methods(self, scope: Scope) -> dict[str, Route]:
+        """The routes of a request's path, by method. Raises RequestError (404) without any."""
+        path = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
+        if path in self._at:
+            return self._at[path]
+        for start, methods in self._below.items():
+            if path.startswith(start):
+                scope["path_params"] = {"name": path.removeprefix(start)}
+                return methods
+        raise RequestError("Not Found", code=NOT_FOUND)
