@@ -28,7 +28,6 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "lang.remote.session.Session": (17, 13),
     "lang.remote.variables.ProgramVar": (14, 3),
     "lang.run.program.Program": (13, 19),
-    "lang.run.stream.Stream": (21, 27),
     "lang.run.worker.Worker": (11, 11),
     "lang.state.effects.Effect": (4, 11),
     "lang.state.refs.Ref": (13, 0),
@@ -40,7 +39,7 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "scheduler_proc.core.counters.Counters": (1, 19),
     "scheduler_proc.core.requests.allocations.ReqMemory": (13, 6),
     "scheduler_proc.core.requests.outputs.OutputBuffer": (7, 16),
-    "scheduler_proc.core.requests.request.Req": (17, 24),
+    "scheduler_proc.core.requests.request.Req": (20, 21),
     "scheduler_proc.core.scheduler.Scheduler": (25, 8),
     "scheduler_proc.core.steps.step.Row": (5, 16),
     "scheduler_proc.crash.journal.Blame": (11, 12),
@@ -66,7 +65,7 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "srt.answers.tool_calls.CallReader": (1, 13),
     "srt.client.face.AsyncClient": (13, 1),
     "srt.client.ring.client.RingClient": (13, 5),
-    "srt.client.ring.generation.RingGeneration": (7, 25),
+    "srt.client.ring.generation.RingGeneration": (7, 17),
     "srt.client.ring.link.RingLink": (10, 17),
     "srt.files.control_tokens.ControlTokens": (4, 11),
     "srt.files.gguf_tokens.GGUFTokens": (6, 12),
@@ -80,11 +79,6 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "srt.ring.child.Child": (2, 13),
     "srt.ring.places.Ring": (17, 0),
     "srt.ring.supervisor.Supervisor": (6, 20),
-    "tokenizer_proc.actor.TokenizerActor": (7, 17),
-    "tokenizer_proc.admission.front.Front": (18, 19),
-    "tokenizer_proc.dispatch.relay.Relay": (16, 11),
-    "tokenizer_proc.media.desk.MediaDesk": (12, 11),
-    "tokenizer_proc.routing.router.Router": (7, 11),
 }
 
 
