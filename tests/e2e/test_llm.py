@@ -7,7 +7,7 @@ import pytest
 
 import srt
 from srt.llm import LLM, CompletionOutput, RequestOutput, SamplingParams, StructuredOutputsParams
-from srt.wire.answer_meta import NO_META
+from srt.wire.answer_meta import NO_META, facts
 
 PROMPTS = ["The capital of France is", "One, two, three,", "Once upon a time"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
@@ -60,7 +60,7 @@ def test_parameters_of_each(llm: LLM) -> None:
 
 def generated(output: RequestOutput) -> list[CompletionOutput]:
     """Without what guessing did for it, which may differ."""
-    return [msgspec.structs.replace(each, meta=NO_META) for each in output.outputs]
+    return [msgspec.structs.replace(each, **facts(NO_META)) for each in output.outputs]
 
 
 def test_samples_with_a_seed(llm: LLM) -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import astuple, replace
 from srt.client.generation import GenerateOutput, Request
 from srt.client.ring.score import prompt_fields
 from srt.client.snapshots import Snapshots
+from srt.wire.answer_meta import NO_META
 from srt.wire.constraint import Capture, Constraint, may_capture
 from srt.wire.errors import RequestError
 from srt.wire.media import MediaRef
@@ -129,8 +130,10 @@ class RingGeneration(Snapshots):
         self._forget(self)
 
     def admit(self, reply: Admitted) -> None:
-        """The front has taken the request."""
-        self.meta = reply.meta
+        """The front has taken the request. Its first output may have come before, on another way,
+        and then it has these facts too."""
+        if self.meta is NO_META:
+            self.meta = reply.meta
         self.opens_reasoning = reply.opens_reasoning
         self.closes_reasoning = reply.closes_reasoning
 

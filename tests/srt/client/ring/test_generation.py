@@ -93,6 +93,15 @@ async def test_samples_are_read_apart() -> None:
     assert reader.forgotten == []
 
 
+async def test_an_output_may_overtake_the_admission() -> None:
+    reader = Reader()
+    (generation,) = reader.generations
+    generation.take(output("a", (1,), meta=AnswerMeta(5, 3, routed_replica=1), finish=LENGTH))
+    reader.samples.admit(Admitted("7", 1, AnswerMeta(5), True))
+    last = await generation.result()
+    assert (last.prompt_tokens, last.cached_tokens, last.routed_replica) == (5, 3, 1)
+
+
 @pytest.mark.parametrize("streams", [False, True])
 async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
     """They are requested once, and only for constraints that have names."""
