@@ -303,9 +303,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "prompt": "dispatch media",
         "tokenizing": "children queueing media prompt",
         "admission": "queueing dispatch media prompt tokenizing",
-        "outbound": "dispatch admission",
-        "workers": "children media tokenizing admission outbound",
-        "actor": "routing dispatch media prompt tokenizing admission outbound workers",
+        "process": "children dispatch media prompt tokenizing admission",
+        "actor": "routing dispatch media admission process",
     },
     "tokenizer_proc.media": {
         "base": "",

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 import zmq
 
 from srt.files.model_files import ModelFiles, resolve_model
-from srt.files.tokenizer import load_tokenizer
-from srt.files.vocab import Vocab, load_vocab
+from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.blame_file import forget_before, left_by
 from srt.ring.socket import Blob
-from srt.wire.constraint import COMPILE_WAIT_FACTOR
 from srt.wire.messages import AbortReq, ControlReq, FrontMessage
 from srt.wire.ring_messages import (
     CacheEvents,
@@ -33,30 +31,20 @@ from srt.wire.ring_messages import (
     TextStopped,
 )
 from srt.wire.ring_state import RingEvent, replica_of
-from tokenizer_proc.admission.builder import Builder
 from tokenizer_proc.admission.front import Front
-from tokenizer_proc.admission.grammars import GrammarFinder, Grammars
-from tokenizer_proc.admission.parking import Parking
+from tokenizer_proc.admission.grammars import GrammarFinder
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.dispatch.placing import Placing
 from tokenizer_proc.dispatch.verdict import spelled
 from tokenizer_proc.media.base import MediaProcessor
-from tokenizer_proc.media.desk import MediaDesk
 from tokenizer_proc.media.load import load_processor
-from tokenizer_proc.media.showing import Showing, controls_of
-from tokenizer_proc.outbound import Outbound
-from tokenizer_proc.prompt.chat_template import load_template
-from tokenizer_proc.prompt.prompt import PromptReader
-from tokenizer_proc.prompt.scoring import ScoreReader
+from tokenizer_proc.process.construction import make_front
+from tokenizer_proc.process.outbound import Outbound
+from tokenizer_proc.process.workers import Workers
 from tokenizer_proc.routing.router import Router
-from tokenizer_proc.tokenizing.reading import TextReader
-from tokenizer_proc.workers import Workers
 
 log = logging.getLogger(__name__)
 
-COMPILE_GRACE_S = 5.0  # for messages to the compiler and back
-# A compiler with work reports every second; but on a busy machine it takes ten seconds to start.
-MAX_SILENCE_S = 30.0
 EXPIRY_INTERVAL_S = 0.5
 
 
@@ -92,9 +80,9 @@ class TokenizerActor(Actor):
 
     def _make_front(self, files: ModelFiles, processor: MediaProcessor | None) -> Front:
         """The front of a model, and what the ring is to know of this."""
-        vocab = load_vocab(files)
+        args, vocab = self.args, load_vocab(files)
         placeholders: dict[str, str] = {}
-        if processor is not None and self.args.limit_media:
+        if processor is not None and args.limit_media:
             placeholders = {kind: processor.placeholder(kind) for kind in sorted(processor.kinds)}
         self.info = {
             "context_len": vocab.context_len,
@@ -106,40 +94,12 @@ class TokenizerActor(Actor):
             self.epoch,
             self.incarnations,
             self._placing(),
-            max_requests=self.args.max_queued_requests,
-            max_tokens=self.args.max_queued_tokens,
-            max_queue_wait_s=self.args.max_queue_wait,
-            random_seed=self.args.random_seed,
+            max_requests=args.max_queued_requests,
+            max_tokens=args.max_queued_tokens,
+            max_queue_wait_s=args.max_queue_wait,
+            random_seed=args.random_seed,
         )
-        limit = min(vocab.context_len, self.args.pool_tokens or vocab.context_len)
-        compile_s = self.args.grammar_compile_timeout * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S
-        return Front(
-            dispatch,
-            self._text_reader(files, processor, vocab, limit),
-            Builder(vocab, limit, self.args.close_constrained),
-            MediaDesk(
-                processor.kinds if processor else (),
-                self.args.limit_media,
-                self.args.media_queue_mb * 2**20,
-            ),
-            Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), self._find),
-        )
-
-    def _text_reader(
-        self, files: ModelFiles, processor: MediaProcessor | None, vocab: Vocab, limit: int
-    ) -> TextReader:
-        """The reader of requests that hold at most `limit` tokens."""
-        tokenizer = load_tokenizer(files, controls_of(processor))
-        prompts = PromptReader(
-            tokenizer,
-            load_template(vocab),
-            vocab.vocab_size,
-            limit,
-            self.args.allow_special_tokens_in_content,
-            None if processor is None else Showing(processor),
-        )
-        max_requests, max_tokens = self.args.max_queued_requests, self.args.max_queued_tokens
-        return TextReader(tokenizer, prompts, ScoreReader(prompts, limit, max_tokens, max_requests))
+        return make_front(args, files, vocab, processor, dispatch, self._find)
 
     async def stop(self) -> None:
         await self._workers.close()

@@ -28,6 +28,7 @@ from tests.tokenizer_proc.media.fake_processor import (
 from tests.tokenizer_proc.media.test_front_media import request as of_epoch
 from tests.waiting import SOON_S
 from tokenizer_proc.actor import TokenizerActor
+from tokenizer_proc.process import construction
 
 EPOCH = 1
 SMALL = picture(16, 8, 1)
@@ -79,7 +80,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setattr(module, "resolve_model", lambda model: None)
     monkeypatch.setattr(module, "load_vocab", lambda files: SEEING)
     monkeypatch.setattr(module, "load_processor", lambda files: processor)
-    monkeypatch.setattr(module, "load_tokenizer", lambda *_: seeing_tokenizer(processor))
+    monkeypatch.setattr(construction, "load_tokenizer", lambda *_: seeing_tokenizer(processor))
     monkeypatch.setattr(TokenizerActor, "niceness", 0)
     monkeypatch.setattr(tokenizer_proc.media.worker, "NICENESS", 0)  # on a busy machine too
     monkeypatch.setattr(asyncio.get_running_loop(), "add_signal_handler", lambda *_: None)

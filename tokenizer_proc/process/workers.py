@@ -13,7 +13,7 @@ from tokenizer_proc.children.forker import Forker
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.store import key_of
 from tokenizer_proc.media.worker import MediaWorker
-from tokenizer_proc.outbound import Outbound
+from tokenizer_proc.process.outbound import Outbound
 from tokenizer_proc.tokenizing.readers import Reader
 
 # Of each: one caller, who uses at most one of them, cannot hold up all others.

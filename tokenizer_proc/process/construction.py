@@ -1,0 +1,66 @@
+"""Makes the front of a model from the server's options. Called by the tokenizer's actor."""
+
+from srt.args import ServerArgs
+from srt.files.model_files import ModelFiles
+from srt.files.tokenizer import load_tokenizer
+from srt.files.vocab import Vocab
+from srt.wire.constraint import COMPILE_WAIT_FACTOR
+from tokenizer_proc.admission.builder import Builder
+from tokenizer_proc.admission.front import Front
+from tokenizer_proc.admission.grammars import GrammarFinder, Grammars
+from tokenizer_proc.admission.parking import Parking
+from tokenizer_proc.dispatch.dispatch import Dispatch
+from tokenizer_proc.media.base import MediaProcessor
+from tokenizer_proc.media.desk import MediaDesk
+from tokenizer_proc.media.showing import Showing, controls_of
+from tokenizer_proc.prompt.chat_template import load_template
+from tokenizer_proc.prompt.prompt import PromptReader
+from tokenizer_proc.prompt.scoring import ScoreReader
+from tokenizer_proc.tokenizing.reading import TextReader
+
+COMPILE_GRACE_S = 5.0  # for messages to the compiler and back
+# A compiler with work reports every second; but on a busy machine it takes ten seconds to start.
+MAX_SILENCE_S = 30.0
+
+
+def make_front(
+    args: ServerArgs,
+    files: ModelFiles,
+    vocab: Vocab,
+    processor: MediaProcessor | None,
+    dispatch: Dispatch,
+    finder: GrammarFinder,
+) -> Front:
+    """The front that sends what it admits by `dispatch`, and finds compiled grammars by `finder`.
+    Without a `processor` it refuses media."""
+    limit = min(vocab.context_len, args.pool_tokens or vocab.context_len)
+    compile_s = args.grammar_compile_timeout * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S
+    kinds = processor.kinds if processor else ()
+    return Front(
+        dispatch,
+        _text_reader(args, files, vocab, processor, limit),
+        Builder(vocab, limit, args.close_constrained),
+        MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
+        Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),
+    )
+
+
+def _text_reader(
+    args: ServerArgs,
+    files: ModelFiles,
+    vocab: Vocab,
+    processor: MediaProcessor | None,
+    limit: int,
+) -> TextReader:
+    """The reader of requests that hold at most `limit` tokens."""
+    tokenizer = load_tokenizer(files, controls_of(processor))
+    prompts = PromptReader(
+        tokenizer,
+        load_template(vocab),
+        vocab.vocab_size,
+        limit,
+        args.allow_special_tokens_in_content,
+        None if processor is None else Showing(processor),
+    )
+    max_requests, max_tokens = args.max_queued_requests, args.max_queued_tokens
+    return TextReader(tokenizer, prompts, ScoreReader(prompts, limit, max_tokens, max_requests))
