@@ -113,7 +113,7 @@ class Detokenizer:
                 found.note_first(batch.time_s)
         for handle, counted in batch.facts.items():
             if found := requests.get(handle):
-                found.counted = counted
+                found.note_counts(counted)
         touched = self._add_tokens(batch, requests)
         stopped = self._stopped(touched, batch)
         credits = self._end(batch, requests, touched)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.wire.answer_meta import NO_META, AnswerMeta, updated
+from srt.wire.answer_meta import AnswerMeta, updated
 from srt.wire.messages import Finish, LogprobDetail, Output
 from srt.wire.packing import num_packed, packed_size
 from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
@@ -74,7 +74,7 @@ class Request:
         self._jump_tokens = 0
         self._forward_passes = 0
         self._first_s: float | None = None  # when the first token came
-        self.counted = NO_META  # what its last scheduler has counted
+        self._facts = start.meta  # with what its last scheduler has counted
         self.replica = 0  # whose scheduler has it, or had it last
         self.is_open = True
         self.finish: Finish | None = None
@@ -225,20 +225,23 @@ class Request:
 
     def _meta(self, now: float) -> AnswerMeta:
         """All facts so far; with the finish, those of its times."""
-        start = self._start.meta
         meta = replace(
-            start if self.counted is NO_META else updated(start, self.counted),
+            self._facts,
             completion_tokens=self._text.num_tokens,
             # Negative if the sampled text has been retokenised into fewer tokens.
             jump_forward_tokens=max(0, self._jump_tokens),
             forward_passes=self._forward_passes,
             routed_replica=self.replica,
-            queued_s=start.queued_s if self.finish else None,
+            queued_s=self._facts.queued_s if self.finish else None,
         )
         if self.finish is None or self._first_s is None:
             return meta
         ttft_s, decode_s = self._first_s - self._start.arrival_s, now - self._first_s
         return replace(meta, ttft_s=ttft_s, decode_s=decode_s)
+
+    def note_counts(self, counted: AnswerMeta) -> None:
+        """Take over what a scheduler has counted so far."""
+        self._facts = updated(self._start.meta, counted)
 
     def close(self) -> None:
         """Forget everything: nothing more will be sent."""

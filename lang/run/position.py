@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from lang.backends.sampling import derived_seed
 from lang.logs.address import Address, Path, Step
-from lang.run.program import Place
+from lang.run.program import Program
 
 
 class Position:
@@ -14,10 +14,10 @@ class Position:
     and line, of the operation that is being performed. `has_left` says that the state has left what
     the run's log has."""
 
-    def __init__(self, place: Place, seed: int | None, numbers: Iterator[int]) -> None:
-        self.place = place
-        self.path: Path = place.path
-        self.seed = seed
+    def __init__(self, program: Program, numbers: Iterator[int]) -> None:
+        self._program = program  # whose place may change: a compiled one gets other logs
+        self.path: Path = program.place.path
+        self.seed = program.defaults.seed
         self.at, self.source, self.has_left = 0, "", False
         self._numbers = numbers
         self._copies = itertools.count()  # which change no number
@@ -31,7 +31,7 @@ class Position:
 
     def address(self, number: int) -> Address:
         """The address of the operation with this number."""
-        return Address(self.place.row, self.path, number)
+        return Address(self._program.place.row, self.path, number)
 
     def seed_of(self, kind: str, number: int, *more: int) -> int | None:
         """The seed of the operation with this number; None in a run without one."""
@@ -53,5 +53,6 @@ class Position:
     def leave_log(self, number: int) -> None:
         """From this number on, the log of the run is not followed."""
         self.has_left = True
-        if self.place.journal is not None:
-            self.place.journal.left(self.address(number))
+        journal = self._program.place.journal
+        if journal is not None:
+            journal.left(self.address(number))

@@ -24,7 +24,7 @@ class Stream:
     ) -> None:
         self.program = program
         self.changed = changed
-        self.position = Position(program.place, program.defaults.seed, numbers)
+        self.position = Position(program, numbers)
         self.transcript = Transcript()
         self.waits = Waits()
         self.variables = Variables(self.waits)

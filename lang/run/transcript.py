@@ -1,6 +1,7 @@
 """The text of a state, with its turns and media: all that a prompt is made of."""
 
 import base64
+from copy import copy
 from typing import Any
 
 from lang.backends.base import Image, Prompt, Turn
@@ -22,13 +23,16 @@ class Transcript:
         self.images: list[tuple[int, Image]] = []  # with their places in the text
         self.start_chars = self.start_messages = self.start_images = 0
 
-    def fork(self) -> "Transcript":
-        """One that continues from here."""
+    def __copy__(self) -> "Transcript":
         made = Transcript()
-        made.text, made.said_default_system = self.text, self.said_default_system
-        made.role, made.role_start = self.role, self.role_start
+        made.__dict__ |= self.__dict__
         made.messages, made.images = self.messages.copy(), self.images.copy()
         made.literal = self.literal.copy()
+        return made
+
+    def fork(self) -> "Transcript":
+        """One that continues from here."""
+        made = copy(self)
         made.start_chars, made.start_messages = len(self.text), len(self.messages)
         made.start_images = len(self.images)
         return made

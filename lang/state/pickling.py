@@ -4,6 +4,7 @@ A state that is read back has its text, turns, variables, trace and error. It ma
 default back end of its new process; its forks are independent of it.
 """
 
+from copy import copy
 from typing import Any
 
 from lang.errors import LangError
@@ -20,7 +21,7 @@ def taken(stream: Stream) -> dict[str, Any]:
     program = stream.program
     slots = {name: slot for name, slot in stream.variables.items() if slot.done.done()}
     return {
-        "fields": {name: getattr(stream, name) for name in _FIELDS},
+        "fields": {name: copy(getattr(stream, name)) for name in _FIELDS},
         "variables": {name: _of_slot(slot) for name, slot in slots.items()},
         "error": _portable(stream.failure),
         "body_error": _portable(program.body_error),
@@ -31,7 +32,10 @@ def taken(stream: Stream) -> dict[str, Any]:
 
 
 def restored(state: dict[str, Any]) -> Worker:
-    """The stream that was `taken`, in a run of its own that is over."""
+    """The stream that was `taken`, in a run of its own that is over. Raises LangError for what
+    another version of this module has written."""
+    if state["fields"].keys() != {*_FIELDS}:
+        raise LangError("the state was pickled by another version of lang: pickle it with this one")
     program = Program(None, state["defaults"])
     program.template = state["template"]
     program.end_body(state["body_error"])

@@ -110,6 +110,11 @@ class GenerateOutput(AnswerMeta, frozen=True, kw_only=True, array_like=False, om
     captures: list[Capture] | None = None
 
 
+# Fields of a GenerateOutput with an entry for each output id, and for tokens of the prompt.
+OF_IDS = ("output_ids", "output_logprobs", "output_top_logprobs", "output_id_logprobs")
+OF_PROMPT = ("prompt_logprobs", "prompt_top_logprobs", "prompt_id_logprobs")
+
+
 class ScoreRequest(PromptRequest, frozen=True, kw_only=True):
     """A request for a score: how likely each continuation is after one prefix.
 

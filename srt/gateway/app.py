@@ -54,5 +54,6 @@ def app_of(gateway: Gateway) -> ASGIApp:
         allow_origins=gateway.info.cors_origins,
         allow_methods=["*"],
         allow_headers=["*"],
+        allow_private_network=True,  # the owner has named the origins: they may be other networks'
         expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER],
     )

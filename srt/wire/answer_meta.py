@@ -11,7 +11,6 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 GENERATE, PROGRAMS, USAGE = "generate", "programs", "usage"  # routes; the last: OpenAI's usage
-Seconds = Annotated[float | None, Meta(description="Seconds by the server's clock.")]
 
 
 class DraftCounts(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -68,7 +67,8 @@ class AnswerMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
     drafted: Annotated[int, Meta(description="Drafted tokens that were verified.")] = 0
     accepted: Annotated[int, Meta(description="Drafted tokens that were accepted.")] = 0
     retractions: Annotated[
-        int, Meta(description="How often it was taken out of memory for others, and begun again.")
+        int,
+        Meta(description="How often its last scheduler moved it out of memory and began anew."),
     ] = 0
     token_origins: Annotated[
         str, Meta(description="For each output id a letter: where it is from, if asked for.")
@@ -184,8 +184,9 @@ def facts_of(payload: Mapping[str, Any], api: str) -> dict[str, Any]:
 def meta_struct(api: str) -> type[Struct]:
     """The base of an API's struct: it has a field for each fact that `meta_of` may give."""
     types = {field.name: field for field in structs.fields(AnswerMeta)}
-    found: list[tuple[str, Any, Any]] = []
+    found: list[Any] = []
     for entry in _TABLES[api]:
         kind = types[entry.fact].type if entry.fact in types else float
-        found.append((entry.name, kind if entry.absent is UNSET else kind | UnsetType, UNSET))
+        always = entry.absent is UNSET
+        found.append((entry.name, kind) if always else (entry.name, kind | UnsetType, UNSET))
     return defstruct("AnswerFacts", found, frozen=True, kw_only=True)

@@ -101,6 +101,8 @@ class Call(_Part, frozen=True):
     name: str = ""
 
 
+Size = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
 # ---- transforms ------------------------------------------------------------------------------
 
 
@@ -145,7 +147,7 @@ class Split(_Op, frozen=True, tag="split"):
 
     input: str
     separator: str
-    index: int
+    index: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class JsonPointer(_Op, frozen=True, tag="json_pointer"):
@@ -169,8 +171,8 @@ class Truncate(_Op, frozen=True, tag="truncate"):
     input. Exactly one of both is given."""
 
     input: str
-    chars: int | None = None
-    tokens: int | None = None
+    chars: Size | None = None
+    tokens: Size | None = None
     keep: Literal["start", "end"] = "start"
 
 
@@ -225,7 +227,7 @@ class Perf(_Object, frozen=True, omit_defaults=False):
     target_ms: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class OutputMeta(AnswerMeta, frozen=True, kw_only=True):
+class OutputMeta(AnswerMeta, frozen=True, kw_only=True, array_like=False):
     """How an output came about. `probabilities` are those of the choices, among each other;
     `attempts` counts the requests that were made for it; the facts are its last request's."""
 

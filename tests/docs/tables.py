@@ -209,7 +209,12 @@ def answer_facts() -> str:
     for fact, note in notes.items():
         shown = (f"`{table[fact]}`" if fact in table else "" for table in names.values())
         rows.append((f"`{fact}`", *shown, note))
-    head = ("in Python", "`meta_info` of `/generate`", "`meta` of a variable", "details of `usage`")
+    head = (
+        "in Python",
+        "`meta_info` of `/generate`",
+        "`meta_info` of a variable",
+        "details of `usage`",
+    )
     return _table((*head, "meaning"), rows)
 
 

@@ -16,6 +16,7 @@ from tests.lang.test_images import run_at
 from tests.srt.gateway.setup import in_process, served
 
 FACTS: dict[str, Any] = {"retractions": 2}
+DRAFTS = {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 CHAT = [{"role": "user", "content": "a"}]
 
 
@@ -36,8 +37,8 @@ async def test_every_route_shows_it(fake: FakeClient) -> None:
         chat = await answer("/v1/chat/completions", model="tiny", messages=CHAT, n=2)
         response = await answer("/v1/responses", model="tiny", input="a", store=False)
     assert native["meta_info"]["retractions"] == 2
-    assert text["usage"]["completion_tokens_details"] == {"retractions": 2}
-    assert chat["usage"]["completion_tokens_details"] == {"retractions": 4}
+    assert text["usage"]["completion_tokens_details"] == DRAFTS | {"retractions": 2}
+    assert chat["usage"]["completion_tokens_details"] == DRAFTS | {"retractions": 4}
     assert response["usage"]["output_tokens_details"] == {"retractions": 2, "reasoning_tokens": 0}
 
 

@@ -9,11 +9,9 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import replace
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.sampling.details import no_detail
-from srt.wire.answer_meta import NO_META
 from srt.wire.messages import Finish, LogprobDetail, pack_floats, pack_ids
 from srt.wire.ring_messages import PromptLogprobs, ReqEnd, ReqStart, TokenBatch
 
@@ -149,9 +147,7 @@ class OutputBuffer:
             details=self._details,
             time_s=now,
             firsts=self._firsts,
-            facts={
-                handle: replace(NO_META, **req.counts) for handle, req in self._counting.items()
-            },
+            facts={handle: req.take_counts() for handle, req in self._counting.items()},
             guessed=self._guessed,
             closing=self._closing,
         )
@@ -174,7 +170,7 @@ class OutputBuffer:
 
     def _note_counts(self, req: Req) -> None:
         """Report its counts as of the end of the step, of whose tokens some may be to come."""
-        if req.counts:
+        if req.has_new_counts:
             self._counting[req.handle] = req
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:

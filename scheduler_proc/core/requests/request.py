@@ -95,6 +95,7 @@ class Req:
     finish: Finish | None = None
     media_version: int | None = None  # of the encoder cache, when it lacked something last
     counts: dict[str, int] = field(default_factory=dict)  # facts of its answer, by their names
+    has_new_counts: bool = False  # that the detokenizer does not know
     num_steered: int = 0  # outputs that were chosen so that it ends within its limit
 
     @classmethod
@@ -140,10 +141,11 @@ class Req:
     def count(self, fact: str, by: int = 1) -> None:
         """Add to a fact of its answer, a field of `AnswerMeta`."""
         self.counts[fact] = self.counts.get(fact, 0) + by
+        self.has_new_counts = True
 
-    @property
-    def counted(self) -> AnswerMeta:
-        """The facts that were counted, and no others."""
+    def take_counts(self) -> AnswerMeta:
+        """The facts that were counted, and no others, for the detokenizer."""
+        self.has_new_counts = False
         return replace(NO_META, **self.counts)
 
     @property

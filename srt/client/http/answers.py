@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from srt.client.generation import ChoiceScore, GenerateOutput, ScoreOutput
+from srt.client.generation import OF_IDS, OF_PROMPT, ChoiceScore, GenerateOutput, ScoreOutput
 from srt.wire.answer_meta import GENERATE, facts_of
 from srt.wire.constraint import Capture
 from srt.wire.errors import (
@@ -24,20 +24,31 @@ from srt.wire.messages import Finish
 _STATUS_CODES = {status: code for code, status in HTTP_STATUS.items()} | {400: BAD_REQUEST}
 
 
-def parse_output(payload: Any, told: int = 0) -> GenerateOutput:
-    """An answer of /generate, or an event: all that is known of one sample, of whose text the first
-    `told` characters were known before."""
+def parse_output(payload: Any) -> GenerateOutput:
+    """An answer of /generate, or what an event of an incremental stream has."""
     meta = payload["meta_info"]
     return GenerateOutput(
         rid=meta["id"],
         text=payload["text"],
-        delta=payload["text"][told:],
+        delta=payload["text"],
         output_ids=payload["output_ids"],
         finish=finish_of(meta["finish_reason"]),
         captures=_captures(meta),
         **facts_of(meta, GENERATE),
         **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
+
+
+def joined(last: GenerateOutput, new: GenerateOutput, start: int) -> GenerateOutput:
+    """All that is known of a sample after an event of an incremental stream, whose ids begin at the
+    position `start`."""
+    fields: dict[str, Any] = {"text": last.text + new.text}
+    for name in OF_IDS:
+        if (rows := getattr(new, name)) is not None:
+            fields[name] = [*(getattr(last, name) or [])[:start], *rows]
+    for name in OF_PROMPT:
+        fields[name] = getattr(new, name) or getattr(last, name)
+    return msgspec.structs.replace(new, **fields)
 
 
 def _logprobs(meta: Any) -> dict[str, Any]:

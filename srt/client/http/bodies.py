@@ -34,6 +34,7 @@ def generate_body(request: Request, interval: int | None = None) -> dict[str, An
     _check_chat_only(request)
     body: dict[str, Any] = {
         "stream": True,
+        "incremental": True,
         "rid": request.rid,
         "cache_salt": request.cache_salt,
         "text": request.text,

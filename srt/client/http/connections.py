@@ -21,7 +21,7 @@ def checked_transport(given: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncBa
     if given is None or isinstance(given, httpx2.AsyncBaseTransport):
         return given
     kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    raise ConfigError(f"transport must be one of httpx2's, the successor of httpx2, not a {kind}")
+    raise ConfigError(f"transport must be one of httpx2's, the successor of httpx, not a {kind}")
 
 
 class HttpConnections(httpx2.AsyncBaseTransport):

@@ -14,7 +14,7 @@ import httpx2
 import msgspec
 
 from srt.client.generation import GenerateOutput
-from srt.client.http.answers import error_from, parse_output
+from srt.client.http.answers import error_from, joined, parse_output
 from srt.client.snapshots import Snapshots
 from srt.event_data import event_data
 from srt.wire.errors import Names, RequestError, RingError
@@ -164,6 +164,6 @@ def _parsed(
     none of our servers sends."""
     try:
         generation = generations[payload.get("index", 0)]
-        return generation, parse_output(payload, len(generation.text))
+        return generation, joined(generation.last, parse_output(payload), payload["start"])
     except (LookupError, TypeError, AttributeError) as exc:
         raise RingError(_STRANGE) from exc

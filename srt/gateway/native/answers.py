@@ -1,22 +1,24 @@
 """Writes the answers of /generate: snapshots as SGLang's response fields."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from srt.client.generation import GenerateOutput, Request
+from srt.client.generation import OF_IDS, OF_PROMPT, GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.http.turns import in_turns
 from srt.gateway.openai.answers import NewTokens, captures_in
 from srt.gateway.wire.native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
 from srt.wire.answer_meta import GENERATE, meta_of
-from srt.wire.messages import Finish
+from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish
 from srt.wire.sampling import SamplingParams, Scoring
 
 T = TypeVar("T")
+_NOTHING = GenerateOutput(rid="")
 _encode = msgspec.json.Encoder().encode
 _SETTLED_AT_ONCE = 64  # rows
 
@@ -26,6 +28,7 @@ class NativeAnswers:
 
     `prompt_ids` are the ids of each prompt, if the answers are to have them; `texts` the vocabulary
     from which log-probabilities get the texts of their tokens, if they are to have any.
+    `incremental` events of a stream have what is new since the one before.
     """
 
     def __init__(
@@ -34,9 +37,12 @@ class NativeAnswers:
         samples: int,
         prompt_ids: Sequence[list[int]],
         texts: Vocab | None,
+        incremental: bool = False,
     ) -> None:
         self._samples = samples
         self._prompt_ids = prompt_ids
+        # What each answer's last event made known.
+        self._sent = [_NOTHING] * (samples * len(requests)) if incremental else []
         self._logprobs: list[_Logprobs | None] = []
         for request in requests:
             inputs = [_Column(), _Column(), _Column()]  # the samples share them
@@ -63,7 +69,13 @@ class NativeAnswers:
             captures=captures_in(output, output.text),
             **meta_of(output, GENERATE),
         )
+        start: int | UnsetType = UNSET
         logprobs = self._logprobs[index]
+        if self._sent:
+            sent, self._sent[index] = self._sent[index], output
+            start = _num_common(sent, output)
+            output = _since(output, sent, start)
+            logprobs = logprobs and logprobs.of_a_part()
         return NativeResponse(
             text=output.text,
             output_ids=output.output_ids,
@@ -71,7 +83,35 @@ class NativeAnswers:
             prompt_token_ids=self._prompt_ids[index // self._samples]
             if self._prompt_ids
             else UNSET,
+            start=start,
         )
+
+
+def _num_common(sent: GenerateOutput, now: GenerateOutput) -> int:
+    """How many of the ids sent stay: a jump may replace the last ones."""
+    before, after = sent.output_ids, now.output_ids
+    old, new = sent.output_logprobs or before, now.output_logprobs or after
+    count = max(0, len(before) - JUMP_WINDOW_TOKENS)
+    if before[:count] != after[:count]:  # several jumps since then
+        count = 0
+    for pair, other in zip(
+        zip(before[count:], old[count:], strict=True),
+        zip(after[count:], new[count:], strict=True),
+        strict=False,
+    ):
+        if pair != other:
+            break
+        count += 1
+    return count
+
+
+def _since(now: GenerateOutput, sent: GenerateOutput, start: int) -> GenerateOutput:
+    """What `sent` lacks: the text after its own, and from `start` on all that ids have."""
+    lists = {name: getattr(now, name) for name in OF_IDS}
+    part = {name: rows and rows[start:] for name, rows in lists.items()}
+    if sent is not _NOTHING:
+        part |= dict.fromkeys(OF_PROMPT)
+    return replace(now, text=now.text[len(sent.text) :], **part)
 
 
 class _Column:
@@ -110,6 +150,12 @@ class _Logprobs:
         self._new = NewTokens(sampling)
         self._inputs = inputs
         self._outputs = [_Column(), _Column(), _Column()]
+
+    def of_a_part(self) -> "_Logprobs":
+        """The writer of an event that repeats nothing."""
+        made = copy(self)
+        made._inputs, made._outputs = ([_Column(), _Column(), _Column()] for _ in range(2))
+        return made
 
     def settle(self, output: GenerateOutput) -> Iterator[None]:
         """Make the entries of a finished answer, some at a time."""

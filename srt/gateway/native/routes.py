@@ -74,7 +74,9 @@ async def _admit(
     name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
     batch = await submit_all(gateway, prompts.requests, names=names, name=name, media=prompts.media)
     texts = gateway.vocab if body.return_text_in_logprobs else None
-    return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts)
+    incremental = body.stream and body.incremental
+    answers = NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts, incremental)
+    return batch, answers
 
 
 async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:

@@ -142,7 +142,7 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
     details: Counter[str] = Counter()
     for output in outputs.values():
         details.update(meta_of(output, USAGE))
-    if drafted:
+    if drafted or details:
         # What was accepted behind a stop string is in no completion.
         accepted = sum(min(o.accepted, o.completion_tokens) for o in outputs.values())
         details["accepted_prediction_tokens"] = accepted

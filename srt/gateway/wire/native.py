@@ -113,6 +113,9 @@ class NativeRequest(ChatFields, kw_only=True, frozen=True):
         bool, Meta(description="Add `prompt_token_ids` to the answer.")
     ] = False
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
+    incremental: Annotated[
+        bool, Meta(description="Events of a stream have what is new, and `start`, its place.")
+    ] = False
     cache_salt: Annotated[
         str | list[str], Meta(description="Prompts share KV under one salt only.")
     ] = ""
@@ -171,13 +174,17 @@ class MetaInfo(meta_struct(GENERATE), frozen=True, kw_only=True):  # type: ignor
 
 
 class NativeResponse(Struct, frozen=True, kw_only=True):
-    """One answer, or one snapshot of it; `text` and `output_ids` are cumulative."""
+    """One answer, or one snapshot of it; `text` and `output_ids` are cumulative. In an incremental
+    stream `text` is what is new, and `output_ids` and their log-probabilities are those from the
+    position `start` on: they replace what earlier events had there. The first event has the
+    prompt's log-probabilities."""
 
     text: str
     output_ids: list[int]
     meta_info: MetaInfo
     prompt_token_ids: list[int] | UnsetType = UNSET
     index: int | UnsetType = UNSET
+    start: int | UnsetType = UNSET
 
 
 REQUEST_KIND: Kind = NATIVE

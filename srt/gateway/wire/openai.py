@@ -186,8 +186,8 @@ class CompletionTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  #
     """Drafted tokens that are in the completions, and those that are not; and further facts, each
     summed over all choices."""
 
-    accepted_prediction_tokens: int | UnsetType = UNSET
-    rejected_prediction_tokens: int | UnsetType = UNSET
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class Usage(Struct, frozen=True, kw_only=True):
