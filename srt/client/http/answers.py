@@ -44,8 +44,9 @@ def joined(last: GenerateOutput, new: GenerateOutput, start: int) -> GenerateOut
     position `start`."""
     fields: dict[str, Any] = {"text": last.text + new.text}
     for name in OF_IDS:
-        if (rows := getattr(new, name)) is not None:
-            fields[name] = [*(getattr(last, name) or [])[:start], *rows]
+        before, rows = getattr(last, name), getattr(new, name)
+        if before is not None or rows is not None:  # an event may have no rows
+            fields[name] = [*(before or [])[:start], *(rows or [])]
     for name in OF_PROMPT:
         fields[name] = getattr(new, name) or getattr(last, name)
     return msgspec.structs.replace(new, **fields)
