@@ -186,16 +186,6 @@ class RuntimeEndpoint(BackendDefaults):
         """`stats` for programs without a loop."""
         return loop.call(self.stats())
 
-    def close(self) -> None:
-        """`aclose`, for programs without a loop."""
-        loop.call(self.aclose())
-
-    def __enter__(self) -> "RuntimeEndpoint":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 class Runtime:
     """A server of this program's own: `Runtime(model="smollm2", max_total_tokens=8192)`.

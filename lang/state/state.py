@@ -76,19 +76,11 @@ class ProgramState(Forking, Effects):
         await loop.arrival(slot.done)
         return self._value(slot)
 
-    def get_var(self, name: str) -> Any:
-        """`s[name]`."""
-        return self[name]
-
     def var(self, name: str) -> Ref:
         """The variable as a reference, without waiting: a text for states and pure functions. Its
         gen may still be at work. Raises KeyError for a variable that nothing was given to write."""
         slot = self._slot(name)
         return Variable(slot, None if self._stream.variables.has_inherited(slot) else self._worker)
-
-    def set_var(self, name: str, value: Any) -> None:
-        """`s[name] = value`."""
-        self[name] = value
 
     @property
     def ret_value(self) -> Any:

@@ -104,7 +104,7 @@ def test_submit_is_run(
     with sgl.session() as app:
         submitted = function.submit(**arguments)
         assert {name: submitted[name].get() for name in names} == expected
-        infos = [app.read(var) for var in submitted.values() if isinstance(var, sgl.ProgramVar)]
+        infos = [var.explain() for var in submitted.values() if isinstance(var, sgl.ProgramVar)]
         metas = [info.meta for info in infos if info.meta is not None]
         if function in (chat, crossed):
             assert sum(meta.prompt_tokens for meta in metas) == usage.prompt_tokens
