@@ -315,19 +315,17 @@ class SglFunction:
         """
         if recording.get() is not None:
             raise trace_error("the program runs a batch", ADVICE)
-        defaults, place, rest = self.split_arguments(kwargs)
+        _, rest = self._split(kwargs)
         if rest:
             raise TypeError(f"run_batch has no argument {next(iter(rest))!r}")
+        prepared = self.prepared((), kwargs, backend, timeout_s)
         calls = [(i, *self._arguments_of(i, element)) for i, element in enumerate(batch_kwargs)]
-        options = batch.Options(
-            backend, defaults, place, log, num_threads, progress_bar, timeout_s, cache_prefix
-        )
+        options = batch.Options(log, num_threads, progress_bar, cache_prefix)
         states: Iterable[ProgramState]
         if order is None:
-            states = batch.Batch(self.func, self.bind_arguments, calls, options)
+            states = batch.Batch(prepared, calls, options)
         else:
-            ordered = [calls[i] for i in order]
-            begun = batch.Batch(self.func, self.bind_arguments, ordered, options)
+            begun = batch.Batch(prepared, [calls[i] for i in order], options)
             states = batch.in_rows(begun, order)
         return states if generator_style else list(states)
 

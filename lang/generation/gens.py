@@ -116,7 +116,6 @@ class Gen(Writer):
                 completions = await answered(
                     stream,
                     call,
-                    "gen",
                     sampling.timeout_s,
                     lambda: (_one(stream, slot, each, grows) for each in _samples(sampling)),
                     lambda n: (_whole(stream, each) for each in _samples(_scored(sampling, n))),

@@ -19,11 +19,10 @@ from lang import loop
 from lang.errors import CancelledError, ProgramError
 from lang.logs.address import Step
 from lang.logs.entries import Entry, Request, arguments_of, request_of_effect
-from lang.logs.reports.report import begun
+from lang.logs.trace import Call
 from lang.run.program import Program, know, known, running
 from lang.run.source import place_of_caller
 from lang.run.stream import Stream
-from lang.run.trace import Asked, Call
 from lang.run.worker import Worker
 from lang.state.refs import refuse_unread
 
@@ -120,11 +119,11 @@ class Effect:
         self._stream = stream
         self._name = called.name
         self._returns = called.returns
-        self._arguments = Asked(parameters=arguments_of(called.args, called.kwargs))
+        self._arguments = arguments_of(called.args, called.kwargs)
         self._number = number
         self._source = source
         what = f"{called.module}.{called.name}"
-        self._request: Request = request_of_effect(what, self._arguments.parameters)
+        self._request: Request = request_of_effect(what, self._arguments)
         self._call: Call | None = None
         self._ended: Callable[[], None] = lambda: None
         self._began = 0.0
@@ -138,23 +137,13 @@ class Effect:
         if failure is not None:
             raise ProgramError(f"{self._name} was not called: the state failed") from failure
         stream = self._stream
-        address = stream.position.address(self._number)
-        self._call = Call(
-            "effect",
-            self._name,
-            len(stream.transcript.text),
-            "",
-            at=address,
-            source=self._source,
-            began_s=time.time(),
-            asked=Asked(stream.untraced(), self._arguments.parameters),
+        self._call, self._ended = stream.begin_call(
+            "effect", self._name, self._number, self._source, self._arguments
         )
-        stream.trace.steps.append(self._call)
-        self._ended = begun(stream.program, self._call, stream.waits)
         journal = stream.program.place.journal
         entry = None
         if journal is not None:
-            entry = journal.found(stream.position, address, self._request, self._source)
+            entry = journal.found(stream.position, self._call.at, self._request, self._source)
         self._began = time.perf_counter()
         if entry is None:
             return False, None

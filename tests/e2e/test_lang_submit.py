@@ -101,7 +101,7 @@ def test_submit_is_run(
     run = function.run(**arguments)
     expected = {name: run[name] for name in names}
     usage = run.usage()
-    with sgl.session() as app:
+    with sgl.session():
         submitted = function.submit(**arguments)
         assert {name: submitted[name].get() for name in names} == expected
         infos = [var.explain() for var in submitted.values() if isinstance(var, sgl.ProgramVar)]
