@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from lang import loop
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
+from srt.client.generation import Likelihood
 
 if TYPE_CHECKING:
     from srt.client.programs import ProgramSession
@@ -79,6 +79,24 @@ class Completion(Struct, frozen=True):
     cached_tokens: int = 0
     completion_tokens: int = 0
     meta: dict[str, Any] = {}
+
+
+class Scored(Likelihood, Struct, frozen=True):
+    """One continuation's log-probabilities after a prompt, token by token. `unconditional` are
+    those of the same tokens with no prompt before them; it is empty unless it was asked for."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    unconditional: tuple[float | None, ...] = ()
+
+
+class Scores(Struct, frozen=True):
+    """All continuations of one prompt, in the order asked for, and the tokens that took."""
+
+    continuations: tuple[Scored, ...]
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class Capabilities(Struct, frozen=True):

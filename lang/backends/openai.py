@@ -20,6 +20,7 @@ from lang.backends.base import (
     Capabilities,
     Completion,
     Prompt,
+    Scores,
 )
 from lang.backends.openai_answer import Answer, scores_of
 from lang.backends.openai_request import (
@@ -30,7 +31,6 @@ from lang.backends.openai_request import (
     sampling_fields,
 )
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
 from srt.wire.errors import ConfigError
@@ -170,17 +170,14 @@ class OpenAI(BackendDefaults):
     async def select(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
-        constrained = choice_fields(choices, self.dialect, self.is_chat)
-        if self._select == "closest" or (self._select is None and constrained is None):
-            return await self._closest(prompt, choices, sampling)
-        if constrained is None:
+        fields = choice_fields(choices, self.dialect, self.is_chat)
+        body = self._select_body(prompt, choices, sampling)
+        if self._select == "closest" or (self._select is None and fields is None):
+            answer = await self._complete(body)
+            return _with_choice(answer, closest(answer.text, choices), "closest")
+        if fields is None:
             raise UnsupportedError("select", "these completions cannot be constrained to choices")
-        return await self._constrained(prompt, choices, sampling, constrained)
-
-    async def _constrained(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling, fields: dict[str, Any]
-    ) -> Completion:
-        answer = await self._complete(self._select_body(prompt, choices, sampling) | fields)
+        answer = await self._complete(body | fields)
         text = _chosen(answer.text) if self.dialect == "openai" else answer.text
         if text is None or text not in choices:
             reason = f"the answer {answer.text!r} (finish {answer.finish!r}) is none of them; "
@@ -188,12 +185,6 @@ class OpenAI(BackendDefaults):
             reason += "or use select='closest'"
             raise UnsupportedError("choices", reason)
         return _with_choice(answer, text, "constrained")
-
-    async def _closest(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
-    ) -> Completion:
-        answer = await self._complete(self._select_body(prompt, choices, sampling))
-        return _with_choice(answer, closest(answer.text, choices), "closest")
 
     def _select_body(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from lang import loop
 from lang.backends.config import global_config
-from lang.functions.logs import Logs
-from lang.functions.prepared import Prepared
+from lang.functions.prepared import Logs, Prepared
 from lang.functions.runs import Run, holding_thread
 from lang.functions.tracer import constant_prefix, text_of
 from lang.logs.log import Log

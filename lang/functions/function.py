@@ -22,8 +22,7 @@ from lang.backends.config import backend_of
 from lang.backends.sampling import PLAIN, Sampling
 from lang.errors import UnsupportedError
 from lang.functions import batch
-from lang.functions.logs import Logs
-from lang.functions.prepared import Prepared
+from lang.functions.prepared import Logs, Prepared
 from lang.functions.returns import returns_of
 from lang.functions.tracer import constant_prefix, text_of
 from lang.graph.graph import Graph

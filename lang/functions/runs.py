@@ -112,7 +112,7 @@ def _start(function: Callable[[], None]) -> "Future[None]":
     """Run `function` in a thread; the future is done when it ends."""
     context = contextvars.copy_context()
     if _holds_thread.get():
-        return _own_thread(context, function)
+        return loop.in_thread("lang-inner", partial(context.run, holding_thread, function))
     return _shared_pool().submit(context.run, holding_thread, function)
 
 
@@ -123,21 +123,6 @@ def holding_thread(function: Callable[[], Any]) -> Any:
         return function()
     finally:
         _holds_thread.reset(token)
-
-
-def _own_thread(context: contextvars.Context, function: Callable[[], None]) -> "Future[None]":
-    future: Future[None] = Future()
-
-    def work() -> None:
-        try:
-            context.run(holding_thread, function)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    threading.Thread(target=work, name="lang-inner", daemon=True).start()
-    return future
 
 
 def _shared_pool() -> ThreadPoolExecutor:

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lang.backends.base import Completion
+from lang.backends.base import Completion, Scores
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scores
 from lang.logs.entries import CallKind, Entry, request_of
 from lang.logs.trace import Call
 from lang.run.stream import Stream

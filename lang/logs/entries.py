@@ -7,8 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from lang.backends.base import Completion, Prompt
-from lang.backends.scores import Scores
+from lang.backends.base import Completion, Prompt, Scores
 
 CallKind = Literal["gen", "select", "score", "effect", "search"]
 
@@ -106,7 +105,7 @@ def digest_of(value: Any) -> str:
 
 
 def _hash_of(value: Any) -> str:
-    return _hash(_canonical(value))
+    return hashlib.blake2b(_canonical(value), digest_size=_HASH_BYTES).hexdigest()
 
 
 def _canonical(value: Any) -> bytes:
@@ -116,7 +115,3 @@ def _canonical(value: Any) -> bytes:
 def _named(value: Any) -> str:
     """What stands for a value that is no JSON: nothing of it may depend on the process."""
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=_HASH_BYTES).hexdigest()
