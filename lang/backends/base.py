@@ -115,14 +115,17 @@ class Capabilities(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A model that programs run on. Errors are raised as exceptions; none is returned."""
+    """A model that programs run on. Errors are raised as exceptions; none is returned.
+
+    The defaults are for what a back end lacks: it is refused by name, or does nothing.
+    """
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     async def chat_template(self) -> ChatTemplate:
         """How roles become text. Called once per program, so the answer should be cached."""
-        ...
+        return ChatTemplate()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """One whole completion. `sampling.n` is always 1: a gen asks n times."""
@@ -136,65 +139,37 @@ class Backend(Protocol):
         self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
     ) -> Scores:
         """Log-probabilities of texts after the prompt; see `Scored`."""
-        ...
-
-    async def select(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
-    ) -> Completion:
-        """The model's choice, for back ends without `score`: `text` is one of `choices`."""
-        ...
-
-    async def fingerprint(self) -> str:
-        """What tells its model from others, for logs: the same as long as the answers are."""
-        ...
-
-    async def open_session(self, idle_s: float, cache_salt: str) -> "ProgramSession":
-        """A session for programs that run on the server."""
-        ...
-
-    async def prefetch(self, prefix: str) -> None:
-        """Compute `prefix` and keep it in the server's cache; does nothing if there is none."""
-        ...
-
-    async def flush_cache(self) -> None:
-        """Empty the server's prefix cache."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close connections. May be called more than once."""
-        ...
-
-
-class BackendDefaults:
-    """Defaults for what a back end lacks: it is refused by name, or does nothing."""
-
-    async def chat_template(self) -> ChatTemplate:
-        return ChatTemplate()
-
-    async def score(
-        self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
-    ) -> Scores:
         raise UnsupportedError("score", f"{type(self).__name__} has no log-probabilities of texts")
 
     async def select(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
+        """The model's choice, for back ends without `score`: `text` is one of `choices`."""
         raise UnsupportedError("select", f"{type(self).__name__} cannot choose among texts")
 
     async def fingerprint(self) -> str:
+        """What tells its model from others, for logs: the same as long as the answers are."""
         return type(self).__qualname__
 
     async def open_session(self, idle_s: float, cache_salt: str) -> "ProgramSession":
+        """A session for programs that run on the server."""
         raise UnsupportedError("session", f"{type(self).__name__} runs no programs")
 
     async def prefetch(self, prefix: str) -> None:
-        pass
+        """Compute `prefix` and keep it in the server's cache; does nothing if there is none."""
 
     async def flush_cache(self) -> None:
+        """Empty the server's prefix cache."""
         raise UnsupportedError("flush_cache", f"{type(self).__name__} has no cache of ours")
 
     async def aclose(self) -> None:
-        pass
+        """Close connections. May be called more than once."""
+
+
+class BackendDefaults(Backend):
+    """A back end that has the protocol's defaults, and can be closed in programs without a loop."""
+
+    capabilities = Capabilities()
 
     def close(self) -> None:
         """`aclose`, for programs without a loop; a `with` block ends with it."""

@@ -94,7 +94,7 @@ class OpenAI(BackendDefaults):
         self.token_usage = TokenUsage()
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
         echoes = self.dialect == "vllm" if echo_logprobs is None else echo_logprobs
-        self._capabilities = Capabilities(
+        self.capabilities = Capabilities(
             chat_only=self.is_chat,
             score=echoes and not self.is_chat,
             images=self.is_chat,
@@ -123,10 +123,6 @@ class OpenAI(BackendDefaults):
         if template is not None:
             return chat_template_named(template)
         return ChatTemplate() if self.is_chat else chat_template_of_model(self.model_name)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
 
     async def chat_template(self) -> ChatTemplate:
         return self._template

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from lang import loop
@@ -47,42 +48,35 @@ async def _best(prepared: Prepared, n: int, score: Callable[[ProgramState], floa
     return runs[-max(found)[1]].state
 
 
-class _Voting:
-    """How votes are counted."""
+class _Rules(NamedTuple):
+    """How votes are counted: see `vote`."""
 
-    def __init__(
-        self,
-        function: Runnable,
-        name: str,
-        n: int,
-        key: Callable[[Any], Hashable] | None,
-        stop_when: StopWhen | None,
-        at_once: int | None,
-    ) -> None:
-        self._function, self._name, self._n = function, name, _positive(n)
-        self._key, self._stop_when = key, stop_when
-        self._at_once = self._n if at_once is None else _positive(at_once)
+    name: str
+    n: int
+    key: Callable[[Any], Hashable] | None
+    stop_when: StopWhen | None
+    at_once: int
 
-    async def voted(self, prepared: Prepared, source: str) -> Vote:
-        """The vote; if the log of the run around it has one that ended early, of the same rows."""
-        settings = [self._name, self._n]
-        outcome = Outcome(prepared, f"vote of {self._function.__name__}", settings, source)
-        counted = None if self._stop_when is None else await outcome.value(list[int])
-        votes = _Votes(self, prepared)
-        try:
-            await votes.count(range(self._n) if counted is None else counted, counted is None)
-        finally:
-            await votes.end()
-        if self._stop_when is not None and counted is None:
-            outcome.record(votes.over)
-        return votes.result(self._n)
+
+async def _voted(what: str, rules: _Rules, prepared: Prepared, source: str) -> Vote:
+    """The vote; if the log of the run around it has one that ended early, of the same rows."""
+    outcome = Outcome(prepared, what, [rules.name, rules.n], source)
+    counted = None if rules.stop_when is None else await outcome.value(list[int])
+    votes = _Votes(rules, prepared)
+    try:
+        await votes.count(range(rules.n) if counted is None else counted, counted is None)
+    finally:
+        await votes.end()
+    if rules.stop_when is not None and counted is None:
+        outcome.record(votes.over)
+    return votes.result(rules.n)
 
 
 class _Votes:
     """The runs of one vote. `over` are the rows that count, in the order of their ends."""
 
-    def __init__(self, voting: _Voting, prepared: Prepared) -> None:
-        self._voting, self._prepared = voting, prepared
+    def __init__(self, rules: _Rules, prepared: Prepared) -> None:
+        self._rules, self._prepared = rules, prepared
         self._runs: dict[int, Run] = {}
         self._values: dict[int, Any] = {}
         self._waiting: dict[asyncio.Task[None], int] = {}
@@ -90,23 +84,23 @@ class _Votes:
 
     async def count(self, rows: Sequence[int], may_stop: bool) -> None:
         """Run these rows, as many side by side as may be, until all are over or it is decided."""
-        voting, left = self._voting, deque(rows)
+        rules, left = self._rules, deque(rows)
         while left or self._waiting:
-            while left and len(self._waiting) < voting._at_once:
+            while left and len(self._waiting) < rules.at_once:
                 run = self._runs[left[0]] = self._prepared.row(left[0]).run()
                 self._waiting[asyncio.ensure_future(_over(run))] = left.popleft()
             done, _ = await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
             for row in sorted(self._waiting.pop(task) for task in done):
                 self.over.append(row)
                 await self._take(row)
-            if may_stop and voting._stop_when is not None:
-                if voting._stop_when(self._counts(), len(rows) - len(self.over)):
+            if may_stop and rules.stop_when is not None:
+                if rules.stop_when(self._counts(), len(rows) - len(self.over)):
                     return
 
     async def _take(self, row: int) -> None:
-        state, key = self._runs[row].state, self._voting._key
+        state, key = self._runs[row].state, self._rules.key
         if state.error() is None:
-            value = await state.get(self._voting._name)
+            value = await state.get(self._rules.name)
             self._values[row] = value if key is None else key(value)
 
     def _counts(self) -> Counter[Any]:
@@ -160,7 +154,9 @@ def vote(
     many run side by side. Failed runs have no vote. Raises ProgramError if all have failed,
     KeyError if they write no such variable, and what `key` raises.
     """
-    return Decoder(function, _Voting(function, name, n, key, stop_when, at_once).voted)
+    most = _positive(n) if at_once is None else _positive(at_once)
+    rules = _Rules(name, _positive(n), key, stop_when, most)
+    return Decoder(function, partial(_voted, f"vote of {function.__name__}", rules))
 
 
 async def _over(run: Run) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from lang import loop
 from lang.functions.prepared import Prepared
-from lang.functions.returns import returns_of
-from lang.functions.runs import Run
+from lang.functions.runs import Run, returns_of
 from lang.graph.graph import Graph, Report
 from lang.graph.ops import Inner
 from lang.graph.replay import Replay, arrived, waited

@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lang import loop
 from lang.backends.config import backend_of
@@ -23,7 +23,7 @@ from lang.backends.sampling import PLAIN, Sampling
 from lang.errors import UnsupportedError
 from lang.functions import batch
 from lang.functions.prepared import Logs, Prepared
-from lang.functions.returns import returns_of
+from lang.functions.runs import returns_of
 from lang.functions.tracer import constant_prefix, text_of
 from lang.graph.graph import Graph
 from lang.graph.ops import Recorded
@@ -132,8 +132,7 @@ class SglFunction:
         if recording.get() is not None:
             if stream:
                 raise trace_error("the program reads a run while it grows", ADVICE)
-            made: Any = self._recorded(args, kwargs, backend, timeout_s, logs)
-            return made  # type: ignore[no-any-return]
+            return cast(ProgramState, self._recorded(args, kwargs, backend, timeout_s, logs))
         prepared = self.prepared(args, kwargs, backend, timeout_s)
         call = prepared.run(logs=logs, streaming=stream)
         if stream:
@@ -155,8 +154,7 @@ class SglFunction:
         """`run` for a running loop: returns when everything is done; cancelling it ends the run."""
         logs = Logs(log, replay, until)
         if recording.get() is not None:
-            made: Any = self._recorded(args, kwargs, backend, timeout_s, logs)
-            return made  # type: ignore[no-any-return]
+            return cast(ProgramState, self._recorded(args, kwargs, backend, timeout_s, logs))
         call = self.prepared(args, kwargs, backend, timeout_s).run(logs=logs)
         await call.perform_beside()
         await call.rest()

@@ -146,8 +146,10 @@ def leading_text(
         if op.state != ROOT or not isinstance(op, Extend):
             break
         part = replaced.get(id(op), op.part)
-        is_unordered = isinstance(part, Unordered)
-        for each in [part.pieces[name] for name in part.order] if is_unordered else [part]:
+        pieces_of = [part]
+        if isinstance(part, Unordered):
+            pieces_of = [part.pieces[name] for name in part.order]
+        for each in pieces_of:
             text = text_of(each, values)
             if text is None:
                 return tuple(pieces)

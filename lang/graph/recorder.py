@@ -133,15 +133,6 @@ class GraphState(RecordedForking):
         self.new_names[name] = None
         self._values.pop(name, None)
 
-    def _gives(self, name: str) -> Any:
-        """What a join gathers of the variable; None if there is none."""
-        return self[name] if name in self._names else None
-
-    def _gathered(self, name: str, values: list[Any]) -> None:
-        """A join has made the variable a list, as long as there are forks."""
-        self._wrote(name)
-        self._values[name] = values
-
     def __setitem__(self, name: str, value: Any) -> None:
         self._wrote(name)
         self._values[name] = value
@@ -181,7 +172,8 @@ class GraphState(RecordedForking):
         if mode == GATHER_VARIABLE:
             names = [name for each in forks for name in each.new_names]
             for name in dict.fromkeys(names):
-                self._gathered(name, [each._gives(name) for each in forks])
+                self._wrote(name)
+                self._values[name] = [each[name] if name in each._names else None for each in forks]
 
 
 def record(

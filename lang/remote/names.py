@@ -18,8 +18,9 @@ def renamed(program: Program, ids: Mapping[str, str]) -> Program:
         return None if guard is None else replace(guard, var=name_of(guard.var))
 
     def segment_of(segment: Segment) -> Segment:
-        is_input = isinstance(segment, Input)
-        return replace(segment, var=name_of(segment.var)) if is_input else segment
+        if isinstance(segment, Input):
+            return replace(segment, var=name_of(segment.var))
+        return segment
 
     def call_of(call: Call) -> Call:
         segments = [segment_of(each) for each in call.segments]

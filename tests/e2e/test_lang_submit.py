@@ -131,7 +131,7 @@ async def test_async_programs(backend: Any) -> None:
         var = chain.submit(topic="rain")["second"]
         pieces = [piece async for piece in var.astream()]
         assert "".join(pieces) == await var.aget()
-        assert app._perf == "throughput"
+        assert app.perf == "throughput"
 
 
 def test_guards_and_errors(backend: Any) -> None:
