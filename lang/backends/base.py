@@ -157,6 +157,7 @@ class Backend(Protocol):
 
     async def prefetch(self, prefix: str) -> None:
         """Compute `prefix` and keep it in the server's cache; does nothing if there is none."""
+        ...
 
     async def flush_cache(self) -> None:
         """Empty the server's prefix cache."""
@@ -164,12 +165,23 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Close connections. May be called more than once."""
+        ...
 
 
 class BackendDefaults(Backend):
-    """A back end that has the protocol's defaults, and can be closed in programs without a loop."""
+    """A back end that has the protocol's defaults, streams in one piece unless it says otherwise,
+    and can be closed in programs without a loop."""
 
     capabilities = Capabilities()
+
+    async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
+        yield await self.generate(prompt, sampling)
+
+    async def prefetch(self, prefix: str) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
 
     def close(self) -> None:
         """`aclose`, for programs without a loop; a `with` block ends with it."""
