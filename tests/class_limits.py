@@ -28,7 +28,6 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "lang.remote.session.Session": (10, 13),
     "lang.run.program.Program": (13, 19),
     "lang.run.worker.Worker": (11, 11),
-    "lang.state.effects.Effect": (4, 11),
     "lang.state.refs.Ref": (13, 0),
     "lang.state.state.ProgramState": (21, 3),
     "scheduler_proc.actor.SchedulerActor": (6, 22),

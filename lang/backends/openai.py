@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from lang.backends.base import (
-    BackendDefaults,
-    Capabilities,
-    Completion,
-    Prompt,
-    Scores,
-)
+from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scores
 from lang.backends.openai_answer import Answer, scores_of
 from lang.backends.openai_request import (
     DIALECTS,

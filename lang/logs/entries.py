@@ -65,14 +65,11 @@ def request_of(model: str, prompt: Prompt, parameters: Any) -> Request:
     return Request(_hash_of(model), _hash_of(said), _hash_of(parameters))
 
 
-def request_of_effect(what: str, arguments: Any) -> Request:
-    """The hashes of a function's call with the `arguments_of` it."""
-    return Request("", _hash_of(what), _hash_of(arguments))
-
-
-def request_of_search(model: str, what: str, arguments: Any) -> Request:
-    """The hashes of a decoder's search over a function."""
-    return Request(_hash_of(model), _hash_of(what), _hash_of(arguments))
+def request_of_effect(what: str, arguments: Any, model: str | None = None) -> Request:
+    """The hashes of a function's call with the `arguments_of` it, or of a decoder's search over a
+    function, which asks `model`."""
+    of_model = "" if model is None else _hash_of(model)
+    return Request(of_model, _hash_of(what), _hash_of(arguments))
 
 
 def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,9 +116,7 @@ class Effect:
 
     def __init__(self, stream: Stream, called: Called, number: int, source: str) -> None:
         self.took_s = 0.0
-        self._stream = stream
-        self._name = called.name
-        self._returns = called.returns
+        self._stream, self._called = stream, called
         self._arguments = arguments_of(called.args, called.kwargs)
         self._number = number
         self._source = source
@@ -133,12 +131,12 @@ class Effect:
         failed before it."""
         failure = self._stream.failure
         if isinstance(failure, CancelledError):
-            raise ProgramError(f"{self._name} was not called: {failure}") from failure
+            raise ProgramError(f"{self._called.name} was not called: {failure}") from failure
         if failure is not None:
-            raise ProgramError(f"{self._name} was not called: the state failed") from failure
+            raise ProgramError(f"{self._called.name} was not called: the state failed") from failure
         stream = self._stream
         self._call, self._ended = stream.begin_call(
-            "effect", self._name, self._number, self._source, self._arguments
+            "effect", self._called.name, self._number, self._source, self._arguments
         )
         journal = stream.program.place.journal
         entry = None
@@ -180,7 +178,7 @@ class Effect:
             value = msgspec.json.encode(result)
         except (TypeError, ValueError, RecursionError) as error:
             self.failed(error)
-            reason = f"the result of the effect {self._name} cannot be recorded: {error}"
+            reason = f"the result of the effect {self._called.name} cannot be recorded: {error}"
             raise TypeError(reason) from None
         journal = self._stream.program.place.journal
         if journal is not None:
@@ -189,7 +187,7 @@ class Effect:
                     at=self._call.address,
                     request=str(self._request),
                     kind="effect",
-                    name=self._name,
+                    name=self._called.name,
                     source=self._source,
                     value=msgspec.Raw(value),
                     began_s=self._call.began_s,
@@ -203,7 +201,7 @@ class Effect:
         self._call.text = value[:_SHOWN_BYTES].decode(errors="replace")
         self._call.asked.answers = msgspec.json.decode(value)
         self._ended()
-        return msgspec.json.decode(value, type=self._returns)
+        return msgspec.json.decode(value, type=self._called.returns)
 
 
 def _returned_type(function: Callable[..., Any]) -> Any:
