@@ -76,8 +76,7 @@ if TYPE_CHECKING:
     from lang.backends.openai import OpenAI
     from lang.backends.runtime import Runtime, RuntimeEndpoint
     from lang.remote.semantic import Input, Output, semantic_function
-    from lang.remote.session import Session, session
-    from lang.remote.variables import ProgramVar, negated
+    from lang.remote.session import ProgramVar, Session, negated, session
     from srt.offline.engine import Engine
 
 __all__ = [
@@ -167,9 +166,9 @@ _LATER = {  # what needs more than the language alone
     "Engine": "srt.offline.engine",
     "Input": "lang.remote.semantic",
     "Output": "lang.remote.semantic",
-    "ProgramVar": "lang.remote.variables",
+    "ProgramVar": "lang.remote.session",
     "Session": "lang.remote.session",
-    "negated": "lang.remote.variables",
+    "negated": "lang.remote.session",
     "semantic_function": "lang.remote.semantic",
     "session": "lang.remote.session",
     "OpenAI": "lang.backends.openai",

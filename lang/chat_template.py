@@ -48,8 +48,45 @@ def _marks(prefix: str, suffix: str, **named: str) -> dict[str, tuple[str, str]]
 _CHATML = _marks("<|im_start|>{}\n", "<|im_end|>\n") | {
     "tool": ("<|im_start|>user\n<tool_response>\n", "\n</tool_response><|im_end|>\n")
 }
-_TEMPLATES: dict[str, ChatTemplate] = {}
-_MATCHERS: list[Callable[[str], str | None]] = []
+_CHATML_STOP = ("<|im_end|>",)
+_BUILT_IN = (
+    ChatTemplate(),
+    ChatTemplate("chatml", _CHATML, stop=_CHATML_STOP),
+    ChatTemplate(
+        "smollm2",
+        _CHATML,
+        "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+        _CHATML_STOP,
+    ),
+    ChatTemplate(
+        "qwen2.5",
+        _CHATML,
+        "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+        _CHATML_STOP,
+    ),
+    ChatTemplate("qwen2-vl", _CHATML, "You are a helpful assistant.", _CHATML_STOP),
+    ChatTemplate(
+        "llama-3-instruct",
+        _marks("<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>", tool="ipython"),
+        stop=("<|eot_id|>",),
+    ),
+)
+_FAMILIES = (
+    (r"smollm2", "smollm2"),
+    (r"qwen2(\.?5)?-?vl", "qwen2-vl"),
+    (r"qwen2\.?5.*instruct", "qwen2.5"),
+    (r"qwen.*(chat|instruct)|qwen3(?!.*base)|chatml|hermes", "chatml"),
+    (r"llama-?3.*instruct", "llama-3-instruct"),
+)
+
+
+def _match_family(model: str) -> str | None:
+    found = (name for pattern, name in _FAMILIES if re.search(pattern, model, re.IGNORECASE))
+    return next(found, None)
+
+
+_TEMPLATES = {template.name: template for template in _BUILT_IN}
+_MATCHERS: list[Callable[[str], str | None]] = [_match_family]
 
 
 def register_chat_template(template: ChatTemplate) -> None:
@@ -76,51 +113,3 @@ def chat_template_of_model(model: str) -> ChatTemplate:
         if name is not None:
             return chat_template_named(name)
     return _TEMPLATES["default"]
-
-
-_FAMILIES = (
-    (r"smollm2", "smollm2"),
-    (r"qwen2(\.?5)?-?vl", "qwen2-vl"),
-    (r"qwen2\.?5.*instruct", "qwen2.5"),
-    (r"qwen.*(chat|instruct)|qwen3(?!.*base)|chatml|hermes", "chatml"),
-    (r"llama-?3.*instruct", "llama-3-instruct"),
-)
-
-
-def _match_family(model: str) -> str | None:
-    for pattern, name in _FAMILIES:
-        if re.search(pattern, model, re.IGNORECASE):
-            return name
-    return None
-
-
-register_chat_template(ChatTemplate())
-register_chat_template(ChatTemplate("chatml", _CHATML, stop=("<|im_end|>",)))
-register_chat_template(
-    ChatTemplate(
-        "smollm2",
-        _CHATML,
-        "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-        ("<|im_end|>",),
-    )
-)
-register_chat_template(
-    ChatTemplate(
-        "qwen2.5",
-        _CHATML,
-        "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-        ("<|im_end|>",),
-    )
-)
-register_chat_template(
-    ChatTemplate("qwen2-vl", _CHATML, "You are a helpful assistant.", ("<|im_end|>",))
-)
-register_chat_template(
-    ChatTemplate(
-        "llama-3-instruct",
-        _marks("<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>", tool="ipython"),
-        None,
-        ("<|eot_id|>",),
-    )
-)
-register_chat_template_matching_function(_match_family)

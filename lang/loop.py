@@ -61,6 +61,21 @@ def call(coroutine: Coroutine[Any, Any, T]) -> T:
         future.cancel()
 
 
+def in_thread(name: str, function: Callable[[], T]) -> "Future[T]":
+    """Call `function` in a thread of its own, which does not hold the process up."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # nothing can cancel it: its thread goes on in any case
+
+    def work() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return future
+
+
 def wait(future: "Future[Any]", timeout_s: float | None = None) -> None:
     """Wait until `future` is done or cancelled. Raises TimeoutError after `timeout_s`."""
     if future.done():

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import lang as sgl
-from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
+from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scored, Scores
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scored, Scores
 from lang.chat_template import ChatTemplate, chat_template_named
 
 STEPS = 200

@@ -7,7 +7,7 @@ again. The results are turns of the role `tool`.
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -216,18 +216,13 @@ class Agent(Writer):
 async def _recorded(stream: Stream, effect: Effect, outcome: Outcome) -> Outcome:
     """The outcome, once it is in the log: on the disk, which other programs need not wait for."""
     if stream.program.place.journal is None:
-        return _done(effect, outcome)
-    writing = asyncio.ensure_future(asyncio.to_thread(_done, effect, outcome))
+        return cast(Outcome, effect.done(outcome))
+    writing = asyncio.ensure_future(asyncio.to_thread(effect.done, outcome))
     try:
-        return await asyncio.shield(writing)
+        return cast(Outcome, await asyncio.shield(writing))
     finally:
         if not writing.done():  # cancelled: nothing is written to the log of a run that is over
             await asyncio.wait({writing})
-
-
-def _done(effect: Effect, outcome: Outcome) -> Outcome:
-    made: Outcome = effect.done(outcome)
-    return made
 
 
 def _append(stream: Stream, outcome: Outcome) -> None:

@@ -9,9 +9,8 @@ import asyncio
 import contextvars
 import inspect
 import json
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -78,13 +77,8 @@ async def outcome_of(
 
 
 async def _in_thread(name: str, call: Callable[[], Any], context: contextvars.Context) -> _Ended:
-    future: Future[_Ended] = Future()
-
-    def body() -> None:
-        future.set_result(context.run(_caught, call))
-
     # Not one of a pool's threads: those that never end would use the pool up, and hold the process.
-    threading.Thread(target=body, name=f"tool {name}", daemon=True).start()
+    future = loop.in_thread(f"tool {name}", partial(context.run, _caught, call))
     await loop.arrival(future)
     ended = future.result()
     if inspect.isawaitable(ended.result):  # an `async def` inside a decorator's function

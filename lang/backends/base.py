@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from lang import loop
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
+from srt.client.generation import Likelihood
 
 if TYPE_CHECKING:
     from srt.client.programs import ProgramSession
@@ -81,6 +81,24 @@ class Completion(Struct, frozen=True):
     meta: dict[str, Any] = {}
 
 
+class Scored(Likelihood, Struct, frozen=True):
+    """One continuation's log-probabilities after a prompt, token by token. `unconditional` are
+    those of the same tokens with no prompt before them; it is empty unless it was asked for."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    unconditional: tuple[float | None, ...] = ()
+
+
+class Scores(Struct, frozen=True):
+    """All continuations of one prompt, in the order asked for, and the tokens that took."""
+
+    continuations: tuple[Scored, ...]
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
 class Capabilities(Struct, frozen=True):
     """What a back end can do; primitives refuse the rest with an UnsupportedError.
 
@@ -97,14 +115,17 @@ class Capabilities(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A model that programs run on. Errors are raised as exceptions; none is returned."""
+    """A model that programs run on. Errors are raised as exceptions; none is returned.
+
+    The defaults are for what a back end lacks: it is refused by name, or does nothing.
+    """
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     async def chat_template(self) -> ChatTemplate:
         """How roles become text. Called once per program, so the answer should be cached."""
-        ...
+        return ChatTemplate()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """One whole completion. `sampling.n` is always 1: a gen asks n times."""
@@ -118,21 +139,21 @@ class Backend(Protocol):
         self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
     ) -> Scores:
         """Log-probabilities of texts after the prompt; see `Scored`."""
-        ...
+        raise UnsupportedError("score", f"{type(self).__name__} has no log-probabilities of texts")
 
     async def select(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
         """The model's choice, for back ends without `score`: `text` is one of `choices`."""
-        ...
+        raise UnsupportedError("select", f"{type(self).__name__} cannot choose among texts")
 
     async def fingerprint(self) -> str:
         """What tells its model from others, for logs: the same as long as the answers are."""
-        ...
+        return type(self).__qualname__
 
     async def open_session(self, idle_s: float, cache_salt: str) -> "ProgramSession":
         """A session for programs that run on the server."""
-        ...
+        raise UnsupportedError("session", f"{type(self).__name__} runs no programs")
 
     async def prefetch(self, prefix: str) -> None:
         """Compute `prefix` and keep it in the server's cache; does nothing if there is none."""
@@ -140,40 +161,24 @@ class Backend(Protocol):
 
     async def flush_cache(self) -> None:
         """Empty the server's prefix cache."""
-        ...
+        raise UnsupportedError("flush_cache", f"{type(self).__name__} has no cache of ours")
 
     async def aclose(self) -> None:
         """Close connections. May be called more than once."""
         ...
 
 
-class BackendDefaults:
-    """Defaults for what a back end lacks: it is refused by name, or does nothing."""
+class BackendDefaults(Backend):
+    """A back end that has the protocol's defaults, streams in one piece unless it says otherwise,
+    and can be closed in programs without a loop."""
 
-    async def chat_template(self) -> ChatTemplate:
-        return ChatTemplate()
+    capabilities = Capabilities()
 
-    async def score(
-        self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
-    ) -> Scores:
-        raise UnsupportedError("score", f"{type(self).__name__} has no log-probabilities of texts")
-
-    async def select(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
-    ) -> Completion:
-        raise UnsupportedError("select", f"{type(self).__name__} cannot choose among texts")
-
-    async def fingerprint(self) -> str:
-        return type(self).__qualname__
-
-    async def open_session(self, idle_s: float, cache_salt: str) -> "ProgramSession":
-        raise UnsupportedError("session", f"{type(self).__name__} runs no programs")
+    async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
+        yield await self.generate(prompt, sampling)
 
     async def prefetch(self, prefix: str) -> None:
         pass
-
-    async def flush_cache(self) -> None:
-        raise UnsupportedError("flush_cache", f"{type(self).__name__} has no cache of ours")
 
     async def aclose(self) -> None:
         pass

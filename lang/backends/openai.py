@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from lang.backends.base import (
-    BackendDefaults,
-    Capabilities,
-    Completion,
-    Prompt,
-)
+from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scores
 from lang.backends.openai_answer import Answer, scores_of
 from lang.backends.openai_request import (
     DIALECTS,
@@ -30,7 +25,6 @@ from lang.backends.openai_request import (
     sampling_fields,
 )
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
 from srt.wire.errors import ConfigError
@@ -94,7 +88,7 @@ class OpenAI(BackendDefaults):
         self.token_usage = TokenUsage()
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
         echoes = self.dialect == "vllm" if echo_logprobs is None else echo_logprobs
-        self._capabilities = Capabilities(
+        self.capabilities = Capabilities(
             chat_only=self.is_chat,
             score=echoes and not self.is_chat,
             images=self.is_chat,
@@ -123,10 +117,6 @@ class OpenAI(BackendDefaults):
         if template is not None:
             return chat_template_named(template)
         return ChatTemplate() if self.is_chat else chat_template_of_model(self.model_name)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
 
     async def chat_template(self) -> ChatTemplate:
         return self._template
@@ -170,17 +160,14 @@ class OpenAI(BackendDefaults):
     async def select(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
-        constrained = choice_fields(choices, self.dialect, self.is_chat)
-        if self._select == "closest" or (self._select is None and constrained is None):
-            return await self._closest(prompt, choices, sampling)
-        if constrained is None:
+        fields = choice_fields(choices, self.dialect, self.is_chat)
+        body = self._select_body(prompt, choices, sampling)
+        if self._select == "closest" or (self._select is None and fields is None):
+            answer = await self._complete(body)
+            return _with_choice(answer, closest(answer.text, choices), "closest")
+        if fields is None:
             raise UnsupportedError("select", "these completions cannot be constrained to choices")
-        return await self._constrained(prompt, choices, sampling, constrained)
-
-    async def _constrained(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling, fields: dict[str, Any]
-    ) -> Completion:
-        answer = await self._complete(self._select_body(prompt, choices, sampling) | fields)
+        answer = await self._complete(body | fields)
         text = _chosen(answer.text) if self.dialect == "openai" else answer.text
         if text is None or text not in choices:
             reason = f"the answer {answer.text!r} (finish {answer.finish!r}) is none of them; "
@@ -188,12 +175,6 @@ class OpenAI(BackendDefaults):
             reason += "or use select='closest'"
             raise UnsupportedError("choices", reason)
         return _with_choice(answer, text, "constrained")
-
-    async def _closest(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
-    ) -> Completion:
-        answer = await self._complete(self._select_body(prompt, choices, sampling))
-        return _with_choice(answer, closest(answer.text, choices), "closest")
 
     def _select_body(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling

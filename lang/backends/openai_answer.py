@@ -1,10 +1,10 @@
 """Reads the OpenAI routes' answers, whole or event by event, as `Completion`s and scores."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
-from lang.backends.base import Completion
-from lang.backends.scores import Scored, Scores
+from lang.backends.base import Completion, Scored, Scores
 from srt.wire.errors import INTERNAL, UNAVAILABLE, RequestError
 
 
@@ -104,7 +104,8 @@ def scores_of(payload: Any, continuations: Sequence[str]) -> Scores:
     extra = len(choices) - len(continuations)
     if extra not in (0, 1):
         raise RequestError(f"the answer to an echo has {len(choices)} choices", code=INTERNAL)
-    common = common_length(tokens) if extra else 0
+    same = takewhile(lambda column: len(set(column)) == 1, zip(*tokens, strict=False))
+    common = sum(1 for _ in same) if extra else 0
     rows = [row[common:] for row in logprobs[extra:]]
     scored = [
         Scored(text, (-1,) * len(row), tuple(row))
@@ -113,13 +114,3 @@ def scores_of(payload: Any, continuations: Sequence[str]) -> Scores:
     details = usage.get("prompt_tokens_details") or {}
     prompt_tokens = len(tokens[0]) if extra else 0
     return Scores(tuple(scored), prompt_tokens, details.get("cached_tokens") or 0)
-
-
-def common_length(rows: Sequence[Sequence[str]]) -> int:
-    """How many leading items are the same in all rows."""
-    count = 0
-    for column in zip(*rows, strict=False):
-        if len(set(column)) > 1:
-            break
-        count += 1
-    return count

@@ -44,6 +44,7 @@ _CODES = {
     504: UNAVAILABLE,
 }
 _RETRIED = (OVERLOADED, UNAVAILABLE)
+_Refusal = tuple[RequestError, float | None]  # and the pause in seconds that is asked for, if any
 
 
 class OpenAIHttp:
@@ -106,26 +107,24 @@ class OpenAIHttp:
         attempt = 0
         while True:
             answer = await self._attempt(path, body)
-            if not isinstance(answer, RequestError):
-                if answer.is_success:
-                    return answer
-                answer, pause = await _refusal(answer)
-            else:
-                pause = None
-            pause = FIRST_PAUSE_S * 2**attempt if pause is None else pause
-            if attempt == self._max_retries or not answer.info.retryable or pause > MAX_PAUSE_S:
-                raise answer
+            if isinstance(answer, httpx2.Response):
+                return answer
+            error, asked = answer
+            pause = FIRST_PAUSE_S * 2**attempt if asked is None else asked
+            if attempt == self._max_retries or not error.info.retryable or pause > MAX_PAUSE_S:
+                raise error
             attempt += 1
             await asyncio.sleep(pause)
 
-    async def _attempt(self, path: str, body: dict[str, Any]) -> httpx2.Response | RequestError:
-        """A response, or the error of a server that could not be reached."""
+    async def _attempt(self, path: str, body: dict[str, Any]) -> "httpx2.Response | _Refusal":
+        """A response whose status is good, or what the server said, or that it is not reached."""
         try:
             request = self._http.build_request("POST", self.base_url + path, json=body)
-            return await self._http.send(request, stream=True)
+            response = await self._http.send(request, stream=True)
+            return response if response.is_success else await _refusal(response)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as exc:
             message = f"cannot reach {self.base_url}: {str(exc) or type(exc).__name__}"
-            return RequestError(message, code=UNAVAILABLE, retryable=True)
+            return RequestError(message, code=UNAVAILABLE, retryable=True), None
         except httpx2.HTTPError as exc:
             raise self._lost(exc) from exc
 
@@ -153,8 +152,7 @@ def _event(data: bytes) -> Any:
     return event
 
 
-async def _refusal(response: httpx2.Response) -> tuple[RequestError, float | None]:
-    """The error of a response, and the pause in seconds that it asks for, if any."""
+async def _refusal(response: httpx2.Response) -> _Refusal:
     try:
         data = await response.aread()
     except httpx2.HTTPError:

@@ -4,7 +4,6 @@ Used by the OpenAI back end. Invariant: a parameter that a dialect has no field 
 name, never left out.
 """
 
-import base64
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -13,7 +12,7 @@ from msgspec import Raw, Struct
 
 from lang.backends.base import Image, Prompt, Turn
 from lang.backends.sampling import Sampling
-from lang.backends.shown import in_order
+from lang.backends.shown import data_url, message_of
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
 from srt.wire.sampling import CommonSampling
@@ -132,7 +131,7 @@ def chat_messages(prompt: Prompt, template: ChatTemplate) -> list[dict[str, Any]
         if turn.role == "tool":
             messages[-1:] = _call_and_result(prompt.messages, i)
         else:
-            messages.append(_message(turn))
+            messages.append(message_of(turn, _url_of))
     return messages
 
 
@@ -153,25 +152,12 @@ def _without_blanks(text: str) -> str:
     return "".join(text.split())
 
 
-def _message(turn: Turn) -> dict[str, Any]:
-    if not turn.images:
-        return {"role": turn.role, "content": turn.content}
-    parts = in_order(turn.content, turn.images, turn.image_places)
-    return {"role": turn.role, "content": [_part(each) for each in parts]}
-
-
-def _part(part: str | Image) -> dict[str, Any]:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    return {"type": "image_url", "image_url": {"url": _data_url(part)}}
-
-
-def _data_url(image: Image) -> str:
+def _url_of(image: Image) -> str:
     if image.kind != "image":
         raise UnsupportedError(image.kind, "the OpenAI routes take images only")
     for signature, mime in _SIGNATURES:
         if image.data.startswith(signature):
-            return f"data:{mime};base64,{base64.b64encode(image.data).decode()}"
+            return data_url(mime, image)
     raise UnsupportedError("image", "is not a PNG, JPEG, GIF or WebP file")
 
 

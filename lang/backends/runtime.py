@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lang import loop
-from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
+from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scored, Scores
 from lang.backends.sampling import CONSTRAINTS, Sampling
-from lang.backends.scores import Scored, Scores
 from lang.backends.served_model import ServedModel
 from lang.backends.shown import with_placeholders
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
@@ -185,16 +184,6 @@ class RuntimeEndpoint(BackendDefaults):
     def get_server_info(self) -> dict[str, Any]:
         """`stats` for programs without a loop."""
         return loop.call(self.stats())
-
-    def close(self) -> None:
-        """`aclose`, for programs without a loop."""
-        loop.call(self.aclose())
-
-    def __enter__(self) -> "RuntimeEndpoint":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class Runtime:

@@ -4,12 +4,14 @@ A model's placeholders are control tokens, such as `<image>`. In a program only 
 show something, so wherever a text has such a token by itself, it is made literal.
 """
 
+import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, zip_longest
+from typing import Any
 
-from lang.backends.base import Image, Prompt
+from lang.backends.base import Image, Prompt, Turn
 from lang.errors import UnsupportedError
 
 Span = tuple[int, int]
@@ -31,6 +33,25 @@ def in_order(text: str, images: Sequence[Image], places: Sequence[int]) -> Itera
         start = max(start, place)
     if text[start:]:
         yield text[start:]
+
+
+def message_of(turn: Turn, url_of: Callable[[Image], str]) -> dict[str, Any]:
+    """A turn as OpenAI's API has it, with the images as parts of its content."""
+    if not turn.images:
+        return {"role": turn.role, "content": turn.content}
+    content: list[dict[str, Any]] = []
+    for part in in_order(turn.content, turn.images, turn.image_places):
+        if isinstance(part, str):
+            content.append({"type": "text", "text": part})
+        else:
+            name = f"{part.kind}_url"
+            content.append({"type": name, name: {"url": url_of(part)}})
+    return {"role": turn.role, "content": content}
+
+
+def data_url(mime: str, image: Image) -> str:
+    """A URL that holds the image itself."""
+    return f"data:{mime};base64,{base64.b64encode(image.data).decode()}"
 
 
 def with_placeholders(prompt: Prompt, placeholders: Mapping[str, str]) -> tuple[str, list[Span]]:

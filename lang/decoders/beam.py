@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from lang import loop
+from lang.decoders.decoder import Decoder
 from lang.decoders.outcome import Outcome
 from lang.decoders.search import Node, Search
 from lang.errors import ProgramError
@@ -15,14 +15,13 @@ from lang.logs.entries import Entry
 from lang.logs.journal import Journal, LogWarning
 from lang.logs.log import Log
 from lang.run.program import Place
-from lang.run.source import place_of_caller
 from lang.state.state import ProgramState
 
 Score = Literal["mean_logprob", "logprob"] | Callable[[Node], float]
 
 
-class Beam:
-    """A decoder: calling it runs the program, with the arguments of `run`."""
+class _Beam:
+    """How many runs go on, and by what they are compared."""
 
     def __init__(self, search: Search, width: int, score: Score) -> None:
         if width < 1:
@@ -31,22 +30,7 @@ class Beam:
             raise ValueError(f"score must be mean_logprob, logprob or a function, not {score!r}")
         self._search, self._width, self._score = search, width, score
 
-    def __call__(
-        self, *args: Any, backend: Any = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> list[ProgramState]:
-        """The states of the best runs, best first. `timeout_s` limits each step of one. Raises
-        ProgramError if all have failed."""
-        prepared = self._search.function.prepared(args, kwargs, backend, timeout_s)
-        return loop.call(self._kept(prepared, place_of_caller()))
-
-    async def arun(
-        self, *args: Any, backend: Any = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> list[ProgramState]:
-        """The same for programs with a loop."""
-        prepared = self._search.function.prepared(args, kwargs, backend, timeout_s)
-        return await self._kept(prepared, place_of_caller())
-
-    async def _kept(self, prepared: Prepared, source: str) -> list[ProgramState]:
+    async def kept(self, prepared: Prepared, source: str) -> list[ProgramState]:
         """The search, or what the log of the run around it has of it."""
         search = self._search
         score = self._score if isinstance(self._score, str) else "a function"
@@ -114,12 +98,13 @@ def beam(
     expand: int = 4,
     score: Score = "mean_logprob",
     names: Collection[str] | None = None,
-) -> Beam:
+) -> Decoder[list[ProgramState]]:
     """Beam search over a program: `beam(f, width=4)(question=q)` gives states, best first.
 
     The function runs up to its first sampled gen, which has `expand` answers; the `width` best runs
     go on, each up to its next one, until all have come to their end. `score` is the sum or, by
     default, the mean of the log-probabilities of the sampled answers' tokens, or a function of a
-    `Node`. What is sampled: see `Search`.
+    `Node`. What is sampled: see `Search`. `timeout_s` limits each step of a run. ProgramError if
+    all have failed.
     """
-    return Beam(Search(function, expand, names), width, score)
+    return Decoder(function, _Beam(Search(function, expand, names), width, score).kept)

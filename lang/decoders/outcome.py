@@ -9,7 +9,7 @@ import msgspec
 
 from lang.functions.prepared import Prepared
 from lang.logs.address import Address
-from lang.logs.entries import Entry, arguments_of, plain, request_of_search
+from lang.logs.entries import Entry, arguments_of, plain, request_of_effect
 from lang.logs.journal import Journal
 
 
@@ -32,7 +32,7 @@ class Outcome:
         given = self._prepared
         model = await self._journal.models.fingerprint(given.backend)
         said = [self._settings, plain(given.defaults), arguments_of(given.args, given.kwargs)]
-        request = request_of_search(model, self._what, said)
+        request = request_of_effect(self._what, said, model)
         self._request = str(request)
         found = self._journal.found(_Around(), self._address, request, self._source)
         return None if found is None else msgspec.json.decode(found.value, type=kind)

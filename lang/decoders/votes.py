@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from lang import loop
+from lang.decoders.decoder import Decoder
 from lang.decoders.outcome import Outcome
 from lang.errors import ProgramError
 from lang.functions.prepared import Prepared, Runnable
 from lang.functions.runs import Run
-from lang.run.source import place_of_caller
 from lang.state.state import ProgramState
 
 StopWhen = Callable[[Mapping[Any, int], int], bool]
@@ -32,91 +33,50 @@ class Vote(NamedTuple):
     states: list[ProgramState | None]
 
 
-class BestOf:
-    """A decoder: calling it runs the program `n` times, with the arguments of `run`."""
-
-    def __init__(self, function: Runnable, n: int, score: Callable[[ProgramState], float]) -> None:
-        self._function, self._n, self._score = function, _positive(n), score
-
-    def __call__(
-        self, *args: Any, backend: Any = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> ProgramState:
-        """The state of the best run. Raises ProgramError if all have failed."""
-        prepared = self._function.prepared(args, kwargs, backend, timeout_s)
-        return loop.call(self._best(prepared))
-
-    async def arun(
-        self, *args: Any, backend: Any = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> ProgramState:
-        """The same for programs with a loop."""
-        return await self._best(self._function.prepared(args, kwargs, backend, timeout_s))
-
-    async def _best(self, prepared: Prepared) -> ProgramState:
-        runs = [_row(prepared, i) for i in range(self._n)]
-        scores = await asyncio.gather(*(self._scored(run) for run in runs))
-        found = [(score, -i) for i, score in enumerate(scores) if score is not None]
-        if not found:
-            raise _all_failed(runs)
-        return runs[-max(found)[1]].state
-
-    async def _scored(self, run: Run) -> float | None:
+async def _best(prepared: Prepared, n: int, score: Callable[[ProgramState], float]) -> ProgramState:
+    async def scored(run: Run) -> float | None:
         await _over(run)
         if run.state.error() is not None:
             return None
-        return await asyncio.to_thread(self._score, run.state)
+        return await asyncio.to_thread(score, run.state)
+
+    runs = [prepared.row(i).run() for i in range(n)]
+    scores = await asyncio.gather(*map(scored, runs))
+    found = [(value, -i) for i, value in enumerate(scores) if value is not None]
+    if not found:
+        raise _all_failed(runs)
+    return runs[-max(found)[1]].state
 
 
-class Voting:
-    """A decoder: calling it runs the program up to `n` times, with the arguments of `run`."""
+class _Rules(NamedTuple):
+    """How votes are counted: see `vote`."""
 
-    def __init__(
-        self,
-        function: Runnable,
-        name: str,
-        n: int,
-        key: Callable[[Any], Hashable] | None,
-        stop_when: StopWhen | None,
-        at_once: int | None,
-    ) -> None:
-        self._function, self._name, self._n = function, name, _positive(n)
-        self._key, self._stop_when = key, stop_when
-        self._at_once = self._n if at_once is None else _positive(at_once)
+    name: str
+    n: int
+    key: Callable[[Any], Hashable] | None
+    stop_when: StopWhen | None
+    at_once: int
 
-    def __call__(
-        self, *args: Any, backend: Any = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> Vote:
-        """The vote. Raises ProgramError if all runs have failed, KeyError if they write no such
-        variable, and what `key` raises."""
-        prepared = self._function.prepared(args, kwargs, backend, timeout_s)
-        return loop.call(self._voted(prepared, place_of_caller()))
 
-    async def arun(
-        self, *args: Any, backend: Any = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> Vote:
-        """The same for programs with a loop."""
-        prepared = self._function.prepared(args, kwargs, backend, timeout_s)
-        return await self._voted(prepared, place_of_caller())
-
-    async def _voted(self, prepared: Prepared, source: str) -> Vote:
-        """The vote; if the log of the run around it has one that ended early, of the same rows."""
-        settings = [self._name, self._n]
-        outcome = Outcome(prepared, f"vote of {self._function.__name__}", settings, source)
-        counted = None if self._stop_when is None else await outcome.value(list[int])
-        votes = _Votes(self, prepared)
-        try:
-            await votes.count(range(self._n) if counted is None else counted, counted is None)
-        finally:
-            await votes.end()
-        if self._stop_when is not None and counted is None:
-            outcome.record(votes.over)
-        return votes.result(self._n)
+async def _voted(what: str, rules: _Rules, prepared: Prepared, source: str) -> Vote:
+    """The vote; if the log of the run around it has one that ended early, of the same rows."""
+    outcome = Outcome(prepared, what, [rules.name, rules.n], source)
+    counted = None if rules.stop_when is None else await outcome.value(list[int])
+    votes = _Votes(rules, prepared)
+    try:
+        await votes.count(range(rules.n) if counted is None else counted, counted is None)
+    finally:
+        await votes.end()
+    if rules.stop_when is not None and counted is None:
+        outcome.record(votes.over)
+    return votes.result(rules.n)
 
 
 class _Votes:
     """The runs of one vote. `over` are the rows that count, in the order of their ends."""
 
-    def __init__(self, voting: Voting, prepared: Prepared) -> None:
-        self._voting, self._prepared = voting, prepared
+    def __init__(self, rules: _Rules, prepared: Prepared) -> None:
+        self._rules, self._prepared = rules, prepared
         self._runs: dict[int, Run] = {}
         self._values: dict[int, Any] = {}
         self._waiting: dict[asyncio.Task[None], int] = {}
@@ -124,23 +84,23 @@ class _Votes:
 
     async def count(self, rows: Sequence[int], may_stop: bool) -> None:
         """Run these rows, as many side by side as may be, until all are over or it is decided."""
-        voting, left = self._voting, deque(rows)
+        rules, left = self._rules, deque(rows)
         while left or self._waiting:
-            while left and len(self._waiting) < voting._at_once:
-                run = self._runs[left[0]] = _row(self._prepared, left[0])
+            while left and len(self._waiting) < rules.at_once:
+                run = self._runs[left[0]] = self._prepared.row(left[0]).run()
                 self._waiting[asyncio.ensure_future(_over(run))] = left.popleft()
             done, _ = await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
             for row in sorted(self._waiting.pop(task) for task in done):
                 self.over.append(row)
                 await self._take(row)
-            if may_stop and voting._stop_when is not None:
-                if voting._stop_when(self._counts(), len(rows) - len(self.over)):
+            if may_stop and rules.stop_when is not None:
+                if rules.stop_when(self._counts(), len(rows) - len(self.over)):
                     return
 
     async def _take(self, row: int) -> None:
-        state, key = self._runs[row].state, self._voting._key
+        state, key = self._runs[row].state, self._rules.key
         if state.error() is None:
-            value = await state.get(self._voting._name)
+            value = await state.get(self._rules.name)
             self._values[row] = value if key is None else key(value)
 
     def _counts(self) -> Counter[Any]:
@@ -167,13 +127,16 @@ class _Votes:
         return Vote(value, dict(counts), states)
 
 
-def best_of(function: Runnable, n: int, score: Callable[[ProgramState], float]) -> BestOf:
+def best_of(
+    function: Runnable, n: int, score: Callable[[ProgramState], float]
+) -> Decoder[ProgramState]:
     """`best_of(f, n=8, score=lambda s: ...)(q=q)`: the state of the run with the highest score.
 
     `score` may ask the state, as in `s.score([" correct"])[" correct"]`. Runs have seeds of their
-    own, as rows of a batch have. Failed runs are not scored.
+    own, as rows of a batch have. Failed runs are not scored; ProgramError if all have failed.
     """
-    return BestOf(function, n, score)
+    times = _positive(n)
+    return Decoder(function, lambda prepared, _: _best(prepared, times, score))
 
 
 def vote(
@@ -183,19 +146,17 @@ def vote(
     key: Callable[[Any], Hashable] | None = None,
     stop_when: StopWhen | None = None,
     at_once: int | None = None,
-) -> Voting:
+) -> Decoder[Vote]:
     """`vote(f, "answer", n=16, key=int, stop_when=decided)(q=q)`: the value that most runs have.
 
     What is counted is `key` of the variable `name`. As soon as `stop_when(counts, left)` is true
     the other runs are ended; `decided` is true when they could change nothing. `at_once` limits how
-    many run side by side. Failed runs have no vote.
+    many run side by side. Failed runs have no vote. Raises ProgramError if all have failed,
+    KeyError if they write no such variable, and what `key` raises.
     """
-    return Voting(function, name, n, key, stop_when, at_once)
-
-
-def _row(prepared: Prepared, row: int) -> Run:
-    made = prepared.row(row)
-    return made.run()
+    most = _positive(n) if at_once is None else _positive(at_once)
+    rules = _Rules(name, _positive(n), key, stop_when, most)
+    return Decoder(function, partial(_voted, f"vote of {function.__name__}", rules))
 
 
 async def _over(run: Run) -> None:

@@ -11,20 +11,17 @@ import inspect
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lang import loop
-from lang.backends.config import backend_of, global_config
-from lang.backends.sampling import Sampling
-from lang.functions.logs import Logs
-from lang.functions.prepared import Prepared
-from lang.functions.runs import Function, Run, holding_thread
+from lang.backends.config import global_config
+from lang.functions.prepared import Logs, Prepared
+from lang.functions.runs import Run, holding_thread
 from lang.functions.tracer import constant_prefix, text_of
 from lang.logs.log import Log
-from lang.run.program import Place, current
 from lang.state.state import ProgramState
 from srt.offline.progress import ProgressBar
 
@@ -38,39 +35,23 @@ Arguments = tuple[int, tuple, dict[str, Any]]  # called with the row's number
 class Options(NamedTuple):
     """How a batch is run; see `SglFunction.run_batch`."""
 
-    backend: Any
-    defaults: Sampling
-    place: Place
     log: Log | str | Path | None
     num_threads: int | str
     progress_bar: bool
-    timeout_s: float | None
     cache_prefix: bool | None
 
 
 class Batch:
-    """An iterator over the states of a batch, which starts when the first one is asked for. `bound`
-    are arguments of all its runs."""
+    """An iterator over the states of a batch, which starts when the first one is asked for. Its
+    runs are `prepared` but for the arguments in `calls`."""
 
-    def __init__(
-        self,
-        function: Function,
-        bound: Mapping[str, Any],
-        calls: Sequence[Arguments],
-        options: Options,
-    ) -> None:
-        outer = current.get()
-        chosen = options.backend is None and outer is not None
-        self._backend = outer.backend if outer and chosen else backend_of(options.backend)
-        self._function, self._bound = function, bound
-        self._calls = calls
-        self._options = options
+    def __init__(self, prepared: Prepared, calls: Sequence[Arguments], options: Options) -> None:
+        self._prepared, self._calls, self._options = prepared, calls, options
         self._num_threads = _threads(options.num_threads, len(calls))
         self._live: set[ProgramState] = set()
         self._lock = threading.Lock()
         self._stopped = False
         self.is_over = False  # for its log
-        self._place = options.place
         self._states = self._run()
 
     def __iter__(self) -> Iterator[ProgramState]:
@@ -86,10 +67,11 @@ class Batch:
     def _run(self) -> Generator[ProgramState, None, None]:
         if not self._calls:
             return
-        self._place = Logs(self._options.log).place(self._options.place, self)
+        place = Logs(self._options.log).place(self._prepared.place, self)
+        self._prepared = self._prepared._replace(place=place)
         self._send_prefix()
         bar = ProgressBar(len(self._calls) if self._options.progress_bar else 0, "programs")
-        is_async = inspect.iscoroutinefunction(self._function)
+        is_async = inspect.iscoroutinefunction(self._prepared.function)
         run = self._async_runs if is_async else self._thread_runs
         try:
             for state in run():
@@ -98,8 +80,8 @@ class Batch:
         finally:
             self._stop()
             self.is_over = True
-            if self._place.journal is not None:
-                self._place.journal.end(self)
+            if place.journal is not None:
+                place.journal.end(self)
             bar.end()
 
     def _send_prefix(self) -> None:
@@ -108,10 +90,11 @@ class Batch:
             wanted = global_config.enable_precache_with_tracing
         if not wanted or len(self._calls) < 2:
             return
-        parts = constant_prefix(self._function, self._bound)
-        prefix = loop.call(text_of(parts, self._backend)) if parts else ""
+        backend = self._prepared.backend
+        parts = constant_prefix(self._prepared.function, self._prepared.kwargs)
+        prefix = loop.call(text_of(parts, backend)) if parts else ""
         if len(prefix) >= MIN_PREFIX_CHARS:
-            loop.call(self._backend.prefetch(prefix))
+            loop.call(backend.prefetch(prefix))
 
     # ---- plain functions -----------------------------------------------------------------------
 
@@ -160,16 +143,8 @@ class Batch:
 
     def _begin(self, call: Arguments) -> Run:
         number, args, kwargs = call
-        row = Prepared(
-            self._function,
-            args,
-            {**self._bound, **kwargs},
-            self._backend,
-            self._options.defaults,
-            self._place,
-            self._options.timeout_s,
-        ).row(number)
-        begun = row.run()
+        given = {**self._prepared.kwargs, **kwargs}
+        begun = self._prepared._replace(args=args, kwargs=given).row(number).run()
         with self._lock:
             self._live.add(begun.state)
             stopped = self._stopped

@@ -6,12 +6,12 @@ memory; then the function itself runs, with the answers of that log, up to where
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lang import loop
 from lang.functions.prepared import Prepared
-from lang.functions.returns import returns_of
-from lang.functions.runs import Run
+from lang.functions.runs import Run, returns_of
 from lang.graph.graph import Graph, Report
 from lang.graph.ops import Inner
 from lang.graph.replay import Replay, arrived, waited
@@ -60,18 +60,8 @@ class Body:
 
     def callable(self, *, has_thread: bool) -> Callable[..., Any]:
         """A function with the parameters of the one that was compiled."""
-        if has_thread:
-
-            def plain(*args: Any, **kwargs: Any) -> Any:
-                return self.plain(*args, **kwargs)
-
-            made: Any = plain
-        else:
-
-            async def on_loop(*args: Any, **kwargs: Any) -> Any:
-                return await self.on_loop(*args, **kwargs)
-
-            made = on_loop
+        # A method takes no attributes.
+        made: Any = partial(self.plain if has_thread else self.on_loop)
         made.__signature__ = self.signature
         made.__name__ = made.__qualname__ = self._graph.name
         made.__doc__ = self._function.__doc__

@@ -15,16 +15,15 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lang import loop
 from lang.backends.config import backend_of
 from lang.backends.sampling import PLAIN, Sampling
 from lang.errors import UnsupportedError
 from lang.functions import batch
-from lang.functions.logs import Logs
-from lang.functions.prepared import Prepared
-from lang.functions.returns import returns_of
+from lang.functions.prepared import Logs, Prepared
+from lang.functions.runs import returns_of
 from lang.functions.tracer import constant_prefix, text_of
 from lang.graph.graph import Graph
 from lang.graph.ops import Recorded
@@ -133,8 +132,7 @@ class SglFunction:
         if recording.get() is not None:
             if stream:
                 raise trace_error("the program reads a run while it grows", ADVICE)
-            made: Any = self._recorded(args, kwargs, backend, timeout_s, logs)
-            return made  # type: ignore[no-any-return]
+            return cast(ProgramState, self._recorded(args, kwargs, backend, timeout_s, logs))
         prepared = self.prepared(args, kwargs, backend, timeout_s)
         call = prepared.run(logs=logs, streaming=stream)
         if stream:
@@ -156,8 +154,7 @@ class SglFunction:
         """`run` for a running loop: returns when everything is done; cancelling it ends the run."""
         logs = Logs(log, replay, until)
         if recording.get() is not None:
-            made: Any = self._recorded(args, kwargs, backend, timeout_s, logs)
-            return made  # type: ignore[no-any-return]
+            return cast(ProgramState, self._recorded(args, kwargs, backend, timeout_s, logs))
         call = self.prepared(args, kwargs, backend, timeout_s).run(logs=logs)
         await call.perform_beside()
         await call.rest()
@@ -315,19 +312,17 @@ class SglFunction:
         """
         if recording.get() is not None:
             raise trace_error("the program runs a batch", ADVICE)
-        defaults, place, rest = self.split_arguments(kwargs)
+        _, rest = self._split(kwargs)
         if rest:
             raise TypeError(f"run_batch has no argument {next(iter(rest))!r}")
+        prepared = self.prepared((), kwargs, backend, timeout_s)
         calls = [(i, *self._arguments_of(i, element)) for i, element in enumerate(batch_kwargs)]
-        options = batch.Options(
-            backend, defaults, place, log, num_threads, progress_bar, timeout_s, cache_prefix
-        )
+        options = batch.Options(log, num_threads, progress_bar, cache_prefix)
         states: Iterable[ProgramState]
         if order is None:
-            states = batch.Batch(self.func, self.bind_arguments, calls, options)
+            states = batch.Batch(prepared, calls, options)
         else:
-            ordered = [calls[i] for i in order]
-            begun = batch.Batch(self.func, self.bind_arguments, ordered, options)
+            begun = batch.Batch(prepared, [calls[i] for i in order], options)
             states = batch.in_rows(begun, order)
         return states if generator_style else list(states)
 

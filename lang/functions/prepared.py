@@ -1,5 +1,6 @@
-"""What a run of a function is given, apart from its place: one run is made of it, or many."""
+"""What a run of a function is given: its arguments and logs. One run is made of it, or many."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -7,10 +8,34 @@ from msgspec import structs
 
 from lang.backends.base import Backend
 from lang.backends.sampling import Sampling, derived_seed
-from lang.functions.logs import Logs
 from lang.functions.runs import Function, Run
-from lang.logs.address import Step
+from lang.logs.address import Address, Step
+from lang.logs.journal import Journal
+from lang.logs.log import Log, Owner, log_of
 from lang.run.program import Place, Program
+
+Given = Log | str | os.PathLike[str] | None
+
+
+class Logs(NamedTuple):
+    """Arguments of a run; see `SglFunction.run`."""
+
+    log: Given = None
+    replay: Given = None
+    until: Address | str | None = None
+
+    def place(self, place: Place, owner: Owner) -> Place:
+        """The place of a run, or of a batch's runs, which `owner` stands for, with these logs; with
+        those of the run around it if there are none. Raises LangError if another run writes the
+        log, ValueError for an `until` that it has not."""
+        log, replay = log_of(self.log), log_of(self.replay)
+        if log is None and replay is None:
+            if self.until is not None:
+                raise ValueError("until needs a log")
+            return place
+        if log is not None:
+            log.begin(owner)
+        return Place(journal=Journal(log, replay, self.until))
 
 
 class Runnable(Protocol):
@@ -47,7 +72,7 @@ class Prepared(NamedTuple):
         place = self.place if place is None else place
         program = Program(self.backend, self.defaults, streaming=streaming, place=place)
         if logs is not None:
-            logs.begin(program)
+            program.place = logs.place(program.place, program)
         made = Run(self.function, program, self.args, self.kwargs)
         program.limit(self.timeout_s)
         return made

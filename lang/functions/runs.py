@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from types import NoneType, SimpleNamespace
+from typing import Any, get_type_hints
 
 from lang import loop
 from lang.errors import CancelledError, original
-from lang.functions.returns import returns_of
 from lang.logs.frontier import Reached
 from lang.run.program import Program, running
+from lang.run.source import closed_over
 from lang.run.worker import Worker
 from lang.state.state import ProgramState
 
@@ -28,6 +29,9 @@ _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
 Function = Callable[..., Any]
+
+# Annotations that say nothing of what a function returns.
+_NOTHING = (None, NoneType, Any, "None", "Any", "typing.Any")
 
 
 class Run:
@@ -112,7 +116,7 @@ def _start(function: Callable[[], None]) -> "Future[None]":
     """Run `function` in a thread; the future is done when it ends."""
     context = contextvars.copy_context()
     if _holds_thread.get():
-        return _own_thread(context, function)
+        return loop.in_thread("lang-inner", partial(context.run, holding_thread, function))
     return _shared_pool().submit(context.run, holding_thread, function)
 
 
@@ -125,24 +129,35 @@ def holding_thread(function: Callable[[], Any]) -> Any:
         _holds_thread.reset(token)
 
 
-def _own_thread(context: contextvars.Context, function: Callable[[], None]) -> "Future[None]":
-    future: Future[None] = Future()
-
-    def work() -> None:
-        try:
-            context.run(holding_thread, function)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    threading.Thread(target=work, name="lang-inner", daemon=True).start()
-    return future
-
-
 def _shared_pool() -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(MAX_BODIES, thread_name_prefix="lang-body")
         return _pool
+
+
+def returns_of(function: Callable[..., Any]) -> Callable[[], Any] | None:
+    """What finds the return type when a gen of it is performed; None without an annotation, or for
+    one that says nothing."""
+    try:
+        annotation = getattr(function, "__annotations__", {}).get("return")
+    except NameError:  # newer Pythons evaluate all annotations here
+        annotation = "?"
+    is_nothing = any(annotation is each or annotation == each for each in _NOTHING)
+    return None if is_nothing else partial(_return_type, function)
+
+
+def _return_type(function: Callable[..., Any]) -> Any:
+    """The type; the names in it are looked up in the function's module and, if it uses them, in
+    what encloses it. Raises TypeError for one that is not found."""
+    inner = getattr(function, "__func__", function)
+    try:
+        own = SimpleNamespace(__annotations__={"return": inner.__annotations__["return"]})
+        known, local = getattr(inner, "__globals__", {}), closed_over(inner)
+        hints = get_type_hints(own, known, local, include_extras=True)
+    except (NameError, AttributeError, ValueError, SyntaxError, TypeError) as error:
+        name = getattr(function, "__name__", "the function")
+        advice = "define it in the module, above the first run"
+        raise TypeError(f"the return type of {name} cannot be found: {error}; {advice}") from error
+    return hints["return"]

@@ -20,22 +20,10 @@ from lang.run.program import Program
 from lang.run.worker import Worker
 from lang.state import roles
 
-_ROLES = {
-    roles.system: "system",
-    roles.user: "user",
-    roles.assistant: "assistant",
-    roles.tool: "tool",
-}
-_BEGINS: dict[Any, Part] = {
-    roles.system_begin: RoleBegin("system"),
-    roles.system_end: RoleEnd("system"),
-    roles.user_begin: RoleBegin("user"),
-    roles.user_end: RoleEnd("user"),
-    roles.assistant_begin: RoleBegin("assistant"),
-    roles.assistant_end: RoleEnd("assistant"),
-    roles.tool_begin: RoleBegin("tool"),
-    roles.tool_end: RoleEnd("tool"),
-}
+_NAMES = ("system", "user", "assistant", "tool")
+_ROLES: dict[Any, str] = {getattr(roles, name): name for name in _NAMES}
+_MARKS: dict[Any, Part] = {getattr(roles, f"{name}_begin"): RoleBegin(name) for name in _NAMES}
+_MARKS |= {getattr(roles, f"{name}_end"): RoleEnd(name) for name in _NAMES}
 
 
 class _End(Exception):
@@ -96,7 +84,7 @@ class _SourceReader:
         if isinstance(node, ast.Call) and not node.args and not node.keywords:
             method = node.func
             if isinstance(method, ast.Attribute) and self._is_state(method.value):
-                if method.attr in _ROLES.values():
+                if method.attr in _NAMES:
                     return method.attr
         raise _End
 
@@ -123,8 +111,8 @@ class _SourceReader:
 
     def _call(self, called: Any, args: Sequence[ast.expr]) -> None:
         try:
-            if called in _BEGINS and not args:
-                self.parts.append(_BEGINS[called])
+            if called in _MARKS and not args:
+                self.parts.append(_MARKS[called])
                 return
             role = _ROLES.get(called)
         except TypeError:  # not hashable

@@ -13,13 +13,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lang.backends.base import Completion
+from lang.backends.base import Completion, Scores
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scores
 from lang.logs.entries import CallKind, Entry, request_of
-from lang.logs.reports.report import begun
+from lang.logs.trace import Call
 from lang.run.stream import Stream
-from lang.run.trace import Asked, Call, call_on
 from srt.tasks import all_of
 from srt.wire.sampling import GREEDY_TEMPERATURE
 
@@ -30,11 +28,8 @@ Works = Callable[[], Iterable[Coroutine[Any, Any, T]]]
 @contextlib.contextmanager
 def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iterator[Call]:
     """Records the call that the block makes, whether it succeeds or not."""
-    asked = Asked(stream.untraced(), parameters)
-    text, place = stream.transcript.text, stream.position
-    call = call_on(kind, name, text, place.address(place.at), place.source, asked)
-    stream.trace.steps.append(call)
-    ended = begun(stream.program, call, stream.waits)
+    place = stream.position
+    call, ended = stream.begin_call(kind, name, place.at, place.source, parameters)
     began = time.perf_counter()
     try:
         yield call
@@ -49,7 +44,6 @@ def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iter
 async def answered(
     stream: Stream,
     call: Call,
-    kind: CallKind,
     timeout_s: float | None,
     works: Works[T],
     several: Callable[[int], Iterable[Coroutine[Any, Any, T]]] | None = None,
@@ -58,7 +52,7 @@ async def answered(
     decoder's run, `several` of them. Raises Reached if those are what the run was for."""
     journal = stream.program.place.journal
     if journal is None:
-        return await _shared(stream, call, kind, timeout_s, works)
+        return await _shared(stream, call, timeout_s, works)
     model = await stream.program.fingerprint()
     request = request_of(model, stream.transcript.prompt(), described(call.asked.parameters))
     entry = journal.found(stream.position, call.at, request, call.source)
@@ -76,12 +70,12 @@ async def answered(
     if is_reached:
         answers = await limited(call, timeout_s, works())
     else:
-        answers = await _shared(stream, call, kind, timeout_s, works)
+        answers = await _shared(stream, call, timeout_s, works)
     scores = [each for each in answers if isinstance(each, Scores)]
     entry = Entry(
         at=call.address,
         request=str(request),
-        kind=kind,
+        kind=call.kind,
         name=call.name,
         source=call.source,
         completions=tuple(each for each in answers if isinstance(each, Completion)),
@@ -95,14 +89,12 @@ async def answered(
     return answers
 
 
-async def _shared(
-    stream: Stream, call: Call, kind: CallKind, timeout_s: float | None, works: Works[T]
-) -> list[T]:
+async def _shared(stream: Stream, call: Call, timeout_s: float | None, works: Works[T]) -> list[T]:
     """The results of `works`, or, in a compiled program, of an equal call."""
     shared, parameters = stream.program.place.shared, call.asked.parameters
     if shared is None or not _is_determined(parameters):
         return await limited(call, timeout_s, works())
-    key = str(request_of(kind, stream.transcript.prompt(), _deciding(parameters)))
+    key = str(request_of(call.kind, stream.transcript.prompt(), _deciding(parameters)))
     answers, call.is_shared = await shared.once(key, lambda: limited(call, timeout_s, works()))
     return answers
 

@@ -10,7 +10,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 
 from msgspec import Struct
 
-from lang.backends.scores import Scored, Scores
+from lang.backends.base import Scored, Scores
 from srt.client.generation import softmax
 
 

@@ -116,10 +116,9 @@ class Gen(Writer):
                 completions = await answered(
                     stream,
                     call,
-                    "gen",
                     sampling.timeout_s,
                     lambda: (_one(stream, slot, each, grows) for each in _samples(sampling)),
-                    lambda n: (_whole(stream, each) for each in _samples(_scored(sampling, n))),
+                    lambda n: (_whole(stream, each) for each in _samples(sampling, n)),
                 )
             except UnsupportedError as error:
                 if self.asked in (None, "dtype") or error.param not in CONSTRAINTS:
@@ -181,13 +180,10 @@ def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     return sampling
 
 
-def _scored(sampling: Sampling, count: int) -> Sampling:
-    """For `count` samples with the log-probabilities of their tokens."""
-    return msgspec.structs.replace(sampling, n=count, return_logprob=True)
-
-
-def _samples(sampling: Sampling) -> Iterator[Sampling]:
-    """The sampling of each sample of a call."""
+def _samples(sampling: Sampling, scored: int = 0) -> Iterator[Sampling]:
+    """The sampling of each sample of a call, or of `scored` ones with their log-probabilities."""
+    if scored:
+        sampling = msgspec.structs.replace(sampling, n=scored, return_logprob=True)
     if sampling.n == 1:
         yield sampling
         return

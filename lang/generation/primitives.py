@@ -120,10 +120,11 @@ def _check_own(own: dict[str, Any], given: dict[str, Any]) -> None:
 
 
 def _check_stops(given: dict[str, Any]) -> None:
-    stop_patterns = tuple(_several(given.get("stop_regex")))
-    for pattern in stop_patterns:
+    found = given.get("stop_regex", ())
+    patterns = (found,) if isinstance(found, str) else tuple(found)
+    for pattern in patterns:
         re.compile(pattern)
-    PatternSearch(stop_patterns)  # refuses what it cannot find, and keeps its automaton
+    PatternSearch(patterns)  # refuses what it cannot find, and keeps its automaton
 
 
 def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Gen:
@@ -148,12 +149,6 @@ def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Ge
         dtype = None
     asked = None if dtype is None else "dtype"
     return Gen(name, given, Reader(dtype, convert, groups), asked=asked)
-
-
-def _several(value: str | Sequence[str] | None) -> Sequence[str]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else value
 
 
 def gen_int(name: str | None = None, max_tokens: int | None = None, **kwargs: Any) -> Expr:

@@ -51,7 +51,6 @@ class Select(Writer):
                 (scores,) = await answered(
                     stream,
                     call,
-                    "select",
                     sampling.timeout_s,
                     lambda: [backend.score(prompt, self.choices, unconditional=unconditional)],
                 )
@@ -63,7 +62,6 @@ class Select(Writer):
                 completions = await answered(
                     stream,
                     call,
-                    "select",
                     sampling.timeout_s,
                     lambda: [backend.select(prompt, self.choices, sampling)],
                 )
@@ -93,7 +91,6 @@ class Score(Writer):
             (scores,) = await answered(
                 stream,
                 call,
-                "score",
                 program.defaults.timeout_s,
                 lambda: [program.backend.score(stream.transcript.prompt(), self.texts)],
             )

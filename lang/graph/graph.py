@@ -11,6 +11,7 @@ from lang.graph.drawing import svg_of
 from lang.graph.nodes import MODEL_CALLS, Node, nodes_of
 from lang.graph.ops import Recorded
 from lang.run.ir import Part
+from lang.state.control import Unordered
 
 
 class Report(Struct, frozen=True):
@@ -75,7 +76,7 @@ class Graph:
         """The nodes, in the order of the source."""
         return nodes_of(self.recorded, self.dropped)
 
-    def orders(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, Part]:
+    def orders(self, rows: Sequence[Mapping[str, Any]]) -> dict[int, Unordered]:
         """How a batch of these rows has its unordered pieces: parts by the ids of their steps."""
         return passes.orders_of(self.recorded, rows)
 
@@ -109,14 +110,14 @@ class Graph:
 
     def _of_batch(self, report: Report, rows: Sequence[Mapping[str, Any]]) -> Report:
         replaced = self.orders(rows)
-        written = [_text(passes.leading_text(self.recorded, row, {})) for row in rows]
-        ordered = [_text(passes.leading_text(self.recorded, row, replaced)) for row in rows]
+        written = ["".join(passes.leading_text(self.recorded, row, {})) for row in rows]
+        ordered = ["".join(passes.leading_text(self.recorded, row, replaced)) for row in rows]
         return structs.replace(
             report,
             num_chars=sum(map(len, written)),
             shareable_before=passes.shareable(written),
             shareable=passes.shareable(ordered),
-            orders=passes.orders_in(replaced.values()),
+            orders=[part.order for part in replaced.values()],
         )
 
     def svg(self) -> str:
@@ -140,7 +141,3 @@ class Graph:
         if self.stopped:
             lines.append(f"  interpreted from here: {self.stopped}")
         return "\n".join(lines)
-
-
-def _text(pieces: Sequence[str]) -> str:
-    return "".join(pieces)

@@ -10,7 +10,7 @@ from lang.generation.gens import Gen
 from lang.generation.selects import Score, Select
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, flat, refs_in
 from lang.logs.entries import digest_of
-from lang.run.ir import Constant, Expr, ExprList, Media, Part, RoleBegin, RoleEnd, placeholders_of
+from lang.run.ir import Constant, Expr, Media, Part, RoleBegin, RoleEnd, placeholders_of
 from lang.state.control import Repeat, Unordered, When
 from lang.state.refs import Ref
 
@@ -57,7 +57,7 @@ class _Reader:
         for op in self._ops:
             match op:
                 case Extend():
-                    yield from self._extend(op)
+                    yield self._extend(op)
                 case Fork(state=state, children=children):
                     node = self._node("fork", op, f"{len(children)} states", children=children)
                     for child in children:
@@ -86,24 +86,24 @@ class _Reader:
                 case Inner(function=function):
                     yield self._node("run", op, getattr(function, "__name__", "program"))
 
-    def _extend(self, op: Extend) -> Iterator[Node]:
-        for part in op.part.parts if isinstance(op.part, ExprList) else [op.part]:
-            kind, label, spec = _described(part)
-            needs = part.placeholders if isinstance(part, Expr) else frozenset()
-            level = max([self._levels.get(op.state, 0), *self._levels_of(needs)])
-            self._levels[op.state] = level
-            same = None
-            if kind in ("gen", "select"):
-                key = digest_of([self._said.get(op.state, ""), kind, spec])
-                same = self._calls.setdefault(key, self._count)
-            node = self._node(kind, op, label, needs=needs, same_as=same)
-            values = [self._arguments.get(n, str(self._values.get(n))) for n in sorted(needs)]
-            self._say(op.state, [kind, spec, values])
-            if kind in MODEL_CALLS:
-                self._levels[op.state] = level + 1
-            for name in part.names if isinstance(part, Expr) else ():
-                self._writers[op.state, name or ""] = (self._levels[op.state], node.id)
-            yield node
+    def _extend(self, op: Extend) -> Node:
+        part = op.part
+        kind, label, spec = _described(part)
+        needs = part.placeholders if isinstance(part, Expr) else frozenset()
+        level = max([self._levels.get(op.state, 0), *self._levels_of(needs)])
+        self._levels[op.state] = level
+        same = None
+        if kind in ("gen", "select"):
+            key = digest_of([self._said.get(op.state, ""), kind, spec])
+            same = self._calls.setdefault(key, self._count)
+        node = self._node(kind, op, label, needs=needs, same_as=same)
+        values = [self._arguments.get(n, str(self._values.get(n))) for n in sorted(needs)]
+        self._say(op.state, [kind, spec, values])
+        if kind in MODEL_CALLS:
+            self._levels[op.state] = level + 1
+        for name in part.names if isinstance(part, Expr) else ():
+            self._writers[op.state, name or ""] = (self._levels[op.state], node.id)
+        return node
 
     def _node(
         self,

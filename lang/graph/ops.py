@@ -4,7 +4,7 @@ State 0 is the function's own. Values that only a run has are placeholders: argu
 variables that the program reads, each of which a `Read` gives its number.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lang.run.ir import Part
@@ -12,7 +12,7 @@ from lang.state.refs import Ref
 
 
 class Extend(NamedTuple):
-    """State `state` is extended."""
+    """State `state` is extended, by a part that is no list of others."""
 
     state: int
     part: Part
@@ -86,12 +86,21 @@ def flat(ops: Iterable[Op]) -> Iterator[Op]:
             yield from flat(op.steps)
 
 
-def refs_in(value: Any) -> list[Ref]:
-    """The references in a value that a function returns: in lists, tuples and dicts."""
+def replaced(value: Any, of: Callable[[Ref], Any]) -> Any:
+    """A value that a function returns, with what `of` gives for the references in it: in lists,
+    tuples and dicts."""
     if isinstance(value, Ref):
-        return [value]
+        return of(value)
     if isinstance(value, list | tuple):
-        return [ref for each in value for ref in refs_in(each)]
+        made = [replaced(each, of) for each in value]
+        return made if isinstance(value, list) else tuple(made)
     if isinstance(value, dict):
-        return [ref for each in value.values() for ref in refs_in(each)]
-    return []
+        return {key: replaced(each, of) for key, each in value.items()}
+    return value
+
+
+def refs_in(value: Any) -> list[Ref]:
+    """The references in a value that a function returns."""
+    found: list[Ref] = []
+    replaced(value, found.append)
+    return found

@@ -4,8 +4,8 @@ Passes never renumber: a step that is left out keeps its number, so seeds, addre
 those of the interpreted program.
 """
 
-import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise, takewhile
 from typing import Any
 
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, flat, refs_in
@@ -110,47 +110,30 @@ def _leading(recorded: Recorded) -> list[Part]:
     parts: list[Part] = []
     for op in recorded.ops:
         if op.state == ROOT and isinstance(op, Extend):
-            parts += op.part.parts if isinstance(op.part, ExprList) else [op.part]
+            parts.append(op.part)
         elif op.state == ROOT and isinstance(op, Fork | Join):
             break
     return parts
 
 
-def orders_of(recorded: Recorded, rows: Sequence[Mapping[str, Any]]) -> dict[int, Part]:
+def orders_of(recorded: Recorded, rows: Sequence[Mapping[str, Any]]) -> dict[int, Unordered]:
     """What takes the place of steps with unordered pieces, by their ids: pieces with fewer
     different values in these rows come first, those that only a run knows last."""
     values = [_values(recorded, row) for row in rows]
-    replaced: dict[int, Part] = {}
+    replaced: dict[int, Unordered] = {}
     for op in flat(recorded.ops):
-        if isinstance(op, Extend):
-            made = _ordered(op.part, values)
-            if made is not op.part:
-                replaced[id(op)] = made
+        if isinstance(op, Extend) and isinstance(op.part, Unordered):
+            replaced[id(op)] = _ordered(op.part, values)
     return replaced
 
 
-def _ordered(part: Part, values: Sequence[Mapping[int, Any]]) -> Part:
-    if isinstance(part, ExprList):
-        made = [_ordered(each, values) for each in part.parts]
-        same = all(a is b for a, b in zip(made, part.parts, strict=True))
-        return part if same else ExprList(made)
-    if not isinstance(part, Unordered):
-        return part
+def _ordered(part: Unordered, values: Sequence[Mapping[int, Any]]) -> Unordered:
     counts = {}
     for name, piece in part.pieces.items():
         texts = [text_of(piece, each) for each in values]
         counts[name] = len(values) + 1 if None in texts else len(set(texts))
     order = sorted(part.pieces, key=counts.__getitem__)
     return Unordered(part.pieces, part.separator, order)
-
-
-def orders_in(parts: Iterable[Part]) -> list[tuple[str, ...]]:
-    """The orders of the unordered pieces among these."""
-    found = []
-    for part in parts:
-        inner = part.parts if isinstance(part, ExprList) else [part]
-        found += [each.order for each in inner if isinstance(each, Unordered)]
-    return found
 
 
 def leading_text(
@@ -163,16 +146,14 @@ def leading_text(
         if op.state != ROOT or not isinstance(op, Extend):
             break
         part = replaced.get(id(op), op.part)
-        for each in part.parts if isinstance(part, ExprList) else [part]:
-            if isinstance(each, Unordered):
-                inner: list[Part] = [each.pieces[name] for name in each.order]
-            else:
-                inner = [each]
-            for one in inner:
-                text = text_of(one, values)
-                if text is None:
-                    return tuple(pieces)
-                pieces.append(text)
+        pieces_of = [part]
+        if isinstance(part, Unordered):
+            pieces_of = [part.pieces[name] for name in part.order]
+        for each in pieces_of:
+            text = text_of(each, values)
+            if text is None:
+                return tuple(pieces)
+            pieces.append(text)
     return tuple(pieces)
 
 
@@ -201,13 +182,8 @@ def shareable(texts: Sequence[str]) -> int:
     """How many characters of these texts some other one has at the same place: what a cache of
     prefixes need compute once only."""
     ordered = sorted(texts)
-    return sum(_common(a, b) for a, b in itertools.pairwise(ordered))
+    return sum(_common(a, b) for a, b in pairwise(ordered))
 
 
 def _common(a: str, b: str) -> int:
-    count = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))

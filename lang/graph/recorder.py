@@ -14,7 +14,7 @@ from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write
 from lang.run import marks
 from lang.run.ir import Expr, ExprList, Part
 from lang.run.source import place_of_caller
-from lang.state.forks import GATHER_VARIABLE, Forking
+from lang.state.forks import GATHER_VARIABLE, RecordedForking
 from lang.state.refs import Placeholder
 from lang.state.unread import on_trace_error, trace_error
 
@@ -81,9 +81,10 @@ class Recorder:
         return state
 
 
-class GraphState(Forking):
+class GraphState(RecordedForking):
     """Stands for a state while its function is recorded."""
 
+    advice = ADVICE
     ret_value: Any
 
     def __init__(self, recorder: Recorder, number: int) -> None:
@@ -95,10 +96,7 @@ class GraphState(Forking):
 
     # ---- extending -----------------------------------------------------------------------------
 
-    def __iadd__(self, other: Part) -> "GraphState":
-        if not isinstance(other, str | Expr):
-            raise TypeError(f"a state is extended by text or expressions, not {other!r}")
-        part = other
+    def _extend(self, part: Part) -> None:
         if isinstance(part, str) and marks.has_mark(part):
             part = ExprList([part])
         if isinstance(part, Expr):
@@ -108,7 +106,6 @@ class GraphState(Forking):
         source = place_of_caller()
         for each in part.parts if isinstance(part, ExprList) else [part]:
             self._recorder.add(Extend(self.number, each, source))
-        return self
 
     # ---- variables -----------------------------------------------------------------------------
 
@@ -131,32 +128,15 @@ class GraphState(Forking):
         """`s[name]`."""
         return self[name]
 
-    def get_var(self, name: str) -> Any:
-        """`s[name]`."""
-        return self[name]
-
     def _wrote(self, name: str) -> None:
         self._names.add(name)
         self.new_names[name] = None
         self._values.pop(name, None)
 
-    def _gives(self, name: str) -> Any:
-        """What a join gathers of the variable; None if there is none."""
-        return self[name] if name in self._names else None
-
-    def _gathered(self, name: str, values: list[Any]) -> None:
-        """A join has made the variable a list, as long as there are forks."""
-        self._wrote(name)
-        self._values[name] = values
-
     def __setitem__(self, name: str, value: Any) -> None:
         self._wrote(name)
         self._values[name] = value
         self._recorder.add(Write(self.number, name, value))
-
-    def set_var(self, name: str, value: Any) -> None:
-        """`s[name] = value`."""
-        self[name] = value
 
     def text(self) -> Placeholder:
         """All text so far."""
@@ -170,16 +150,13 @@ class GraphState(Forking):
     async def wait(self) -> None:
         """The same."""
 
-    def __contains__(self, name: str) -> bool:
-        raise trace_error(f"the program asks whether {name!r} is there already", ADVICE)
-
     def __iter__(self) -> NoReturn:
         raise trace_error("the program reads its state while it grows", ADVICE)
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_") or name == "ret_value":
+        if name == "ret_value":
             raise AttributeError(name)
-        raise trace_error(f"the program uses {name!r} of its state", ADVICE)
+        super().__getattr__(name)
 
     # ---- forks ---------------------------------------------------------------------------------
 
@@ -195,7 +172,8 @@ class GraphState(Forking):
         if mode == GATHER_VARIABLE:
             names = [name for each in forks for name in each.new_names]
             for name in dict.fromkeys(names):
-                self._gathered(name, [each._gives(name) for each in forks])
+                self._wrote(name)
+                self._values[name] = [each[name] if name in each._names else None for each in forks]
 
 
 def record(

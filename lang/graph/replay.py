@@ -8,7 +8,7 @@ from typing import Any
 
 from lang import loop
 from lang.errors import LangError
-from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, refs_in
+from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, refs_in, replaced
 from lang.graph.recorder import ROOT
 from lang.run.ir import Expr, Part, Slots, Writer, bound
 from lang.run.joins import fork
@@ -66,7 +66,11 @@ class Replay:
 
     def returned(self) -> Any:
         """What the function returned, with references of this run."""
-        return substituted(self._recorded.returned, self._values)
+        return self._bound(self._recorded.returned)
+
+    def _bound(self, value: Any) -> Any:
+        """A value that a function made, with the placeholders in it replaced."""
+        return replaced(value, lambda ref: ref.bound(self._values))
 
     def _all(self, number: int, state: ProgramState, ops: tuple[Op, ...]) -> None:
         self._workers[number] = state._worker
@@ -94,7 +98,7 @@ class Replay:
                 worker.submit(joined([self._workers[each] for each in children], mode))
             case Write(name=name, value=value):
                 if refs_in(value):
-                    worker.submit(Assign(name, substituted(value, self._values)))
+                    worker.submit(Assign(name, self._bound(value)))
                 else:
                     worker.write(name, value)
             case Read(name=name, number=number, is_value=is_value):
@@ -122,38 +126,19 @@ def _drop(worker: Worker, op: Op) -> None:
         worker.stream.position.step()
 
 
-def substituted(value: Any, values: Mapping[int, Any]) -> Any:
-    """A value that a function made, with the placeholders in it replaced."""
-    if isinstance(value, Ref):
-        return value.bound(values)
-    if isinstance(value, list | tuple):
-        made = [substituted(each, values) for each in value]
-        return made if isinstance(value, list) else tuple(made)
-    if isinstance(value, dict):
-        return {key: substituted(each, values) for key, each in value.items()}
-    return value
-
-
 async def arrived(value: Any) -> Any:
     """The same with the values of its references, once they are there."""
     for ref in refs_in(value):
         await ref.arrive()
-    return _read(value)
+    return replaced(value, _value_of)
 
 
 def waited(value: Any) -> Any:
     """`arrived` for programs without a loop."""
     if any(not ref.is_ready() for ref in refs_in(value)):
         loop.call(arrived(value))
-    return _read(value)
+    return replaced(value, _value_of)
 
 
-def _read(value: Any) -> Any:
-    if isinstance(value, Ref):
-        return value.value if isinstance(value, Variable | Known) else value.text()
-    if isinstance(value, list | tuple):
-        read = [_read(each) for each in value]
-        return read if isinstance(value, list) else tuple(read)
-    if isinstance(value, dict):
-        return {key: _read(each) for key, each in value.items()}
-    return value
+def _value_of(ref: Ref) -> Any:
+    return ref.value if isinstance(ref, Variable | Known) else ref.text()

@@ -1,1 +1,1 @@
-"""Where each call of a run stands, and logs: what each answered, so that a run can be resumed."""
+"""Where each call of a run stands, traces and logs: what each answered, so that a run resumes."""

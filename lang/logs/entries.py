@@ -7,8 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from lang.backends.base import Completion, Prompt
-from lang.backends.scores import Scores
+from lang.backends.base import Completion, Prompt, Scores
 
 CallKind = Literal["gen", "select", "score", "effect", "search"]
 
@@ -66,14 +65,11 @@ def request_of(model: str, prompt: Prompt, parameters: Any) -> Request:
     return Request(_hash_of(model), _hash_of(said), _hash_of(parameters))
 
 
-def request_of_effect(what: str, arguments: Any) -> Request:
-    """The hashes of a function's call with the `arguments_of` it."""
-    return Request("", _hash_of(what), _hash_of(arguments))
-
-
-def request_of_search(model: str, what: str, arguments: Any) -> Request:
-    """The hashes of a decoder's search over a function."""
-    return Request(_hash_of(model), _hash_of(what), _hash_of(arguments))
+def request_of_effect(what: str, arguments: Any, model: str | None = None) -> Request:
+    """The hashes of a function's call with the `arguments_of` it, or of a decoder's search over a
+    function, which asks `model`."""
+    of_model = "" if model is None else _hash_of(model)
+    return Request(of_model, _hash_of(what), _hash_of(arguments))
 
 
 def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +102,7 @@ def digest_of(value: Any) -> str:
 
 
 def _hash_of(value: Any) -> str:
-    return _hash(_canonical(value))
+    return hashlib.blake2b(_canonical(value), digest_size=_HASH_BYTES).hexdigest()
 
 
 def _canonical(value: Any) -> bytes:
@@ -116,7 +112,3 @@ def _canonical(value: Any) -> bytes:
 def _named(value: Any) -> str:
     """What stands for a value that is no JSON: nothing of it may depend on the process."""
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=_HASH_BYTES).hexdigest()

@@ -7,44 +7,38 @@ from msgspec.structs import replace
 
 from srt.wire.programs import Call, Guard, Input, Op, Program, Segment, Transform
 
-Ids = Mapping[str, str]
 
-
-def renamed(program: Program, ids: Ids) -> Program:
+def renamed(program: Program, ids: Mapping[str, str]) -> Program:
     """`program`, which refers to variables of `ids` by their names, with their ids."""
+
+    def name_of(name: str) -> str:
+        return ids.get(name, name)
+
+    def guard_of(guard: Guard | None) -> Guard | None:
+        return None if guard is None else replace(guard, var=name_of(guard.var))
+
+    def segment_of(segment: Segment) -> Segment:
+        if isinstance(segment, Input):
+            return replace(segment, var=name_of(segment.var))
+        return segment
+
+    def call_of(call: Call) -> Call:
+        segments = [segment_of(each) for each in call.segments]
+        return replace(call, segments=segments, when=guard_of(call.when))
+
+    def op_of(op: Op) -> Op:
+        given: Any = getattr(op, "inputs", None)
+        if isinstance(given, list):
+            return replace(op, inputs=[name_of(name) for name in given])
+        if isinstance(given, dict):
+            return replace(op, inputs={key: name_of(name) for key, name in given.items()})
+        return replace(op, input=name_of(getattr(op, "input")))  # noqa: B009
+
+    def transform_of(transform: Transform) -> Transform:
+        return replace(transform, op=op_of(transform.op), when=guard_of(transform.when))
+
     return replace(
         program,
-        calls=[_call(call, ids) for call in program.calls],
-        transforms=[_transform(transform, ids) for transform in program.transforms],
+        calls=[call_of(each) for each in program.calls],
+        transforms=[transform_of(each) for each in program.transforms],
     )
-
-
-def _call(call: Call, ids: Ids) -> Call:
-    return replace(
-        call,
-        segments=[_segment(each, ids) for each in call.segments],
-        when=_guard(call.when, ids),
-    )
-
-
-def _segment(segment: Segment, ids: Ids) -> Segment:
-    if isinstance(segment, Input) and segment.var in ids:
-        return replace(segment, var=ids[segment.var])
-    return segment
-
-
-def _guard(guard: Guard | None, ids: Ids) -> Guard | None:
-    return None if guard is None else replace(guard, var=ids.get(guard.var, guard.var))
-
-
-def _transform(transform: Transform, ids: Ids) -> Transform:
-    op: Op = transform.op
-    given: Any = getattr(op, "inputs", None)
-    if isinstance(given, list):
-        op = replace(op, inputs=[ids.get(name, name) for name in given])
-    elif isinstance(given, dict):
-        op = replace(op, inputs={key: ids.get(name, name) for key, name in given.items()})
-    else:
-        name = getattr(op, "input")  # noqa: B009
-        op = replace(op, input=ids.get(name, name))
-    return replace(transform, op=op, when=_guard(transform.when, ids))

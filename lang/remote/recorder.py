@@ -7,7 +7,7 @@ outputs as inputs, so that prompts are token for token those of a run.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from lang import loop
 from lang.backends.runtime import params_of
@@ -18,13 +18,12 @@ from lang.generation.constrained import ReturnGen
 from lang.generation.gens import Gen, sampling_of
 from lang.generation.selects import Select
 from lang.logs.address import Step
-from lang.remote.session import Session
-from lang.remote.variables import ADVICE, ProgramVar
+from lang.remote.session import ADVICE, ProgramVar, Session
 from lang.run import marks
-from lang.run.ir import Constant, Expr, ExprList, Media, Part, RoleBegin, RoleEnd
+from lang.run.ir import Constant, ExprList, Media, Part, RoleBegin, RoleEnd
 from lang.run.program import Program
 from lang.run.stream import Stream
-from lang.state.forks import CONCATE_AND_APPEND, Forking
+from lang.state.forks import CONCATE_AND_APPEND, RecordedForking
 from lang.state.unread import trace_error
 from srt.wire.programs import Call, Guard, Input, Output, Segment, Text
 from srt.wire.sampling import SamplingParams
@@ -49,8 +48,10 @@ class Recording:
         self.session.add_call(call)
 
 
-class RecordedState(Forking):
+class RecordedState(RecordedForking):
     """Stands for a state while its function is recorded."""
+
+    advice = ADVICE
 
     def __init__(
         self,
@@ -73,21 +74,15 @@ class RecordedState(Forking):
 
     # ---- extending -----------------------------------------------------------------------------
 
-    def __iadd__(self, other: Part) -> "RecordedState":
-        if not isinstance(other, str | Expr):
-            raise TypeError(f"a state is extended by text or expressions, not {other!r}")
-        self._add(other)
-        return self
-
-    def _add(self, part: Part) -> None:
+    def _extend(self, part: Part) -> None:
         match part:
             case str() if not marks.has_mark(part):
                 self._text(part)
             case str():
-                self._add(ExprList([part]))
+                self._extend(ExprList([part]))
             case ExprList():
                 for each in part.parts:
-                    self._add(each)
+                    self._extend(each)
             case Constant():
                 self._text(part.text)
             case ProgramVar():
@@ -95,7 +90,7 @@ class RecordedState(Forking):
             case RoleBegin() | RoleEnd():
                 self._role_mark(part)
             case ReturnGen():
-                self._add(part.in_program(self._recording.program))
+                self._extend(part.in_program(self._recording.program))
             case Gen():
                 self._gen(part)
             case Select():
@@ -191,29 +186,13 @@ class RecordedState(Forking):
     def __setitem__(self, name: str, value: Any) -> None:
         self.variables[name] = value
 
-    def __contains__(self, name: str) -> bool:
-        raise trace_error(f"the program asks whether {name!r} is there already", ADVICE)
-
-    def get_var(self, name: str) -> Any:
-        """`s[name]`."""
-        return self[name]
-
     def var(self, name: str) -> Any:
         """`s[name]`."""
         return self[name]
 
-    def set_var(self, name: str, value: Any) -> None:
-        """`s[name] = value`."""
-        self[name] = value
-
     def var_scope(self, name: str) -> Any:
         """Refused: see UnsupportedError."""
         raise UnsupportedError("var_scope", "programs on a server have none: run this one")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise trace_error(f"the program uses {name!r} of its state", ADVICE)
 
     # ---- forks ---------------------------------------------------------------------------------
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from lang.backends.runtime import params_of
 from lang.backends.sampling import PLAIN
-from lang.remote.session import Session, session_of
-from lang.remote.variables import ProgramVar
+from lang.remote.session import ProgramVar, Session, session_of
 from srt.wire.programs import Call, Guard, Segment, Text
 from srt.wire.programs import Input as InputSegment
 from srt.wire.programs import Output as OutputSegment

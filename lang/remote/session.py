@@ -1,26 +1,33 @@
-"""`session`: where programs are submitted to, on a server of ours.
+"""`session`: where programs are submitted to, on a server of ours, and the variables that they have
+there: texts that need not be there yet.
 
 What is submitted is collected, and sent as one program when something is read: so the server knows
-as much of it as there is, before anything runs.
+as much of it as there is, before anything runs. A variable may stand in any text or state of the
+same session, and pure functions make others of it. Reading it waits for the server. Nothing else
+can be done with it: what a program does with the text itself would have to wait for it.
 """
 
+import asyncio
 import contextvars
 import itertools
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Literal, TypeVar, cast
 
 from lang import loop
 from lang.backends.base import Backend
 from lang.backends.config import backend_of
 from lang.errors import LangError, ProgramError
 from lang.remote.names import renamed
-from lang.remote.variables import ProgramVar, as_vars
+from lang.run.ir import Slots
+from lang.run.stream import Stream
+from lang.state.text_functions import op_of
+from lang.state.unread import OpName, Unread
 from srt.client.programs import IDLE_S, ProgramSession, VarFailed
 from srt.wire.programs import (
     Call,
     Concat,
+    First,
     Guard,
     Join,
     Majority,
@@ -29,10 +36,14 @@ from srt.wire.programs import (
     Perf,
     Program,
     Transform,
+    Truncate,
     VarInfo,
 )
 
 T = TypeVar("T")
+
+ADVICE = "submit takes programs that extend, generate, select, fork and join; run this one"
+Keep = Literal["start", "end"]
 
 MAX_PARTS = 512  # that are collected before they are sent
 
@@ -60,7 +71,7 @@ class Session:
         eager: bool = False,
     ) -> None:
         self.backend: Backend = backend_of(backend)
-        self._perf, self._eager = perf, eager
+        self.perf, self._eager = perf, eager
         self._idle_s, self._cache_salt = idle_s, cache_salt
         self._opened: ProgramSession | None = None
         self._lock = threading.Lock()
@@ -86,12 +97,12 @@ class Session:
         loop.call(self._close())
 
     async def __aenter__(self) -> "Session":
-        await _elsewhere(self._open())
+        await asyncio.wrap_future(loop.submit(self._open()))
         return self._entered()
 
     async def __aexit__(self, *exc: object) -> None:
         self._left()
-        await _elsewhere(self._close())
+        await asyncio.wrap_future(loop.submit(self._close()))
 
     def _entered(self) -> "Session":
         self._tokens.append(current_session.set(self))
@@ -108,30 +119,19 @@ class Session:
         if opened is not None:
             await opened.close()
 
-    @property
-    def _open_one(self) -> ProgramSession:
-        if self._opened is None:
-            raise LangError("the session is not open: use it in `with`")
-        return self._opened
-
     # ---- what is submitted ---------------------------------------------------------------------
 
-    def number(self) -> int:
-        """The number of the next submission, for names."""
-        return next(self._numbers)
-
-    def var(self, text: str | None = None, name: str = "var") -> ProgramVar:
+    def var(self, text: str | None = None, name: str = "var") -> "ProgramVar":
         """A variable that the program sets: now, or later by `set`."""
         made = self.declare(name)
         self._values[made.name] = text
         return made
 
-    def declare(self, name: str, convert: Any = None) -> ProgramVar:
+    def declare(self, name: str, convert: Callable[[str], Any] | None = None) -> "ProgramVar":
         """A variable of something that is being submitted."""
-        unique = f"{name}~{self.number()}"
-        return ProgramVar(self, unique, convert)
+        return ProgramVar(self, f"{name}~{next(self._numbers)}", convert)
 
-    def check(self, var: ProgramVar) -> None:
+    def check(self, var: "ProgramVar") -> None:
         """Raise LangError for a variable of another session."""
         if var.session is not self:
             raise LangError(f"{var.name!r} belongs to another session")
@@ -143,7 +143,7 @@ class Session:
 
     def transform(
         self, op: Op, name: str, when: Guard | None = None, default: str | None = None
-    ) -> ProgramVar:
+    ) -> "ProgramVar":
         """Submit a transform; the variable that it makes."""
         made = self.declare(name)
         self._transforms.append(Transform(made.name, op, when, default))
@@ -152,7 +152,7 @@ class Session:
 
     def concat(
         self, vars: object, separator: str = "", *, leave_out_failed: bool = False
-    ) -> ProgramVar:
+    ) -> "ProgramVar":
         """The texts of several variables, joined."""
         refs = [var.name for var in as_vars(vars)]
         op = (
@@ -160,23 +160,25 @@ class Session:
         )
         return self.transform(op, "concat")
 
-    def majority(self, vars: object, *, leave_out_failed: bool = False) -> ProgramVar:
+    def majority(self, vars: object, *, leave_out_failed: bool = False) -> "ProgramVar":
         """The text that most of several variables have."""
         op = Majority([var.name for var in as_vars(vars)], leave_out_failed)
         return self.transform(op, "majority")
 
     def flush(self) -> None:
         """Send what has been submitted so far."""
-        loop.call(self._sent())
+        loop.call(self.sent())
 
     def _flush_if_large(self) -> None:
         size = len(self._calls) + len(self._transforms) + len(self._values)
         if size >= MAX_PARTS and not loop.on_loop_thread():
             self.flush()
 
-    async def _sent(self) -> ProgramSession:
+    async def sent(self) -> ProgramSession:
         """Everything is on the server."""
-        opened = self._open_one
+        opened = self._opened
+        if opened is None:
+            raise LangError("the session is not open: use it in `with`")
         with self._lock:
             program = Program(self._values, self._calls, self._transforms, self._eager)
             self._begin()
@@ -184,103 +186,157 @@ class Session:
             self._ids |= await opened.submit(renamed(program, self._ids))
         return opened
 
-    def id_of(self, var: ProgramVar) -> str:
-        """A variable's id on the server."""
-        self.flush()
-        return self._id(var)
-
-    def _id(self, var: ProgramVar) -> str:
+    def id_of(self, var: "ProgramVar") -> str:
+        """The id on the server of a variable that was sent."""
         if var.name not in self._ids:
             raise LangError(f"nothing that was submitted makes {var.name!r}")
         return self._ids[var.name]
 
-    # ---- what is read --------------------------------------------------------------------------
 
-    def get(self, var: ProgramVar, perf: Objective | None, deadline_s: float | None) -> str:
-        """The text of a variable."""
-        return loop.call(self._got(var, perf, deadline_s))
+class ProgramVar(Unread):
+    """A variable of `session`, in which it alone has this name."""
 
-    async def aget(self, var: ProgramVar, perf: Objective | None, deadline_s: float | None) -> str:
-        """The same, for programs with a loop."""
-        return await _elsewhere(self._got(var, perf, deadline_s))
+    advice = ADVICE
 
-    async def _got(self, var: ProgramVar, perf: Objective | None, deadline_s: float | None) -> str:
-        opened = await self._sent()
-        wanted = perf or self._perf
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        convert: Callable[[str], Any] | None = None,
+    ) -> None:
+        self.session, self.name = session, name
+        self._convert = convert
+
+    @property
+    def id(self) -> str:
+        """Its id on the server, where it is now."""
+        self.session.flush()
+        return self.session.id_of(self)
+
+    def perform(self, stream: Stream, slots: Slots) -> None:
+        """Only a server can: see `Session`."""
+        raise LangError(f"{self.name!r} is a variable of a session: use its get() in a run")
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def get(self, perf: Objective | None = None, deadline_s: float | None = None) -> Any:
+        """The value, which is made now unless it has been. ProgramError if there is none, or not
+        within `deadline_s`."""
+        return self._value(loop.call(self._text(perf, deadline_s)))
+
+    async def aget(self, perf: Objective | None = None, deadline_s: float | None = None) -> Any:
+        """`get` for programs with a loop."""
+        text = loop.submit(self._text(perf, deadline_s))
+        return self._value(await asyncio.wrap_future(text))
+
+    async def _text(self, perf: Objective | None, deadline_s: float | None) -> str:
+        opened = await self.session.sent()
+        wanted = perf or self.session.perf
         try:
             return await opened.get(
-                self._id(var),
+                self.session.id_of(self),
                 perf=None if wanted is None else Perf(wanted),
                 deadline_ms=0 if deadline_s is None else max(1, round(1e3 * deadline_s)),
             )
         except VarFailed as error:
-            raise ProgramError(f"{var.name!r} has no text: {error}") from error
+            raise ProgramError(f"{self.name!r} has no text: {error}") from error
 
-    async def astream(self, var: ProgramVar) -> AsyncIterator[str]:
-        """The text of a variable as it grows."""
-        pieces: Any = await _elsewhere(self._pieces(var))
-        async with aclosing(pieces):
-            while (piece := await _elsewhere(_next(pieces))) is not None:
-                yield piece
+    def _value(self, text: str) -> Any:
+        return text if self._convert is None else self._convert(text)
 
-    def stream(self, var: ProgramVar) -> Iterator[str]:
-        """The same, for programs without a loop."""
-        pieces = loop.call(self._pieces(var))
+    def stream(self) -> Iterator[str]:
+        """The text as it grows; leaving it early ends the reading only."""
+        pieces = self._pieces()
         try:
             while (piece := loop.call(_next(pieces))) is not None:
                 yield piece
         finally:
             loop.call(pieces.aclose())
 
-    async def _pieces(self, var: ProgramVar) -> Any:
-        opened = await self._sent()
+    async def astream(self) -> AsyncIterator[str]:
+        """`stream` for `async for`."""
+        pieces = self._pieces()
+        try:
+            while (piece := await asyncio.wrap_future(loop.submit(_next(pieces)))) is not None:
+                yield piece
+        finally:
+            await asyncio.wrap_future(loop.submit(pieces.aclose()))
 
-        async def pieces() -> AsyncIterator[str]:
-            try:
-                async for piece in opened.stream(self._id(var)):
-                    yield piece
-            except VarFailed as error:
-                raise ProgramError(f"{var.name!r} has no text: {error}") from error
+    async def _pieces(self) -> AsyncGenerator[str, None]:
+        opened = await self.session.sent()
+        try:
+            async for piece in opened.stream(self.session.id_of(self)):
+                yield piece
+        except VarFailed as error:
+            raise ProgramError(f"{self.name!r} has no text: {error}") from error
 
-        return pieces()
+    def explain(self) -> VarInfo:
+        """Its state, error, causes, producer and meta info, as they are now."""
+        return loop.call(self._asked(lambda opened, name: opened.read(name)))
 
-    def read(self, var: ProgramVar) -> VarInfo:
-        """A variable as it is now."""
+    def set(self, text: str) -> None:
+        """Set a variable of `Session.var`. RequestError if it has a text."""
+        loop.call(self._asked(lambda opened, name: opened.set(name, text)))
 
-        async def read() -> VarInfo:
-            return await (await self._sent()).read(self._id(var))
+    def cancel(self) -> None:
+        """Cancel it, what needs it, and what is made for nothing else."""
+        loop.call(self._asked(lambda opened, name: opened.cancel(name)))
 
-        return loop.call(read())
+    async def _asked(self, ask: Callable[[ProgramSession, str], Awaitable[T]]) -> T:
+        """What the server says of the variable, after all that was submitted has been sent."""
+        opened = await self.session.sent()
+        return await ask(opened, self.session.id_of(self))
 
-    def set(self, var: ProgramVar, text: str) -> None:
-        """Set a variable."""
+    # ---- what is made of it --------------------------------------------------------------------
 
-        async def set_it() -> None:
-            await (await self._sent()).set(self._id(var), text)
+    def truncate(
+        self, *, chars: int | None = None, tokens: int | None = None, keep: Keep = "start"
+    ) -> "ProgramVar":
+        """So many characters or tokens of it, from the start or at the end."""
+        op = Truncate(self.name, chars, tokens, keep)
+        return self.session.transform(op, f"{self.name}.truncate")
 
-        loop.call(set_it())
+    def equals(self, text: str) -> Guard:
+        """A condition for `when`."""
+        return Guard(self.name, equals=text)
 
-    def cancel(self, var: ProgramVar) -> None:
-        """Cancel a variable."""
+    def matches(self, pattern: str) -> Guard:
+        """The condition that a pattern is found in it."""
+        return Guard(self.name, matches=pattern)
 
-        async def cancel() -> None:
-            await (await self._sent()).cancel(self._id(var))
+    def non_empty(self) -> Guard:
+        """The condition that it is not empty."""
+        return Guard(self.name, non_empty=True)
 
-        loop.call(cancel())
+    def otherwise(self, text: str) -> "ProgramVar":
+        return self.session.transform(Concat([self.name]), self.name, default=text)
+
+    def _made(self, op: OpName, inputs: list[Any], **fields: Any) -> "ProgramVar":
+        names = [each.name for each in self._vars(inputs)]
+        return self.session.transform(op_of(op, names, fields), f"{self.name}.{op}")
+
+    def _first(self, others: list[Any]) -> "ProgramVar":
+        names = [each.name for each in self._vars(others)]
+        return self.session.transform(First(names), "first")
+
+    def _vars(self, inputs: list[Any]) -> "list[ProgramVar]":
+        return [self.session.var(each) if isinstance(each, str) else each for each in inputs]
 
 
-async def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work` on the language's loop, for a program with a loop of its own."""
-    future = loop.submit(work)
-    try:
-        await loop.arrival(future)
-    except BaseException:
-        future.cancel()
-        raise
-    return future.result()
+def negated(guard: Guard) -> Guard:
+    """The opposite condition."""
+    return Guard(guard.var, guard.equals, guard.matches, guard.non_empty, not guard.negate)
 
 
-async def _next(pieces: Any) -> str | None:
+def as_vars(values: object) -> list[ProgramVar]:
+    """Checked arguments of a function of several variables."""
+    found = list(cast("Iterator[Any]", values))
+    if not found or not all(isinstance(each, ProgramVar) for each in found):
+        raise TypeError("a list of variables of a session is expected, at least one")
+    return found
+
+
+async def _next(pieces: AsyncIterator[str]) -> str | None:
     return await anext(pieces, None)
 
 

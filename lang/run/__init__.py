@@ -1,1 +1,1 @@
-"""What one run of a function consists of: its program, the streams of its states, its trace."""
+"""What one run of a function consists of: its program and the streams of its states."""

@@ -232,8 +232,8 @@ def bound(part: Part, values: Mapping[int, Part]) -> Part:
     return part if isinstance(part, str) else part.bound(values)
 
 
-def role_text(role: str, inner: Part | None) -> Expr:
-    """`inner` as a turn of `role`; None only opens the role, as in `user_begin()`."""
-    if inner is None:
+def role_text(role: str, expr: Part | None = None) -> Expr:
+    """`expr` as a turn of `role`; None only opens the role, as in `user_begin()`."""
+    if expr is None:
         return RoleBegin(role)
-    return ExprList([RoleBegin(role), inner, RoleEnd(role)])
+    return ExprList([RoleBegin(role), expr, RoleEnd(role)])

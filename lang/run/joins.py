@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from lang import loop
 from lang.logs.address import Step
+from lang.logs.trace import ForkTrace
 from lang.run.ir import Expr, Slots
 from lang.run.stream import Stream
-from lang.run.trace import ForkTrace
 from lang.run.worker import Worker
 
 

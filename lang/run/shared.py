@@ -16,14 +16,12 @@ class SharedAnswers:
 
     def __init__(self) -> None:
         self._answers: dict[str, asyncio.Future[Any]] = {}
-        self.num_shared = 0
 
     async def once(self, key: str, ask: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
         """The answer, and whether it is another call's: `ask` makes it unless one has, or does."""
         while (made := self._answers.get(key)) is not None:
             await asyncio.wait([made])
             if not made.cancelled():
-                self.num_shared += 1
                 answer: T = made.result()
                 return answer, True
         mine = self._answers[key] = asyncio.get_running_loop().create_future()

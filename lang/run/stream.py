@@ -3,15 +3,19 @@
 Primitives change it, one at a time; a `Worker` decides when. Nothing here waits.
 """
 
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from lang.backends.base import Image
 from lang.errors import UnsupportedError
 from lang.logs.address import Step
+from lang.logs.entries import CallKind
+from lang.logs.reports.report import begun
 from lang.logs.reports.waits import Waits
+from lang.logs.trace import PROMPT_TAIL_CHARS, Asked, Call, Trace
 from lang.run.position import Position
 from lang.run.program import Program
-from lang.run.trace import Trace
 from lang.run.transcript import Transcript
 from lang.run.variables import Slot, Variables
 
@@ -45,6 +49,24 @@ class Stream:
         """The text since the last call of this, for the trace."""
         start, self.num_traced = self.num_traced, len(self.transcript.text)
         return self.transcript.text[start:]
+
+    def begin_call(
+        self, kind: CallKind, name: str, number: int, source: str, parameters: Any
+    ) -> tuple[Call, Callable[[], None]]:
+        """The record of a call that begins now, and what is called when it has ended."""
+        text = self.transcript.text
+        call = Call(
+            kind,
+            name,
+            len(text),
+            "" if kind == "effect" else text[-PROMPT_TAIL_CHARS:],
+            at=self.position.address(number),
+            source=source,
+            began_s=time.time(),
+            asked=Asked(self.untraced(), parameters),
+        )
+        self.trace.steps.append(call)
+        return call, begun(self.program, call, self.waits)
 
     # ---- text and turns ------------------------------------------------------------------------
 

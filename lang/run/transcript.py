@@ -1,11 +1,10 @@
 """The text of a state, with its turns and media: all that a prompt is made of."""
 
-import base64
 from copy import copy
 from typing import Any
 
 from lang.backends.base import Image, Prompt, Turn
-from lang.backends.shown import in_order
+from lang.backends.shown import data_url, message_of
 from lang.chat_template import ChatTemplate
 
 
@@ -99,19 +98,8 @@ class Transcript:
         found: list[dict[str, Any]] = []
         if self.said_default_system and template is not None:
             found.append({"role": "system", "content": template.default_system})
-        for message in self.messages:
-            content: Any = message.content
-            if message.images:
-                parts = in_order(message.content, message.images, message.image_places)
-                content = [_part(each) for each in parts]
-            found.append({"role": message.role, "content": content})
-        return found
+        return [*found, *(message_of(message, _url_of) for message in self.messages)]
 
 
-def _part(part: str | Image) -> dict[str, Any]:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    name = f"{part.kind}_url"
-    file = "image/jpeg" if part.kind == "image" else "video/mp4"
-    url = f"data:{file};base64,{base64.b64encode(part.data).decode()}"
-    return {"type": name, name: {"url": url}}
+def _url_of(image: Image) -> str:
+    return data_url("image/jpeg" if image.kind == "image" else "video/mp4", image)

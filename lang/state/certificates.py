@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from lang.generation.calls import described
 from lang.logs.entries import digest_of, plain
-from lang.run.trace import Call, Trace
+from lang.logs.trace import Call, Trace
 
 
 class CertifiedCall(Struct, frozen=True):

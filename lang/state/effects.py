@@ -19,11 +19,10 @@ from lang import loop
 from lang.errors import CancelledError, ProgramError
 from lang.logs.address import Step
 from lang.logs.entries import Entry, Request, arguments_of, request_of_effect
-from lang.logs.reports.report import begun
+from lang.logs.trace import Call
 from lang.run.program import Program, know, known, running
 from lang.run.source import place_of_caller
 from lang.run.stream import Stream
-from lang.run.trace import Asked, Call
 from lang.run.worker import Worker
 from lang.state.refs import refuse_unread
 
@@ -117,14 +116,12 @@ class Effect:
 
     def __init__(self, stream: Stream, called: Called, number: int, source: str) -> None:
         self.took_s = 0.0
-        self._stream = stream
-        self._name = called.name
-        self._returns = called.returns
-        self._arguments = Asked(parameters=arguments_of(called.args, called.kwargs))
+        self._stream, self._called = stream, called
+        self._arguments = arguments_of(called.args, called.kwargs)
         self._number = number
         self._source = source
         what = f"{called.module}.{called.name}"
-        self._request: Request = request_of_effect(what, self._arguments.parameters)
+        self._request: Request = request_of_effect(what, self._arguments)
         self._call: Call | None = None
         self._ended: Callable[[], None] = lambda: None
         self._began = 0.0
@@ -134,27 +131,17 @@ class Effect:
         failed before it."""
         failure = self._stream.failure
         if isinstance(failure, CancelledError):
-            raise ProgramError(f"{self._name} was not called: {failure}") from failure
+            raise ProgramError(f"{self._called.name} was not called: {failure}") from failure
         if failure is not None:
-            raise ProgramError(f"{self._name} was not called: the state failed") from failure
+            raise ProgramError(f"{self._called.name} was not called: the state failed") from failure
         stream = self._stream
-        address = stream.position.address(self._number)
-        self._call = Call(
-            "effect",
-            self._name,
-            len(stream.transcript.text),
-            "",
-            at=address,
-            source=self._source,
-            began_s=time.time(),
-            asked=Asked(stream.untraced(), self._arguments.parameters),
+        self._call, self._ended = stream.begin_call(
+            "effect", self._called.name, self._number, self._source, self._arguments
         )
-        stream.trace.steps.append(self._call)
-        self._ended = begun(stream.program, self._call, stream.waits)
         journal = stream.program.place.journal
         entry = None
         if journal is not None:
-            entry = journal.found(stream.position, address, self._request, self._source)
+            entry = journal.found(stream.position, self._call.at, self._request, self._source)
         self._began = time.perf_counter()
         if entry is None:
             return False, None
@@ -191,7 +178,7 @@ class Effect:
             value = msgspec.json.encode(result)
         except (TypeError, ValueError, RecursionError) as error:
             self.failed(error)
-            reason = f"the result of the effect {self._name} cannot be recorded: {error}"
+            reason = f"the result of the effect {self._called.name} cannot be recorded: {error}"
             raise TypeError(reason) from None
         journal = self._stream.program.place.journal
         if journal is not None:
@@ -200,7 +187,7 @@ class Effect:
                     at=self._call.address,
                     request=str(self._request),
                     kind="effect",
-                    name=self._name,
+                    name=self._called.name,
                     source=self._source,
                     value=msgspec.Raw(value),
                     began_s=self._call.began_s,
@@ -214,7 +201,7 @@ class Effect:
         self._call.text = value[:_SHOWN_BYTES].decode(errors="replace")
         self._call.asked.answers = msgspec.json.decode(value)
         self._ended()
-        return msgspec.json.decode(value, type=self._returns)
+        return msgspec.json.decode(value, type=self._called.returns)
 
 
 def _returned_type(function: Callable[..., Any]) -> Any:

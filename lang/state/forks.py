@@ -3,10 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
-from lang.run.ir import Part
+from lang.run.ir import Expr, Part
 from lang.state.turns import Turns
+from lang.state.unread import trace_error
 
 GATHER_VARIABLE = "gather_variable"
 CONCATE_AND_APPEND = "concate_and_append"
@@ -16,6 +17,21 @@ S = TypeVar("S", bound="Forking")
 
 class Forking(Turns):
     """A state that can be extended and forked."""
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Any:
+        """The variable's value, or what stands for it."""
+
+    @abstractmethod
+    def __setitem__(self, name: str, value: Any) -> None: ...
+
+    def get_var(self, name: str) -> Any:
+        """`s[name]`."""
+        return self[name]
+
+    def set_var(self, name: str, value: Any) -> None:
+        """`s[name] = value`."""
+        self[name] = value
 
     @abstractmethod
     def _forked(self, size: int) -> list[Self]:
@@ -47,6 +63,31 @@ class Forking(Turns):
         group = self.fork(1, position_ids_offset)
         yield group[0]
         group.join()
+
+
+class RecordedForking(Forking):
+    """Stands for a state while its function is recorded; `advice` is for those that look at what
+    only a run knows."""
+
+    advice: str
+
+    @abstractmethod
+    def _extend(self, part: Part) -> None:
+        """Record the text or expression."""
+
+    def __iadd__(self, other: Part) -> Self:
+        if not isinstance(other, str | Expr):
+            raise TypeError(f"a state is extended by text or expressions, not {other!r}")
+        self._extend(other)
+        return self
+
+    def __contains__(self, name: str) -> bool:
+        raise trace_error(f"the program asks whether {name!r} is there already", self.advice)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise trace_error(f"the program uses {name!r} of its state", self.advice)
 
 
 class ProgramStateGroup(Generic[S]):

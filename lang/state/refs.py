@@ -7,24 +7,19 @@ is to something that was submitted before it, so no two can wait for each other.
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from lang import loop
 from lang.errors import CancelledError, LangError, TraceError
 from lang.run import marks
 from lang.run.ir import Expr, ExprList, Part, Rest, Slots
+from lang.run.program import Busy
 from lang.run.stream import Stream
 from lang.run.variables import Slot
 from lang.state.unread import OpName, Unread, trace_error
 from srt.wire.errors import RequestError
 
 Leaf = Callable[["Ref"], "Ref | None"]
-
-
-class Busy(Protocol):
-    """Who writes a variable."""
-
-    def cancel(self, error: BaseException) -> None: ...
 
 
 class Ref(Unread):
@@ -36,15 +31,18 @@ class Ref(Unread):
     advice = 's["name"] waits for the text'
     inputs: Sequence["Ref | str"] = ()
 
+    @property
+    def _refs(self) -> "list[Ref]":
+        return [each for each in self.inputs if isinstance(each, Ref)]
+
     def is_ready(self) -> bool:
         """Whether `text` need not wait."""
-        return all(each.is_ready() for each in self.inputs if isinstance(each, Ref))
+        return all(each.is_ready() for each in self._refs)
 
     async def arrive(self) -> None:
         """Wait until it is ready."""
-        for each in self.inputs:
-            if isinstance(each, Ref):
-                await each.arrive()
+        for each in self._refs:
+            await each.arrive()
 
     @abstractmethod
     def text(self) -> str:
@@ -52,9 +50,8 @@ class Ref(Unread):
 
     def abandon(self) -> None:
         """Nobody needs it any more."""
-        for each in self.inputs:
-            if isinstance(each, Ref):
-                each.abandon()
+        for each in self._refs:
+            each.abandon()
 
     # ---- in a state ----------------------------------------------------------------------------
 
@@ -74,9 +71,8 @@ class Ref(Unread):
 
     def waited_for_by(self, stream: Stream) -> None:
         """The stream has waited for what made it."""
-        for each in self.inputs:
-            if isinstance(each, Ref):
-                each.waited_for_by(stream)
+        for each in self._refs:
+            each.waited_for_by(stream)
 
     # ---- replacing its leaves ------------------------------------------------------------------
 
@@ -100,8 +96,7 @@ class Ref(Unread):
 
     @property
     def placeholders(self) -> frozenset[int]:
-        of = (each.placeholders for each in self.inputs if isinstance(each, Ref))
-        return frozenset().union(*of)
+        return frozenset().union(*(each.placeholders for each in self._refs))
 
     # ---- what is made of it --------------------------------------------------------------------
 
@@ -221,8 +216,7 @@ class _Made(Ref):
         from lang.state.text_functions import op_of
 
         self.inputs = inputs
-        names = [each.name for each in inputs if isinstance(each, Ref)]
-        self.name = f"{names[0]}.{op}"
+        self.name = f"{self._refs[0].name}.{op}"
         self._function, self._fields = op, fields
         self._op = made or op_of(op, [str(i) for i in range(len(inputs))], fields)
 

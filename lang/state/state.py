@@ -15,17 +15,18 @@ from lang import loop
 from lang.errors import ProgramError, original
 from lang.generation.constrained import RETURN
 from lang.generation.selects import Score
+from lang.logs.trace import Trace, Usage
 from lang.run.ir import Expr, Part
 from lang.run.joins import Join, fork
 from lang.run.program import Program, current, know
-from lang.run.trace import Trace, Usage
 from lang.run.variables import Slot
 from lang.run.worker import Worker
-from lang.state import pickling, streaming
+from lang.state import pickling
 from lang.state.certificates import Certificate, certificate_of
 from lang.state.effects import Effects
 from lang.state.forks import CONCATE_AND_APPEND, GATHER_VARIABLE, Forking
 from lang.state.refs import Ref, Variable
+from lang.state.streaming import TextReader, TreeReader, async_pieces, pieces
 
 
 class ProgramState(Forking, Effects):
@@ -76,19 +77,11 @@ class ProgramState(Forking, Effects):
         await loop.arrival(slot.done)
         return self._value(slot)
 
-    def get_var(self, name: str) -> Any:
-        """`s[name]`."""
-        return self[name]
-
     def var(self, name: str) -> Ref:
         """The variable as a reference, without waiting: a text for states and pure functions. Its
         gen may still be at work. Raises KeyError for a variable that nothing was given to write."""
         slot = self._slot(name)
         return Variable(slot, None if self._stream.variables.has_inherited(slot) else self._worker)
-
-    def set_var(self, name: str, value: Any) -> None:
-        """`s[name] = value`."""
-        self[name] = value
 
     @property
     def ret_value(self) -> Any:
@@ -256,22 +249,22 @@ class ProgramState(Forking, Effects):
         Raises ProgramError at the end of a state that failed, KeyError for a variable that the
         finished program never wrote.
         """
-        return streaming.pieces(self._worker, var_name)
+        return pieces(TextReader(self._worker, var_name))
 
     def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
         """`text_iter` for `async for`; with `return_meta_data` pairs of a piece and meta info."""
-        return streaming.async_pieces(self._worker, var_name, return_meta_data)
+        return async_pieces(TextReader(self._worker, var_name, with_meta=return_meta_data))
 
     def tree_iter(self) -> Iterator[tuple[tuple[int, ...], str]]:
         """The pieces of this state and of its forks, each with the path of its state: () is this
         state, (1, 0) the first fork of its second fork. The run must stream."""
-        return streaming.tree_pieces(self._worker)
+        return pieces(TreeReader(self._worker))
 
     def tree_async_iter(self) -> AsyncIterator[tuple[tuple[int, ...], str]]:
         """`tree_iter` for `async for`."""
-        return streaming.tree_async_pieces(self._worker)
+        return async_pieces(TreeReader(self._worker))
 
     def __iter__(self) -> Iterator[str]:
         return self.text_iter()

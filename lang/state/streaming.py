@@ -1,9 +1,9 @@
 """Reads a state while it grows: pieces of its text or of one variable, without polling."""
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import Any
 
 from lang import loop
 from lang.errors import ProgramError, original
@@ -11,40 +11,41 @@ from lang.run.program import current, know
 from lang.run.variables import Slot
 from lang.run.worker import Worker
 
-T = TypeVar("T")
 
+class TextReader:
+    """What has been read of a state's text, or of the variable `name`; pieces `with_meta` are pairs
+    with the meta info. Inside the program's own function, the text ends when nothing is left to do;
+    outside, when the function has returned as well."""
 
-class _TextReader:
-    """What has been read of a text. Inside the program's own function, the text ends when nothing
-    is left to do; outside, when the function has returned as well."""
-
-    def __init__(self, worker: Worker, name: str | None) -> None:
-        self._worker = worker
+    def __init__(self, worker: Worker, name: str | None, *, with_meta: bool = False) -> None:
+        self.worker = worker
         self._stream = worker.stream
-        self._name = name
+        self._name, self._with_meta = name, with_meta
         self._read = 0
         self._inside = current.get() is worker.stream.program
 
     def _slot(self) -> Slot | None:
         return None if self._name is None else self._stream.variables.get(self._name)
 
-    def take(self) -> str:
-        """The new text."""
+    def take(self, over: bool) -> list[Any]:
+        """The new text, if there is some; with meta info the last piece is there in any case."""
         slot = self._slot()
         if self._name is None:
             text = self._stream.transcript.text
         else:
             text = "" if slot is None else slot.text
         piece, self._read = text[self._read :], max(self._read, len(text))
-        return piece
+        if not self._with_meta:
+            return [piece] if piece else []
+        meta = {} if slot is None or slot.meta is None else dict(slot.meta)
+        return [(piece, meta)] if piece or over else []
 
     def is_over(self) -> bool:
         """Whether the next `take` gives the last piece."""
         slot = self._slot()
-        over = self._worker.is_idle and (self._inside or self._stream.program.body_done.done())
         if slot is not None:
             return slot.done.done()
-        return over
+        return self.worker.is_idle and (self._inside or self._stream.program.body_done.done())
 
     def check(self) -> None:
         """Raise the error that ended the text, if one did."""
@@ -57,38 +58,30 @@ class _TextReader:
             raise KeyError(self._name)
         know(self._stream.waits.calls if slot is None else slot.after)
 
-    def meta(self) -> dict[str, Any]:
-        """The variable's meta info, as far as it is known."""
-        slot = self._slot()
-        return {} if slot is None or slot.meta is None else dict(slot.meta)
 
-
-class _TreeReader:
-    """The same for a state and all forks below it: pieces, each with the path of its state."""
+class TreeReader(TextReader):
+    """The same for a state and all forks below it: pieces, each with the path of its state. Raises
+    ValueError unless the run streams."""
 
     def __init__(self, worker: Worker) -> None:
         if not worker.stream.program.streaming:
             raise ValueError("only a run with stream=True can be read together with its forks")
-        self._worker = worker
-        self._own = _TextReader(worker, None)
-        self._read: dict[Worker, int] = {}
+        super().__init__(worker, None)
+        self._ends: dict[Worker, int] = {}
 
-    def take(self) -> list[tuple[tuple[int, ...], str]]:
+    def take(self, over: bool) -> list[Any]:
         found = []
-        for path, worker in _below(self._worker, ()):
+        for path, worker in _below(self.worker, ()):
             said = worker.stream.transcript
             # A fork's text begins with its parent's.
-            start = self._read.get(worker, 0 if not path else said.start_chars)
+            start = self._ends.get(worker, 0 if not path else said.start_chars)
             if said.text[start:]:
                 found.append((path, said.text[start:]))
-            self._read[worker] = max(start, len(said.text))
+            self._ends[worker] = max(start, len(said.text))
         return found
 
     def is_over(self) -> bool:
-        return self._own.is_over() and all(each.is_idle for _, each in _below(self._worker, ()))
-
-    def check(self) -> None:
-        self._own.check()
+        return super().is_over() and all(each.is_idle for _, each in _below(self.worker, ()))
 
 
 def _below(worker: Worker, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Worker]]:
@@ -98,64 +91,26 @@ def _below(worker: Worker, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, .
         yield from _below(child, (*path, i))
 
 
-def pieces(worker: Worker, name: str | None) -> Iterator[str]:
-    """The pieces, for a thread that may wait. Leaving it early ends the run."""
-    reader = _TextReader(worker, name)
-    return _read(worker, reader, lambda over: _some(reader.take()))
-
-
-def tree_pieces(worker: Worker) -> Iterator[tuple[tuple[int, ...], str]]:
-    """The pieces of the state and of its forks. Raises ValueError unless the run streams."""
-    reader = _TreeReader(worker)
-    return _read(worker, reader, lambda over: reader.take())
-
-
-def async_pieces(worker: Worker, name: str | None, with_meta: bool) -> AsyncIterator[Any]:
-    """The pieces, on any loop; `with_meta`, pairs with the meta info, and one at the end."""
-    reader = _TextReader(worker, name)
-
-    def take(over: bool) -> list[Any]:
-        piece = reader.take()
-        if with_meta:
-            return [(piece, reader.meta())] if piece or over else []
-        return _some(piece)
-
-    return _read_async(worker, reader, take)
-
-
-def tree_async_pieces(worker: Worker) -> AsyncIterator[tuple[tuple[int, ...], str]]:
-    """`tree_pieces` on any loop."""
-    reader = _TreeReader(worker)
-    return _read_async(worker, reader, lambda over: reader.take())
-
-
-def _some(piece: str) -> list[str]:
-    return [piece] if piece else []
-
-
-def _steps(
-    worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
-) -> Generator["list[T] | Future[None]", None, None]:
+def _steps(reader: TextReader) -> Generator["list[Any] | Future[None]", None, None]:
     """Yields new pieces, and where there are none, what ends the wait for more. Leaving it early
     ends the run."""
     finished = False
     try:
         while not finished:
-            change = worker.change()
+            change = reader.worker.change()
             over = reader.is_over()
-            found = take(over)
+            found = reader.take(over)
             yield found if found or over else change
             finished = over
         reader.check()
     finally:
         if not finished:
-            worker.stream.program.cancel()
+            reader.worker.stream.program.cancel()
 
 
-def _read(
-    worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
-) -> Iterator[T]:
-    with closing(_steps(worker, reader, take)) as steps:
+def pieces(reader: TextReader) -> Iterator[Any]:
+    """The pieces, for a thread that may wait. Leaving it early ends the run."""
+    with closing(_steps(reader)) as steps:
         for step in steps:
             if isinstance(step, Future):
                 loop.wait(step)
@@ -163,10 +118,9 @@ def _read(
                 yield from step
 
 
-async def _read_async(
-    worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
-) -> AsyncIterator[T]:
-    with closing(_steps(worker, reader, take)) as steps:
+async def async_pieces(reader: TextReader) -> AsyncIterator[Any]:
+    """The pieces, on any loop."""
+    with closing(_steps(reader)) as steps:
         for step in steps:
             if isinstance(step, Future):
                 await loop.arrival(step)

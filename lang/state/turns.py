@@ -1,11 +1,20 @@
 """The turns of a chat as methods of a state: `with s.user(): ...`, `s.user_begin()`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Self
 
 from lang.run.ir import Expr, Part, RoleBegin, RoleEnd, VarScopeBegin, VarScopeEnd
+
+
+def _adding(mark: type[RoleBegin | RoleEnd], role: str) -> Callable[["Turns"], None]:
+    """A method that adds a mark of a turn."""
+
+    def add(self: "Turns") -> None:
+        self += mark(role)
+
+    return add
 
 
 class Turns(ABC):
@@ -30,37 +39,11 @@ class Turns(ABC):
         """`with s.tool(): ...`: a turn with what a tool returned."""
         return self._role("tool", expr)
 
-    def system_begin(self) -> None:
-        """Open a turn of the system."""
-        self += RoleBegin("system")
-
-    def system_end(self) -> None:
-        """Close it."""
-        self += RoleEnd("system")
-
-    def user_begin(self) -> None:
-        """Open a turn of the user."""
-        self += RoleBegin("user")
-
-    def user_end(self) -> None:
-        """Close it."""
-        self += RoleEnd("user")
-
-    def assistant_begin(self) -> None:
-        """Open a turn of the assistant."""
-        self += RoleBegin("assistant")
-
-    def assistant_end(self) -> None:
-        """Close it."""
-        self += RoleEnd("assistant")
-
-    def tool_begin(self) -> None:
-        """Open a turn with what a tool returned."""
-        self += RoleBegin("tool")
-
-    def tool_end(self) -> None:
-        """Close it."""
-        self += RoleEnd("tool")
+    # Each opens a turn of its role, or closes it.
+    system_begin, system_end = _adding(RoleBegin, "system"), _adding(RoleEnd, "system")
+    user_begin, user_end = _adding(RoleBegin, "user"), _adding(RoleEnd, "user")
+    assistant_begin, assistant_end = _adding(RoleBegin, "assistant"), _adding(RoleEnd, "assistant")
+    tool_begin, tool_end = _adding(RoleBegin, "tool"), _adding(RoleEnd, "tool")
 
     def var_scope(self, name: str) -> AbstractContextManager[None]:
         """`with s.var_scope("v"): ...`: all text of the block becomes the variable `v`."""

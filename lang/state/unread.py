@@ -64,41 +64,18 @@ class Unread(Expr):
         """A mark, which may be put into texts, but not looked at either."""
         return Mark(marks.mark_of(self), self)
 
-    def __repr__(self) -> str:
-        """Unlike `str`: how a text is quoted, as in a list's text, depends on what it says."""
-        self.refuse()
-
-    def __bool__(self) -> bool:
-        self.refuse()
-
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         self.refuse()
 
-    def __hash__(self) -> int:
+    def _refuse(self, *args: object) -> NoReturn:
         self.refuse()
 
-    def __len__(self) -> int:
-        self.refuse()
-
-    def __int__(self) -> int:
-        self.refuse()
-
-    def __float__(self) -> float:
-        self.refuse()
-
-    def __index__(self) -> int:
-        self.refuse()
-
-    def __contains__(self, item: object) -> bool:
-        self.refuse()
-
-    def __getitem__(self, index: object) -> NoReturn:
-        self.refuse()
-
-    def __iter__(self) -> Iterator[str]:
-        self.refuse()
+    # Unlike `str`: how a text is quoted, as in a list's text, depends on what it says.
+    __repr__ = _refuse
+    __bool__ = __hash__ = __len__ = __int__ = __float__ = __index__ = _refuse
+    __contains__ = __getitem__ = __iter__ = _refuse
 
 
 class Mark(str):

@@ -150,11 +150,9 @@ class Length(Predicate):
     def __str__(self) -> str:
         if self.high is None:
             return f"x.length >= {self.low}"
-        return (
-            f"x.length.between({self.low}, {self.high})"
-            if self.low
-            else (f"x.length <= {self.high}")
-        )
+        if not self.low:
+            return f"x.length <= {self.high}"
+        return f"x.length.between({self.low}, {self.high})"
 
 
 @dataclass(frozen=True)
@@ -181,17 +179,16 @@ class StopsAt(_OfText):
     def node(self) -> Node | None:
         if len(self.text) > 1:
             return None
-        return concat([repeat(Chars(complement(characters(self.text))), 0, None), self._end])
+        return concat(
+            [repeat(Chars(complement(characters(self.text))), 0, None), Exactly(self.text)]
+        )
 
     def terminal(self) -> str:
         if len(self.text) == 1:
             return super().terminal()
-        after = regex(concat([ANY_TEXT, self._end, repeat(_ANY_CHAR, 1, None)]))
-        return f"({all_of([regex(concat([ANY_TEXT, self._end]))], [after])})"
-
-    @property
-    def _end(self) -> Node:
-        return Exactly(self.text)
+        ends = concat([ANY_TEXT, Exactly(self.text)])
+        after = concat([ends, repeat(_ANY_CHAR, 1, None)])
+        return f"({all_of([regex(ends)], [regex(after)])})"
 
 
 class StartsWith(_OfText):

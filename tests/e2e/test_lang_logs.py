@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 import lang as sgl
 from lang import loop
-from lang.backends.base import Completion, Prompt
+from lang.backends.base import Completion, Prompt, Scores
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scores
 from tests.e2e.server import Server
 from tests.lang.programs import World, program
 from tests.lang.programs import programs_without_agents as programs

@@ -101,10 +101,10 @@ def test_submit_is_run(
     run = function.run(**arguments)
     expected = {name: run[name] for name in names}
     usage = run.usage()
-    with sgl.session() as app:
+    with sgl.session():
         submitted = function.submit(**arguments)
         assert {name: submitted[name].get() for name in names} == expected
-        infos = [app.read(var) for var in submitted.values() if isinstance(var, sgl.ProgramVar)]
+        infos = [var.explain() for var in submitted.values() if isinstance(var, sgl.ProgramVar)]
         metas = [info.meta for info in infos if info.meta is not None]
         if function in (chat, crossed):
             assert sum(meta.prompt_tokens for meta in metas) == usage.prompt_tokens
@@ -131,7 +131,7 @@ async def test_async_programs(backend: Any) -> None:
         var = chain.submit(topic="rain")["second"]
         pieces = [piece async for piece in var.astream()]
         assert "".join(pieces) == await var.aget()
-        assert app._perf == "throughput"
+        assert app.perf == "throughput"
 
 
 def test_guards_and_errors(backend: Any) -> None:

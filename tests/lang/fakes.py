@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 
 from lang import loop
-from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
+from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scored, Scores
 from lang.backends.sampling import Sampling
-from lang.backends.scores import Scored, Scores
 from lang.chat_template import ChatTemplate, chat_template_named
 
 BOOM = "BOOM"  # a prompt that ends like this fails

@@ -19,8 +19,8 @@ import pytest
 
 import lang as sgl
 from lang.errors import LangError, ProgramError, UnsupportedError
+from lang.logs.trace import Call
 from lang.run import marks
-from lang.run.trace import Call
 from srt.wire.sampling import sub_seed
 from tests.lang.fakes import HANG, FakeBackend
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher

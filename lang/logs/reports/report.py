@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from lang.errors import LangError
 from lang.logs.reports.waits import Waits
+from lang.logs.trace import Call
 
 if TYPE_CHECKING:
     from lang.logs.reports.sender import Head, Sender
@@ -33,26 +34,6 @@ class Run(Protocol):
     def outermost(self) -> "Run": ...
 
 
-class Reported(Protocol):
-    """A call of a trace: `began_s` is a time since 1970, and `latency_s` how long it took."""
-
-    kind: str
-    name: str
-    prompt_tail: str
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    latency_s: float
-    text: str
-    error: str | None
-    began_s: float
-    from_log: bool
-    is_shared: bool
-
-    @property
-    def address(self) -> str: ...
-
-
 _is_on = bool(os.environ.get(VARIABLE))
 if _is_on:  # now: imported by the first call, it would hold up that one
     import lang.logs.reports.sender  # noqa: F401
@@ -61,7 +42,7 @@ _sender: "Sender | None" = None
 _heads: "WeakKeyDictionary[Run, Head]" = WeakKeyDictionary()
 
 
-def begun(program: Run, call: Reported, waits: Waits) -> Callable[[], None]:
+def begun(program: Run, call: Call, waits: Waits) -> Callable[[], None]:
     """A call of the program has begun, after all that `waits` has. What this returns is called when
     it has ended."""
     if not _is_on:
@@ -80,7 +61,7 @@ def _nothing() -> None:
     pass
 
 
-def _tell(program: Run, call: Reported, after: list[str], *, has_ended: bool) -> None:
+def _tell(program: Run, call: Call, after: list[str], *, has_ended: bool) -> None:
     sender = _started()
     if sender is None:
         return

@@ -4,7 +4,6 @@ A trace is a tree: a state's calls in order, and below each fork the traces of i
 """
 
 import html
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from lang.logs.address import Address
+from lang.logs.entries import CallKind
 
 PROMPT_TAIL_CHARS = 80
 _NOWHERE = Address(0, (), 0)
@@ -35,7 +35,7 @@ class Call(Struct):
     `from_log` was answered by the log; one that `is_shared` by an equal call, which has the tokens.
     """
 
-    kind: str
+    kind: CallKind
     name: str
     prompt_chars: int
     prompt_tail: str
@@ -60,13 +60,6 @@ class Call(Struct):
     def address(self) -> str:
         """Where it stands in the run."""
         return str(self.at)
-
-
-def call_on(kind: str, name: str, prompt: str, at: Address, source: str, asked: Asked) -> Call:
-    """A call that begins now, on `prompt`."""
-    tail = prompt[-PROMPT_TAIL_CHARS:]
-    began_s = time.time()
-    return Call(kind, name, len(prompt), tail, at=at, source=source, began_s=began_s, asked=asked)
 
 
 class Usage(Struct, frozen=True):
