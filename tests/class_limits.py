@@ -55,8 +55,6 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "scheduler_proc.grammar.worker.service.CompileService": (7, 11),
     "scheduler_proc.grammar.wrapped.WrappedGrammar": (15, 1),
     "scheduler_proc.media.encoder_cache.EncoderCache": (16, 16),
-    "scheduler_proc.memory.prefix_cache.NoCache": (14, 6),
-    "scheduler_proc.memory.prefix_cache.PrefixCache": (14, 0),
     "scheduler_proc.memory.radix_cache.RadixCache": (14, 14),
     "scheduler_proc.memory.tree_node.TreeNode": (2, 12),
     "scheduler_proc.process.compute.ComputeThread": (9, 12),

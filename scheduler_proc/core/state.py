@@ -23,8 +23,7 @@ from scheduler_proc.media.encoder_cache import EncoderCache
 from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
-from scheduler_proc.memory.prefix_cache import NoCache, PrefixCache
-from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish
 
@@ -62,7 +61,7 @@ class SchedulerState:
         pool = TokenPool(config.max_total_tokens)
         table = ReqToTokenPool(config.max_running_requests, config.context_len)
         hashes = None if config.block_model is None else BlockHashes(config.block_model)
-        cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(pool, hashes)
+        cache = NoCache(pool) if config.disable_radix_cache else RadixCache(pool, hashes)
         rng = random.Random(config.random_seed)
         self.live = LiveReqs()
         self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, rng, cache)
