@@ -38,7 +38,6 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "scheduler_proc.batch.ForwardBatch": (3, 17),
     "scheduler_proc.core.counters.Counters": (1, 19),
     "scheduler_proc.core.requests.allocations.ReqMemory": (13, 6),
-    "scheduler_proc.core.requests.outputs.OutputBuffer": (7, 16),
     "scheduler_proc.core.requests.request.Req": (20, 21),
     "scheduler_proc.core.scheduler.Scheduler": (25, 8),
     "scheduler_proc.core.steps.step.Row": (5, 16),
