@@ -117,8 +117,7 @@ class Speculation:
     def refused(self, req: Req, proposal: Proposal) -> None:
         """Nothing of the proposal could be extended: it has gained nothing, like a wrong one."""
         if self._is_measured:
-            handle = req.handle
-            self._acceptance.verified(handle, *proposal.origin, 1, 0, self._step)
+            self._acceptance.verified(req.handle, *proposal.origin, 1, 0, self._step)
 
     def ran(self, step: Step) -> None:
         """A step has been committed."""
