@@ -72,8 +72,7 @@ def write_artefact(path: Path, artefact: Artefact) -> int:
     content = np.zeros(size, np.uint8)
     content[_HEAD.size : _HEAD.size + len(header)] = np.frombuffer(header, np.uint8)
     for entry in table:
-        data = arrays[entry.name].reshape(-1).view(np.uint8)
-        content[start + entry.offset :][: len(data)] = data
+        _copy(arrays[entry.name], content[start + entry.offset :])
     checksum = zlib.crc32(content[_HEAD.size :].data)
     head = _HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), size, checksum)
     content[: _HEAD.size] = np.frombuffer(head, np.uint8)
@@ -106,6 +105,10 @@ def _table(arrays: dict[str, np.ndarray]) -> tuple[list[_Array], int]:
         table.append(_Array(name, array.dtype.str, array.shape, offset))
         end = offset + array.nbytes
     return table, end
+
+
+def _copy(array: np.ndarray, place: np.ndarray) -> None:
+    place[: array.nbytes] = array.reshape(-1).view(np.uint8)
 
 
 def _aligned(offset: int) -> int:
