@@ -218,7 +218,7 @@ class Scheduler:
         prepared, if its tokens alone decide all of it. It may be started at once; nothing is taken
         over yet: `commit_deferred` and `seal`, which returns the same step, come before any other
         call. None: they have to come first."""
-        return plan.started(result)
+        return None if plan.guess is None else plan.guess.started(result)
 
     def seal(self, plan: Plan) -> Step | None:
         """The plan's step; None if it turns out that nothing is left to run.
