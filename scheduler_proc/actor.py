@@ -201,7 +201,7 @@ class SchedulerActor(Actor):
         self._entry.wake.set()  # even if none enters yet: the front hears that nobody waits for it
 
     def _on_request(self, req: TokenizedReq) -> None:
-        self._reports.came(req)
+        self._reports.pace.entered(req)
         if self._blame.takes(req):
             self._entry.fail(req, GUILTY)
         elif req.grammar:

@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerState
-from scheduler_proc.memory.prefix_cache import PrefixCache
+from scheduler_proc.memory.radix_cache import RadixCache
 from scheduler_proc.memory.tree_node import TreeNode
 
 
@@ -58,7 +58,7 @@ def _check_ownership(state: SchedulerState, nodes: list[TreeNode]) -> None:
     assert np.array_equal(slots, np.arange(pool.size)), "a slot has two owners"
 
 
-def _check_sizes(cache: PrefixCache, nodes: list[TreeNode]) -> None:
+def _check_sizes(cache: RadixCache, nodes: list[TreeNode]) -> None:
     evictable = sum(len(node.key) for node in nodes if node.lock_ref == 0)
     protected = sum(len(node.key) for node in nodes if node.lock_ref > 0)
     assert evictable == cache.evictable_size, "evictable_size is wrong"

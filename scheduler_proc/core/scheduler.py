@@ -88,7 +88,7 @@ class Scheduler:
         req = Req.of(handle, wire, arrival_s, vocab_size, grammar, retokeniser, facts)
         self._next_handle += 1
         self.state.counters.requests += 1
-        if self.state.live.find(req.key) is not None:
+        if req.key in self.state.live.by_name:
             self.state.outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
             return
         if (refusal := self._refusal_of_media(req)) is not None:
@@ -133,14 +133,14 @@ class Scheduler:
 
     def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
         """End a request, as failed if there is an error; one that has ended already is ignored."""
-        req = self.state.live.find((message.client, message.rid))
+        req = self.state.live.by_name.get((message.client, message.rid))
         if req is not None:
             self.state.finish(req, Finish("abort", error=error))
 
     def reset(self, incarnation: int) -> None:
         """A new incarnation without a new process: forget every request and all unsent output;
         cached prefixes stay."""
-        for req in self.state.live.all():
+        for req in list(self.state.live.by_name.values()):
             self.state.finish(req, Finish("abort"))
         self.state.outputs.clear()
         self.state.trials.clear()
@@ -218,7 +218,7 @@ class Scheduler:
         prepared, if its tokens alone decide all of it. It may be started at once; nothing is taken
         over yet: `commit_deferred` and `seal`, which returns the same step, come before any other
         call. None: they have to come first."""
-        return plan.started(result)
+        return None if plan.guess is None else plan.guess.started(result)
 
     def seal(self, plan: Plan) -> Step | None:
         """The plan's step; None if it turns out that nothing is left to run.

@@ -6,6 +6,7 @@ or in `running`, not in both.
 """
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -15,7 +16,6 @@ from scheduler_proc.core.drafting.speculation import Speculation
 from scheduler_proc.core.quarantine import Trials
 from scheduler_proc.core.requests.admission import Admissions
 from scheduler_proc.core.requests.allocations import ReqMemory
-from scheduler_proc.core.requests.live import LiveReqs
 from scheduler_proc.core.requests.outputs import OutputBuffer
 from scheduler_proc.core.requests.queue import WaitingQueue
 from scheduler_proc.core.requests.request import Req
@@ -23,8 +23,8 @@ from scheduler_proc.media.encoder_cache import EncoderCache
 from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
-from scheduler_proc.memory.prefix_cache import NoCache, PrefixCache
-from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.radix_cache import NoCache, RadixCache
+from srt.ring.blame_file import Name
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish
 
@@ -55,6 +55,33 @@ class SchedulerConfig:
     speculative_max_tokens: int = 8
 
 
+class LiveReqs:
+    """Finds the reqs of one core that have not ended, wherever they are."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[Name, Req] = {}  # in order of arrival
+        self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
+
+    def add(self, req: Req) -> None:
+        """A req has come."""
+        self.by_name[req.key] = req
+        if req.wish.deadline_s:
+            self._timed[req.handle] = req
+
+    def remove(self, req: Req) -> None:
+        """A req has ended."""
+        del self.by_name[req.key]
+        self._timed.pop(req.handle, None)
+
+    def with_handles(self, handles: Collection[int]) -> list[Req]:
+        """Those with these handles, in order of arrival."""
+        return [req for req in self.by_name.values() if req.handle in handles]
+
+    def late(self, now: float) -> list[Req]:
+        """Those whose time is over."""
+        return [req for req in self._timed.values() if req.wish.deadline_s <= now]
+
+
 class SchedulerState:
     """The reqs of one core, and those that must hear of each that comes, is admitted or ends."""
 
@@ -62,7 +89,7 @@ class SchedulerState:
         pool = TokenPool(config.max_total_tokens)
         table = ReqToTokenPool(config.max_running_requests, config.context_len)
         hashes = None if config.block_model is None else BlockHashes(config.block_model)
-        cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(pool, hashes)
+        cache = NoCache(pool) if config.disable_radix_cache else RadixCache(pool, hashes)
         rng = random.Random(config.random_seed)
         self.live = LiveReqs()
         self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, rng, cache)

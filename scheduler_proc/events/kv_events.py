@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import zmq
@@ -41,23 +40,10 @@ _NAME_BITS = (1 << 64) - 1
 # What the model reads directly, on whatever device that is: other names are of slower tiers.
 _MEDIUM = "GPU"
 
-
-class StoredBlock(Protocol):
-    """A block that was added to the tree. Hashes are chained, so that they name all that comes
-    before a block too."""
-
-    @property
-    def hash(self) -> bytes: ...
-    @property
-    def parent(self) -> bytes | None:
-        """The hash of the block before it; None for the first one of a chain."""
-
-    @property
-    def ids(self) -> bytes:
-        """Its token ids, packed as int32."""
-
-    @property
-    def salt(self) -> str: ...
+# A block that was added to the tree: its hash, that of the block before it (None: it is the first
+# of a chain), its token ids (int32, packed) and its salt. Hashes are chained, so that they name all
+# that comes before a block too.
+StoredBlock = tuple[bytes, bytes | None, bytes, str]
 
 
 class BlockStored(Struct, frozen=True, tag=True, gc=False):
@@ -172,18 +158,18 @@ class KvEvents:
         """One event for each run of blocks that follow each other."""
         stored: list[BlockStored] = []
         last = None
-        for block in added:
-            if block.salt or block.hash in self._published:
+        for block_hash, before, packed, salt in added:
+            if salt or block_hash in self._published:
                 continue
-            self._published.add(block.hash)
-            ids = memoryview(block.ids).cast("i").tolist()
-            if stored and block.parent == last:
-                stored[-1].block_hashes.append(_name(block.hash))
+            self._published.add(block_hash)
+            ids = memoryview(packed).cast("i").tolist()
+            if stored and before == last:
+                stored[-1].block_hashes.append(_name(block_hash))
                 stored[-1].token_ids.extend(ids)
             else:
-                parent = None if block.parent is None else _name(block.parent)
-                stored.append(BlockStored([_name(block.hash)], parent, ids, len(ids)))
-            last = block.hash
+                parent = None if before is None else _name(before)
+                stored.append(BlockStored([_name(block_hash)], parent, ids, len(ids)))
+            last = block_hash
         return stored
 
     def _send(self, events: list[Event]) -> None:

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
-from scheduler_proc.grammar.llg.backend import compile_llguidance, tokenizer_of
+from scheduler_proc.grammar.llg.backend import compile_llguidance
+from scheduler_proc.grammar.llg.tokens import tokens_of
 from scheduler_proc.grammar.regex import (
     ByteDFA,
     StateLimitError,
@@ -56,7 +57,7 @@ class GrammarCompiler:
         """Make what compilations share, and touch what they use: before the first fork, and in
         children before they have a constraint. Returns what was compiled for that."""
         if self._backend != "xgrammar":
-            tokenizer_of(self._vocabulary)
+            tokens_of(self._vocabulary)
         prepare.cache_clear()
         compiled = []
         for constraint in _REHEARSAL:

@@ -42,11 +42,8 @@ class HealedGrammar(WrappedGrammar):
         """The tokens that fit where this many bytes are written: uint32 [mask_width]."""
         vocabulary = self._vocabulary
         ids = vocabulary.sorted_tokens.starting(self._text[written:])
-        return vocabulary.pack([*ids.tolist(), *self._given_here(written)])
-
-    def _given_here(self, written: int) -> list[int]:
-        token = self._given_at.get(written)
-        return [] if token is None else [token]
+        given = [self._given_at[written]] if written in self._given_at else []
+        return vocabulary.pack([*ids.tolist(), *given])
 
     def narrow(self, row: np.ndarray, left: int) -> bool:
         written = self._lengths[-1]

@@ -22,10 +22,6 @@ class LLGrammar:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def schema(cls, schema: dict[str, Any]) -> "LLGrammar":
-        return cls({"json_schema": schema})
-
-    @classmethod
     def lark(cls, text: str) -> "LLGrammar":
         return cls({"lark_grammar": text})
 

@@ -32,7 +32,6 @@ class TextEncoder(Protocol):
 
     def split(self, text: str) -> Pieces:
         """Tokenise plain text, in which special tokens are text like any other."""
-        ...
 
 
 class Jump(NamedTuple):

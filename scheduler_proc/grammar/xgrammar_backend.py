@@ -14,13 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from scheduler_proc.grammar.base import (
-    NONE_SEEN,
-    GrammarError,
-    SeenMasks,
-    WithoutDistances,
-    fewest_forced,
-)
+from scheduler_proc.grammar.base import GrammarError, WithoutStates, fewest_forced
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint
@@ -89,7 +83,7 @@ class XgrammarGrammar:
         return cls(compiled, vocabulary)
 
 
-class XgrammarMatcher(WithoutDistances):
+class XgrammarMatcher(WithoutStates):
     """One request's place in a grammar; see `Grammar`."""
 
     def __init__(self, matcher: Any, vocabulary: TokenVocabulary, ended: bool = False) -> None:
@@ -116,14 +110,11 @@ class XgrammarMatcher(WithoutDistances):
             raise GrammarError("the output has ended")
         for number, token in enumerate(tokens):
             is_end = token in self._vocabulary.eos_ids
-            fits = self._ends_with(tokens, number) if is_end else self._accept_text(token)
-            if not fits:
+            is_last = number == len(tokens) - 1
+            if not (is_last and self.is_accepting() if is_end else self._accept_text(token)):
                 self._matcher.rollback(number)
                 raise GrammarError(f"token {token}, number {number} of these, does not fit")
             self._ended = is_end
-
-    def _ends_with(self, tokens: Sequence[int], number: int) -> bool:
-        return number == len(tokens) - 1 and self.is_accepting()
 
     def _accept_text(self, token: int) -> bool:
         vocabulary = self._vocabulary
@@ -152,15 +143,6 @@ class XgrammarMatcher(WithoutDistances):
         except GrammarError:
             return True
         return False
-
-    def is_free(self) -> bool:
-        return False  # xgrammar cannot say
-
-    def mask_after(self, token: int) -> np.ndarray | None:
-        return None  # no mask is kept
-
-    def seen_after(self) -> SeenMasks:
-        return NONE_SEEN
 
     def fork(self) -> "XgrammarMatcher":
         return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._ended)

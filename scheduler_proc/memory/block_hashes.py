@@ -43,10 +43,6 @@ class BlockHashes:
         self._added: dict[bytes, Block] = {}
         self._removed: dict[bytes, None] = {}
 
-    @property
-    def has_changes(self) -> bool:
-        return bool(self._added or self._removed)
-
     def take(self) -> Changes:
         """What has changed since the last call. A block that has come and gone did not change."""
         changes = Changes([*self._added.values()], [*self._removed])

@@ -35,8 +35,7 @@ from scheduler_proc.media.spans import NO_SPANS, EdgeKey, Spans
 from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.match_trackers import Cursor, Watchers
 from scheduler_proc.memory.pools import TokenPool
-from scheduler_proc.memory.prefix_cache import NO_SLOTS, Inserted, Match
-from scheduler_proc.memory.tree_node import TreeNode
+from scheduler_proc.memory.tree_node import NO_SLOTS, Inserted, Match, TreeNode
 
 USES_PER_LOOK = 1 << 20  # more than there are while a sixteenth of the queue changes
 
@@ -52,9 +51,8 @@ class RadixCache:
         self.hashes = hashes  # is told of every change
         self._roots: dict[str, TreeNode] = {}  # of the salts that have something cached
         self._salts: dict[int, str] = {}  # a root's uid -> its salt
-        self._nowhere = TreeNode(
-            0, None, 0, NO_SLOTS, NO_SLOTS
-        )  # where a match in an empty tree ends
+        # Where a match in an empty tree ends.
+        self._nowhere = TreeNode(0, None, 0, NO_SLOTS, NO_SLOTS)
         self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
         self._clock = 0
         self._last_wanted = 0  # the latest stamp that `want` has given
@@ -342,6 +340,28 @@ class RadixCache:
             self._push_if_evictable(parent)
         elif not parent.children:
             del self._roots[self._salts.pop(parent.uid)]
+
+
+class NoCache(RadixCache):
+    """`--disable-radix-cache`: nothing is ever found or kept; reqs own and free their slots."""
+
+    enabled = False
+
+    def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
+        return Match(self._nowhere, NO_SLOTS)
+
+    def want(self, cursors: Sequence[Cursor]) -> None:
+        pass
+
+    def insert(
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        salt: str = "",
+        own: TreeNode | None = None,
+        spans: Spans = NO_SPANS,
+    ) -> Inserted:
+        return Inserted(self._nowhere, 0, 0, slots)
 
 
 def _common_len(a: np.ndarray, b: np.ndarray) -> int:

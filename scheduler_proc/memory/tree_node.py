@@ -1,8 +1,13 @@
-"""A node of the radix tree, for all that change the tree or walk its paths."""
+"""A node of the radix tree, for all that change the tree or walk its paths, and what calls of the
+tree return."""
+
+from typing import NamedTuple
 
 import numpy as np
 
 from scheduler_proc.media.spans import EdgeKey
+
+NO_SLOTS = np.empty(0, np.int32)
 
 
 class TreeNode:
@@ -48,3 +53,27 @@ class TreeNode:
     @property
     def start(self) -> int:
         return self.end - len(self.key)
+
+
+class Match(NamedTuple):
+    """A cached prefix: the node where it ends and its slots, int32 [length]."""
+
+    node: TreeNode
+    slots: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return len(self.slots)
+
+
+class Inserted(NamedTuple):
+    """What `insert` did: of the given tokens, the first `existing` were in the tree before.
+
+    `slots` are the tree's slots for all of them: equal to the caller's from `existing` on, and the
+    tree's own before. `owned` is how many of the slots now belong to the tree.
+    """
+
+    node: TreeNode
+    existing: int
+    owned: int
+    slots: np.ndarray

@@ -73,7 +73,7 @@ class ComputeThread:
         self._clock = clock
         self._job: Callable[[], None] | None = None
         self._step: Step | None = None
-        self._results = ResultThread(clock, _pass_on_end)
+        self._results = ResultThread(clock, lambda flight: _tell([_News(flight.ended, None)]))
         self._flight: InFlight | None = None  # the step that was launched last
         self._has_encoded = False  # since then
         self._begun: bytes | None = None  # the item of a part that is not done
@@ -309,16 +309,16 @@ class ComputeThread:
             executor.drop_media(digest)
 
     def _tell(self) -> None:
-        """The loop of what has happened, if there still is one."""
+        """The loop of what has happened."""
         news, self._news = self._news, []
-        if news and not (loop := news[0].future.get_loop()).is_closed():
-            loop.call_soon_threadsafe(_pass_on, news)
+        if news:
+            _tell(news)
 
 
-def _pass_on_end(flight: InFlight) -> None:
-    """Pass on to the loop, if there still is one, that the step has ended."""
-    if not (loop := flight.ended.get_loop()).is_closed():
-        loop.call_soon_threadsafe(_pass_on, [_News(flight.ended, None)])
+def _tell(news: list[_News]) -> None:
+    """Pass these on to the loop, if there still is one."""
+    if not (loop := news[0].future.get_loop()).is_closed():
+        loop.call_soon_threadsafe(_pass_on, news)
 
 
 def _pass_on(news: list[_News]) -> None:

@@ -111,7 +111,8 @@ class GrammarIntake:
 
     def take(self, message: Abort) -> list[TokenizedReq]:
         """Remove the request that a message ends, if it is here."""
-        taken = [waiting for waiting in self._waiting if _is_meant(waiting.req, message)]
+        name = message.client, message.rid
+        taken = [one for one in self._waiting if (one.req.client, one.req.rid) == name]
         for waiting in taken:
             self._remove(waiting)
         return [waiting.req for waiting in taken]
@@ -231,7 +232,3 @@ def _refusal(req: TokenizedReq, compiled: CompiledGrammar) -> ErrorInfo | None:
         f" ({limit}) is less than the {fewest} tokens that every text within the constraint takes"
     )
     return ErrorInfo(BAD_REQUEST, reason, "max_new_tokens", follows_param=True)
-
-
-def _is_meant(req: TokenizedReq, message: Abort) -> bool:
-    return (req.client, req.rid) == (message.client, message.rid)

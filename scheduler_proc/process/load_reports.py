@@ -40,12 +40,9 @@ class PaceMeter:
         self._core = core
         self._cost = StepCost()
         self._work = [0.0] * len(_TOTALS)
-        self._queued = [
-            0.0,
-            0.0,
-        ]  # s that passed while requests waited, and s expected for what was done
+        # Seconds that passed while requests waited, and seconds expected for what was done.
+        self._queued = [0.0, 0.0]
         self._seen = self._totals()
-        self._reported_at = -math.inf
         self._mean_outputs = 0.0
         self.reset()
 
@@ -238,10 +235,6 @@ class Reports:
         """A new incarnation: nothing has come, and nobody has asked."""
         self.pace.reset()
         self._cache.reset()
-
-    def came(self, req: TokenizedReq) -> None:
-        """A request has come."""
-        self.pace.entered(req)
 
     def ask_blocks(self) -> None:
         """The front wants to know all blocks, and from then on what changes."""

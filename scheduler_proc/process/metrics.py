@@ -4,6 +4,7 @@ the clock that times its steps.
 
 import logging
 from collections import deque
+from copy import deepcopy
 from typing import Any
 
 from scheduler_proc.core.counters import Counters
@@ -124,31 +125,22 @@ class StatsLog:
     def __init__(self, core: Scheduler) -> None:
         self._core = core
         self._since = 0.0
-        self._remember()
+        self._before = deepcopy(core.state.counters)
 
     def tick(self, now: float) -> None:
         """Called at every step."""
-        if self._since == 0.0 or now - self._since > 4 * LOG_INTERVAL_S:  # was idle
-            self._since = now
-            self._remember()
-        elif now - self._since >= LOG_INTERVAL_S:
-            self._log(now - self._since)
-            self._since = now
-            self._remember()
-
-    def _remember(self) -> None:
-        counters = self._core.state.counters
-        self._prompt, self._cached = counters.prompt_tokens, counters.cached_tokens
-        self._computed = counters.computed_prompt_tokens
-        self._generated = counters.generation_tokens
-        self._verified = counters.verified_drafts
-        self._accepted = sum(counters.accepted_draft_tokens.values())
+        elapsed_s = now - self._since
+        was_idle = self._since == 0.0 or elapsed_s > 4 * LOG_INTERVAL_S
+        if not was_idle and elapsed_s < LOG_INTERVAL_S:
+            return
+        if not was_idle:
+            self._log(elapsed_s)
+        self._since, self._before = now, deepcopy(self._core.state.counters)
 
     def _log(self, elapsed_s: float) -> None:
-        state, counters = self._core.state, self._core.state.counters
-        hit_rate = (counters.cached_tokens - self._cached) / max(
-            1, counters.prompt_tokens - self._prompt
-        )
+        state, counters, before = self._core.state, self._core.state.counters, self._before
+        num_prompt = counters.prompt_tokens - before.prompt_tokens
+        hit_rate = (counters.cached_tokens - before.cached_tokens) / max(1, num_prompt)
         used = 1 - state.memory.easy_room / state.memory.pool.size
         log.info(
             "running %d, waiting %d, hit rate %.0f %%, prefill %.0f tok/s, decode %.0f tok/s, "
@@ -156,15 +148,16 @@ class StatsLog:
             len(state.running),
             len(state.waiting),
             100 * hit_rate,
-            (counters.computed_prompt_tokens - self._computed) / elapsed_s,
-            (counters.generation_tokens - self._generated) / elapsed_s,
+            (counters.computed_prompt_tokens - before.computed_prompt_tokens) / elapsed_s,
+            (counters.generation_tokens - before.generation_tokens) / elapsed_s,
             100 * used,
             self._accept_length(),
         )
 
     def _accept_length(self) -> str:
         """Tokens of a row that verified guesses, as the end of the line; nothing without any."""
-        counters = self._core.state.counters
-        verified = counters.verified_drafts - self._verified
-        accepted = sum(counters.accepted_draft_tokens.values()) - self._accepted
+        counters, before = self._core.state.counters, self._before
+        verified = counters.verified_drafts - before.verified_drafts
+        accepted = sum(counters.accepted_draft_tokens.values())
+        accepted -= sum(before.accepted_draft_tokens.values())
         return f", accept length {1 + accepted / verified:.2f}" if verified else ""

@@ -152,12 +152,6 @@ class LateChange(NamedTuple):
         at = self.start + number
         adjust.ids[at], adjust.repeat[at], adjust.add[at] = token, repeat, add
 
-    @property
-    def effects(self) -> tuple[np.ndarray, np.ndarray]:
-        """What divides and what is added, [n] float32 each, for each of its entries if the token
-        is that entry's."""
-        return self.changes.effects(self.counts + 1)
-
 
 def with_entries(adjust: Adjust, lists: Sequence[Entries | None]) -> Adjust:
     """The changes of these samples, then those with these entries; None has no changes."""

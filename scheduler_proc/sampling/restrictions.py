@@ -72,7 +72,8 @@ class _LateChanges:
         stops, starts = indptr_of(counts)[1:], np.array([change.start for change in late], np.int32)
         owners = np.repeat(np.arange(len(late), dtype=np.int32), counts)
         entries = np.arange(stops[-1], dtype=np.int32) + (starts - stops + counts)[owners]
-        effects = [change.effects for change in late]
+        # For each of a change's entries if the token is that entry's.
+        effects = [change.changes.effects(change.counts + 1) for change in late]
         self._samples = upload.indices(np.array([change.sample for change in late], np.int32))
         self._entries = upload.indices(entries.astype(np.int32))  # [E] among all of the batch
         self._owners = upload.indices(owners)  # [E]

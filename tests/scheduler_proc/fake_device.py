@@ -178,7 +178,10 @@ class _Late:
 
     @classmethod
     def of(cls, tokens: LateTokens) -> "_Late":
-        return cls(tokens, [(change, *change.effects) for change in tokens.changes])
+        return cls(
+            tokens,
+            [(change, *change.changes.effects(change.counts + 1)) for change in tokens.changes],
+        )
 
     def fill_in(self, batch: ForwardBatch, ids: np.ndarray) -> None:
         batch.input_ids[self.tokens.at] = ids[self.tokens.samples]

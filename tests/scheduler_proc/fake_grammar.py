@@ -5,13 +5,13 @@ from functools import partial
 
 import numpy as np
 
-from scheduler_proc.grammar.base import GrammarError, SeenMasks, WithoutDistances
+from scheduler_proc.grammar.base import GrammarError, SeenMasks, WithoutStates
 from tests.scheduler_proc.fake_executor import VOCAB, next_hash
 
 EOS = VOCAB - 1
 
 
-class FakeGrammar(WithoutDistances):
+class FakeGrammar(WithoutStates):
     """Allows about a seventh of the tokens; ends after `length` tokens at the latest."""
 
     def __init__(self, length: int, breaks_at: int = -1) -> None:

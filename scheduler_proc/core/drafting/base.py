@@ -33,9 +33,7 @@ class Source(Protocol):
         """What may come after the known tokens of a running req, up to `most` tokens (1 at least);
         None if there is nothing to go by. Called again and again as they grow by a few tokens, or
         have some at their end replaced: then it costs O(1), whatever the req's length."""
-        ...
 
     def ended(self, req: Req) -> None:
         """Forget what is kept for the req, which has ended, however it did. It still has its
         tokens."""
-        ...

@@ -7,6 +7,7 @@ whose guesses do not pay drafts none, but is tried with one now and then. No clo
 randomness: a trace replays.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from operator import mul
@@ -87,7 +88,7 @@ class Acceptance:
     how much better or worse those of one req are, in odds. Forgets by what is tried."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, _Chances] = {}
+        self._sources: defaultdict[str, _Chances] = defaultdict(_Chances)
         self._reqs: dict[int, _Own] = {}
         self._latest = NEVER  # the last step that drafted
         self._tried = NEVER  # the last one with a trial
@@ -95,7 +96,7 @@ class Acceptance:
     def chance(self, handle: int, source: str, length: int) -> float:
         """The probability that a token of the req's next draft is accepted, if it comes after a
         match of this length, those before it in the draft included."""
-        chance = self._of(source).chances[_bucket(length)]
+        chance = self._sources[source].chances[_bucket(length)]
         if (own := self._reqs.get(handle)) is not None:
             odds = own.odds * chance / (1.0 - chance)
             chance = odds / (1.0 + odds)
@@ -115,7 +116,7 @@ class Acceptance:
         one that computed its prompt, which tells nothing of what drafting costs a decode. That is
         no trial, else reqs that end before the next one is due would never have any."""
         tried = min(drafted, accepted + 1)
-        chances, own = self._of(source), self._own(handle)
+        chances, own = self._sources[source], self._own(handle)
         for bucket, group in groupby(range(tried), lambda place: _bucket(length + place)):
             places = list(group)
             right = min(accepted, places[-1] + 1) - places[0]
@@ -154,11 +155,6 @@ class Acceptance:
     def ended(self, handle: int) -> None:
         """Forget the req."""
         self._reqs.pop(handle, None)
-
-    def _of(self, source: str) -> "_Chances":
-        if source not in self._sources:
-            self._sources[source] = _Chances()
-        return self._sources[source]
 
     def _own(self, handle: int) -> "_Own":
         if handle not in self._reqs:  # if it is short, it may be what tells how its core does now

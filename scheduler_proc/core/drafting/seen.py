@@ -57,10 +57,6 @@ class SeenOutputs:
         self._eras = 0
         self.num_tokens = 0  # in all texts, gaps included
 
-    @property
-    def num_salts(self) -> int:
-        return len(self._texts)
-
     def match(self, req: Req, most: int) -> Match | None:
         text = self._texts.get(req.wish.salt)
         if text is None:

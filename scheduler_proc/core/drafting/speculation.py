@@ -14,7 +14,7 @@ from scheduler_proc.core.drafting.tree import TreeTokens
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.steps.step import MOST_GUESSED, Origin, Row, Step
 from scheduler_proc.core.steps.step_target import StepCosts
-from scheduler_proc.memory.prefix_cache import PrefixCache
+from scheduler_proc.memory.radix_cache import RadixCache
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Speculation:
     from which the lengths of guesses follow in the mode "auto"; there nothing is guessed before the
     costs are known. In the others, a guess is as long as it can be."""
 
-    def __init__(self, mode: str, most: int, cache: PrefixCache) -> None:
+    def __init__(self, mode: str, most: int, cache: RadixCache) -> None:
         """`mode` is that of `--speculative`, `most` how many tokens of a req a step may guess."""
         self.most = most
         self.costs: StepCosts | None = None
@@ -117,8 +117,7 @@ class Speculation:
     def refused(self, req: Req, proposal: Proposal) -> None:
         """Nothing of the proposal could be extended: it has gained nothing, like a wrong one."""
         if self._is_measured:
-            handle = req.handle
-            self._acceptance.verified(handle, *proposal.origin, 1, 0, self._step)
+            self._acceptance.verified(req.handle, *proposal.origin, 1, 0, self._step)
 
     def ran(self, step: Step) -> None:
         """A step has been committed."""

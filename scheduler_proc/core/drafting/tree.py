@@ -4,7 +4,7 @@ retries, samples of one prompt and regenerated answers."""
 from scheduler_proc.core.drafting.base import Match
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.match_trackers import Cursor
-from scheduler_proc.memory.prefix_cache import PrefixCache
+from scheduler_proc.memory.radix_cache import RadixCache
 
 
 class TreeTokens:
@@ -13,7 +13,7 @@ class TreeTokens:
 
     name = "tree"
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: RadixCache) -> None:
         self._cache = cache
         # By handle; with `Tokens.num_replaced` as it was at the last look.
         self._cursors: dict[int, tuple[Cursor, int]] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.memory.prefix_cache import PrefixCache
+from scheduler_proc.memory.radix_cache import RadixCache
 
 OUTPUT_CLIP = 4096  # expected outputs are not counted beyond this
 RETRY_STEPS = 8  # look again at a queue that memory has stopped
@@ -73,12 +73,12 @@ class Admissions:
         return limit if self._places == 0 else max(self._places, num_running)
 
 
-def matched_len(req: Req, cache: PrefixCache) -> int:
+def matched_len(req: Req, cache: RadixCache) -> int:
     """The length of the cached prefix that is of use, as of now."""
     return req.spans.usable(min(cache.track(*req.tracked), req.max_prefix_len))
 
 
-def prefix_need(req: Req, cache: PrefixCache) -> int:
+def prefix_need(req: Req, cache: RadixCache) -> int:
     """Slots that admitting `req` takes from what is available: its uncached tokens, and those
     cached tokens that its lock would make unevictable."""
     matched = matched_len(req, cache)
@@ -90,7 +90,7 @@ def prefix_need(req: Req, cache: PrefixCache) -> int:
     return req.tokens.known_len - matched + newly_locked
 
 
-def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bool:
+def is_being_computed(req: Req, prefilling: list[Req], cache: RadixCache) -> bool:
     """Whether the first uncached token of `req` belongs to the prompt of a req in `prefilling`.
 
     Then waiting a step or two saves computing it twice. What such a req has computed is in the

@@ -13,15 +13,15 @@ import numpy as np
 from scheduler_proc.core.requests.request import Req, Residency
 from scheduler_proc.core.requests.sampling_table import SamplingTable
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
-from scheduler_proc.memory.prefix_cache import Match, PrefixCache
-from scheduler_proc.memory.tree_node import TreeNode
+from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.tree_node import Match, TreeNode
 
 
 class ReqMemory:
     """What the reqs in `running` (by handle) hold of one pool."""
 
     def __init__(
-        self, pool: TokenPool, table: ReqToTokenPool, cache: PrefixCache, running: dict[int, Req]
+        self, pool: TokenPool, table: ReqToTokenPool, cache: RadixCache, running: dict[int, Req]
     ) -> None:
         self.pool = pool
         self.table = table

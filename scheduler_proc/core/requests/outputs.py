@@ -40,20 +40,11 @@ class OutputBuffer:
 
     def _begin(self) -> None:
         """Start an empty batch."""
-        self._starts: list[ReqStart] = []
-        self._prompt_logprobs: list[PromptLogprobs] = []
-        self._handles: list[int] = []
-        self._counts: list[int] = []
-        self._jumps: dict[int, tuple[int, int]] = {}  # column -> drop, skip
+        self._batch = TokenBatch(0)  # whose lists grow; `take` completes it by the rest
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._wants_logprobs = False  # whether any of these reqs asked for them
-        self._details: dict[int, LogprobDetail] = {}  # by column
-        self._ends: list[ReqEnd] = []
-        self._firsts: list[int] = []
         self._counting: dict[int, Req] = {}  # by handle
-        self._guessed: list[int] = []  # columns
-        self._closing: list[int] = []
 
     def token(
         self,
@@ -68,7 +59,7 @@ class OutputBuffer:
             self._first(req)
         if req.wish.is_watched:
             if was_guessed and req.wish.sampling.token_origins:
-                self._guessed.append(len(self._handles))
+                self._batch.guessed.append(len(self._batch.handles))
             self._add_detail(detail)
             self._add_column(req, [token], [logprob])
             return
@@ -99,9 +90,10 @@ class OutputBuffer:
         self._first(req)
         self._release(req)
         self._add_detail(detail)
-        self._jumps[len(self._handles)] = (drop, skip)
+        column = len(self._batch.handles)
+        self._batch.jumps.append((column, drop, skip))
         if closes and req.wish.sampling.token_origins:
-            self._closing.append(len(self._handles))
+            self._batch.closing.append(column)
         self._add_column(req, tokens, logprobs)
 
     def admitted(self, req: Req) -> None:
@@ -109,7 +101,7 @@ class OutputBuffer:
         tokens = self._early.pop(req.handle, None)
         if tokens is not None:
             self._first(req)
-            self._jumps[len(self._handles)] = (0, 0)
+            self._batch.jumps.append((len(self._batch.handles), 0, 0))
             self._add_column(req, tokens, [math.nan] * len(tokens))
 
     def prompt_logprobs(
@@ -118,7 +110,7 @@ class OutputBuffer:
         """Log-probabilities (float32 [n]) of prompt tokens [start, start+n)."""
         self._start(req)
         ids = req.tokens.known[start : start + len(logprobs)]
-        self._prompt_logprobs.append(
+        self._batch.prompt_logprobs.append(
             PromptLogprobs(req.handle, start, pack_ids(ids), pack_floats(logprobs), detail)
         )
 
@@ -127,29 +119,21 @@ class OutputBuffer:
         self.admitted(req)  # if not yet, it never will be
         self._release(req)
         self._note_counts(req)
-        self._ends.append(ReqEnd(req.handle, finish))
+        self._batch.ends.append(ReqEnd(req.handle, finish))
 
     def take(self, incarnation: int, now: float) -> TokenBatch | None:
         """Everything collected until now, or None if there is nothing to send."""
-        has_columns = self._handles or self._prompt_logprobs
-        if not (has_columns or self._starts or self._firsts or self._ends):
+        batch = self._batch
+        has_columns = batch.handles or batch.prompt_logprobs
+        if not (has_columns or batch.starts or batch.firsts or batch.ends):
             return None
-        batch = TokenBatch(
+        batch = replace(
+            batch,
             incarnation=incarnation,
-            handles=self._handles,
-            counts=self._counts,
             ids=pack_ids(self._ids),
             logprobs=pack_floats(self._logprobs) if self._wants_logprobs else b"",
-            starts=self._starts,
-            prompt_logprobs=self._prompt_logprobs,
-            ends=self._ends,
-            jumps=[(column, drop, skip) for column, (drop, skip) in self._jumps.items()],
-            details=self._details,
             time_s=now,
-            firsts=self._firsts,
             facts={handle: req.take_counts() for handle, req in self._counting.items()},
-            guessed=self._guessed,
-            closing=self._closing,
         )
         self._begin()
         return batch
@@ -161,8 +145,8 @@ class OutputBuffer:
             self._add_column(req, held.ids, held.logprobs)
 
     def _add_column(self, req: Req, ids: list[int], logprobs: list[float]) -> None:
-        self._handles.append(req.handle)
-        self._counts.append(len(ids))
+        self._batch.handles.append(req.handle)
+        self._batch.counts.append(len(ids))
         self._ids += ids
         self._logprobs += logprobs
         self._wants_logprobs |= req.wish.scoring is not None
@@ -176,21 +160,21 @@ class OutputBuffer:
     def _add_detail(self, detail: LogprobDetail | None) -> None:
         """The detail belongs to the column that is added next."""
         if detail is not None:
-            self._details[len(self._handles)] = detail
+            self._batch.details[len(self._batch.handles)] = detail
 
     def _first(self, req: Req) -> None:
         """The req has a token, its first if there was none: the detokenizer notes the time."""
         if not req.has_first:
             self._start(req)
             req.has_first = True
-            self._firsts.append(req.handle)
+            self._batch.firsts.append(req.handle)
 
     def _start(self, req: Req) -> None:
         if req.started:
             return
         req.started = True
         wish, scoring = req.wish, req.wish.scoring
-        self._starts.append(
+        self._batch.starts.append(
             ReqStart(
                 handle=req.handle,
                 client=wish.client,

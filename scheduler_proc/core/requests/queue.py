@@ -24,7 +24,7 @@ from itertools import chain
 from scheduler_proc.core.requests.queue_order import order_of
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.match_trackers import Watchers
-from scheduler_proc.memory.prefix_cache import PrefixCache
+from scheduler_proc.memory.radix_cache import RadixCache
 
 RENEWALS = 16  # of the marks in the cache, while the queue changes as a whole
 
@@ -34,7 +34,7 @@ class WaitingQueue:
     any time."""
 
     def __init__(
-        self, policy: str, max_wait_s: float, rng: random.Random, cache: PrefixCache
+        self, policy: str, max_wait_s: float, rng: random.Random, cache: RadixCache
     ) -> None:
         self._policy = policy
         self._max_wait_s = max_wait_s

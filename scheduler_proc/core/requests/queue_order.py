@@ -24,15 +24,12 @@ class Order(Protocol):
 
     def add(self, req: Req) -> None:
         """It has come; its cursor is among the watchers of the tree."""
-        ...
 
     def remove(self, req: Req) -> None:
         """It is gone."""
-        ...
 
     def handles(self) -> Iterable[int]:
         """Those that were added, in order."""
-        ...
 
 
 class LongestPrefixFirst:

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from scheduler_proc.batch import StepResult
 from scheduler_proc.core.requests.request import Pending, Req
 from scheduler_proc.core.requests.sampling_table import SamplingTable
 from scheduler_proc.core.steps.batch_concat import joined
@@ -86,11 +85,6 @@ class Plan:
         self.guess = Guess.of(self.ahead, self.deferred, self.table, self.sampling)
         if self.guess is not None and handles.isdisjoint(self.guessed):
             self.guess.expect(self.awaited)
-
-    def started(self, result: StepResult) -> Step | None:
-        """The step, if the tokens that the `running` step has sampled decide all of it; it may run
-        before these are committed."""
-        return None if self.guess is None else self.guess.started(result)
 
     def seal(self) -> Step:
         """Lay out the batch and mark the sampled tokens as pending. At least one row is needed."""

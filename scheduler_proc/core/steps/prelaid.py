@@ -165,7 +165,7 @@ def _place(row: Row) -> tuple[int, ...]:
 
 def _fill_in(batch: ForwardBatch, row: Row) -> None:
     """Fill in the row's token and its limits."""
-    mask, suppressed, _ = row.limit
+    mask, suppressed, _ = row.limits[0] if row.limits else NO_LIMITS
     batch.input_ids[batch.sample_tokens[row.sample]] = row.req.tokens.known[-1]
     if suppressed is not None:
         batch.suppressed.append(SuppressedIds(row.sample, suppressed))

@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch
 from scheduler_proc.core.steps.media_layout import media_of
-from scheduler_proc.core.steps.step import NO_LATE_TOKENS, Row, Step
+from scheduler_proc.core.steps.step import NO_LATE_TOKENS, Step
 from scheduler_proc.ragged import entries_of, indptr_of, taken_indptr
 
 
@@ -50,21 +50,16 @@ def part_of(step: Step, numbers: Sequence[int]) -> Step:
     )
     starts = indptr_of([row.num_logprobs for row in rows]).tolist()
     renumbered = [
-        _renumbered(row, samples, numbers_of_details, at)
+        replace(
+            row,
+            logprobs_at=at,
+            sample=_number_in(samples, row.sample),
+            sample_detail=_number_in(numbers_of_details, row.sample_detail),
+            known_detail=_number_in(numbers_of_details, row.known_detail),
+        )
         for row, at in zip(rows, starts, strict=False)
     ]
     return Step(part, renumbered, NO_LATE_TOKENS)
-
-
-def _renumbered(row: Row, samples: np.ndarray, details: np.ndarray, logprobs_at: int) -> Row:
-    """The row with its numbers among these samples and detail rows of the whole step."""
-    return replace(
-        row,
-        logprobs_at=logprobs_at,
-        sample=_number_in(samples, row.sample),
-        sample_detail=_number_in(details, row.sample_detail),
-        known_detail=_number_in(details, row.known_detail),
-    )
 
 
 def _numbers_in(kept: np.ndarray, values: np.ndarray) -> np.ndarray:

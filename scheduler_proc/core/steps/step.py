@@ -9,7 +9,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.requests.request import Req, Residency
 from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.sampling.penalties import LateChange
-from scheduler_proc.sampling.token_rules import NO_LIMITS, Limits
+from scheduler_proc.sampling.token_rules import Limits
 
 MOST_GUESSED = 512  # tokens of a step: each has a sample, whose logits take memory
 
@@ -58,11 +58,6 @@ class Row:
     def samples(self) -> bool:
         """Whether it samples at all."""
         return self.num_samples > 0
-
-    @property
-    def limit(self) -> Limits:
-        """What its first sample may be."""
-        return self.limits[0] if self.limits else NO_LIMITS
 
     @property
     def num_known(self) -> int:
@@ -117,14 +112,9 @@ class Step:
         return sum(row.is_decode for row in self.rows)
 
     @property
-    def num_drafted(self) -> int:
-        """Guessed tokens of all rows."""
-        return sum(len(row.draft) for row in self.rows)
-
-    @property
     def size(self) -> StepSize:
         """What it computes."""
-        decodes, drafted = self.num_decodes, self.num_drafted
+        decodes, drafted = self.num_decodes, sum(len(row.draft) for row in self.rows)
         return StepSize(decodes, len(self.batch.input_ids) - decodes - drafted, drafted)
 
     @property

@@ -43,7 +43,6 @@ class Chains:
         entries = np.bincount(dfa.transitions[dfa.transitions >= 0], minlength=dfa.num_states)
         entries[0] += 1  # outputs begin there
         self._inner = self._next.keys() & set(targets[entries[targets] == 1].tolist())
-        self._dfa = dfa
         self.chains = [self._from(head) for head in self._next if head not in self._inner]
         # state -> its chain and its place there
         self._places = {
@@ -85,20 +84,6 @@ class Chains:
         while (found := self._places.get(state)) is not None:
             state = found[0].tail
         return state
-
-    @property
-    def num_states(self) -> int:
-        """States of the compressed automaton: all but those inside chains."""
-        return self._dfa.num_states - len(self._inner)
-
-    @property
-    def num_edges(self) -> int:
-        """Edges of the compressed automaton: a chain is one, and the bytes that lead from one
-        state to one other are one."""
-        sources, classes = np.nonzero(self._dfa.transitions >= 0)
-        choices = self.forced_byte[sources] < 0
-        pairs = np.stack([sources, self._dfa.transitions[sources, classes]])[:, choices]
-        return len(self.chains) + int(np.unique(pairs, axis=1).shape[1])
 
 
 def forced_byte(dfa: ByteDFA) -> np.ndarray:

@@ -34,23 +34,20 @@ FIRST_ALLOWANCE = 2_000_000  # of each search for what a whole output takes, in 
 
 
 class Search(Protocol):
-    """What is asked of the automaton and the trie; int32 [S] everywhere."""
+    """What is asked of the automaton and the trie, which `walk` reads; int32 [S] everywhere."""
+
+    @property
+    def walk(self) -> NativeWalk | NumpyWalk: ...
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:
         """The fewest bytes to acceptance, and the fewest tokens that spell one such text; UNKNOWN
         where there are none."""
-        ...
 
     def region(
         self, at_least: np.ndarray, state: int, left: int, allowance: int
     ) -> np.ndarray | None:
         """The fewest tokens to acceptance, right for all states on a way from `state` to acceptance
         within `left` tokens, and never too small; None if that takes more than the allowance."""
-        ...
-
-    def mask_within(self, state: int, distances: np.ndarray, most: int) -> np.ndarray:
-        """The tokens that lead to states of at most such a distance: uint32 [mask_width]."""
-        ...
 
 
 class Closing:
@@ -89,14 +86,14 @@ class Closing:
         follow, which is `following`."""
         if left > self.reach or left >= self._enough[state]:
             return None
-        spelled = self._search.mask_within(state, self._tokens, left - 1)
+        spelled = self._search.walk.mask_within(state, self._tokens, left - 1)
         if not (following & ~spelled & self._not_eos).any():
             self._enough[state] = left
             return None
         distances = self._search.region(self._at_least, state, left, self._allowance)
         if distances is None:
             return spelled
-        return self._search.mask_within(state, distances, left - 1)
+        return self._search.walk.mask_within(state, distances, left - 1)
 
     def ends_within(self, state: int, left: int) -> bool:
         """Whether acceptance is known to be reached within `left` tokens."""
@@ -136,7 +133,7 @@ class NativeSearch:
     """srt_closing_tables and srt_closing_region."""
 
     def __init__(self, trimmed: TrimmedDFA, walk: NativeWalk) -> None:
-        self._walk, self._native = walk, walk.native
+        self.walk, self._native = walk, walk.native
         self._accepting = np.ascontiguousarray(trimmed.dfa.accepting).view(np.uint8)
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:
@@ -163,11 +160,8 @@ class NativeSearch:
         self._native.check(rc)
         return distances
 
-    def mask_within(self, state: int, distances: np.ndarray, most: int) -> np.ndarray:
-        return self._walk.mask_within(state, distances, most)
-
     def _tables(self) -> tuple[object, ...]:
-        walk = self._walk
+        walk = self.walk
         accepting = pointer(self._accepting, c_uint8)
         return ctypes.byref(walk.trie), ctypes.byref(walk.dfa), accepting
 
@@ -181,7 +175,7 @@ class NumpySearch:
     def __init__(self, trimmed: TrimmedDFA, vocabulary: TokenVocabulary) -> None:
         self._dfa, self._token_ends = trimmed
         self._vocabulary = vocabulary
-        self._walk = NumpyWalk(trimmed, vocabulary)
+        self.walk = NumpyWalk(trimmed, vocabulary)
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:
         dfa = self._dfa
@@ -227,7 +221,7 @@ class NumpySearch:
             depth = depths[here] + 1
             if depth > left or (accepting[here] and here != state):
                 continue
-            reached, num_visited = self._walk.reached(here)
+            reached, num_visited = self.walk.reached(here)
             allowance -= num_visited + 1
             if allowance < 0:
                 return None
@@ -240,9 +234,6 @@ class NumpySearch:
         ends = np.zeros(len(accepting), np.bool_)
         ends[[found for found in order if accepting[found]]] = True
         return _distances(ends, np.array(sources, np.int64), np.array(targets, np.int64))
-
-    def mask_within(self, state: int, distances: np.ndarray, most: int) -> np.ndarray:
-        return self._walk.mask_within(state, distances, most)
 
 
 def _distances(ends: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -22,7 +22,6 @@ class MaskWalk(Protocol):
 
     def mask(self, state: int) -> np.ndarray:
         """The ordinary tokens that can be read from `state`: a new uint32 [mask_width]."""
-        ...
 
 
 class TokenMasks:

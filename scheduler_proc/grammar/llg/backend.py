@@ -17,13 +17,7 @@ import llguidance
 import msgspec
 import numpy as np
 
-from scheduler_proc.grammar.base import (
-    NONE_SEEN,
-    GrammarError,
-    SeenMasks,
-    WithoutDistances,
-    fewest_forced,
-)
+from scheduler_proc.grammar.base import GrammarError, WithoutStates, fewest_forced
 from scheduler_proc.grammar.ll_grammar import LLGrammar, free_until, text_first
 from scheduler_proc.grammar.llg.ebnf import lark_of
 from scheduler_proc.grammar.llg.structural_tags import tags_grammar
@@ -52,11 +46,6 @@ _LIMITS: dict[str, Any] = {
 MAX_GRAMMAR_CHARS = 4 * 2**20
 _MAX_VALIDATED = 256  # tokens that are tried one by one
 _BYTES_PER_GRAMMAR_CHAR = 64  # of the compiled form; llguidance does not report its size
-
-
-def tokenizer_of(vocabulary: TokenVocabulary) -> Any:
-    """The llguidance tokenizer of a vocabulary, made when first needed and then kept with it."""
-    return tokens_of(vocabulary).tokenizer
 
 
 def parser_limits() -> llguidance.LLParserLimits:
@@ -97,7 +86,7 @@ class LlguidanceGrammar:
             )
         self.text = text
         self.vocabulary = vocabulary
-        tokenizer = tokenizer_of(vocabulary)
+        tokenizer = tokens_of(vocabulary).tokenizer
         started = thread_time()
         self._pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=parser_limits())
         if self._pristine.is_error():
@@ -130,7 +119,7 @@ class LlguidanceGrammar:
         return cls(text, vocabulary)
 
 
-class LlguidanceMatcher(WithoutDistances):
+class LlguidanceMatcher(WithoutStates):
     """One request's place in a grammar; see `Grammar`."""
 
     def __init__(self, matcher: Any, vocabulary: TokenVocabulary, ended: bool = False) -> None:
@@ -232,15 +221,6 @@ class LlguidanceMatcher(WithoutDistances):
             return True
         stopped = not self._vocabulary.eos_ids and self._matcher.is_stopped()
         return bool(stopped) and not self._matcher.is_error()
-
-    def is_free(self) -> bool:
-        return False  # llguidance cannot say
-
-    def mask_after(self, token: int) -> np.ndarray | None:
-        return None  # no mask is kept
-
-    def seen_after(self) -> SeenMasks:
-        return NONE_SEEN
 
     def fork(self) -> "LlguidanceMatcher":
         return LlguidanceMatcher(self._matcher.deep_copy(), self._vocabulary, self._ended)

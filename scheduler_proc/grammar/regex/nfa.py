@@ -8,7 +8,7 @@ Source: K. Thompson, "Regular expression search algorithm", CACM 11(6), 1968.
 """
 
 from scheduler_proc.grammar.regex.dawg import build_dawg
-from scheduler_proc.grammar.regex.utf8 import EXIT, Edge, byte_form
+from scheduler_proc.grammar.regex.utf8 import EXIT, ByteForm, Edge, byte_form
 from srt.patterns.errors import StateLimitError
 from srt.patterns.tree import (
     Anchor,
@@ -60,7 +60,7 @@ def estimate(node: Node) -> int:
         case Literal(text):
             return len(text.encode())
         case Chars(ranges):
-            return len(byte_form(ranges).nodes)
+            return len(byte_form(ranges))
         case Anchor():
             return 1
         case Concat(items) | Choice(items):
@@ -81,7 +81,7 @@ class _NfaBuilder:
                     target = self._nfa.add([(1 << byte, target)], [])
                 return target
             case Chars(ranges):
-                return self._chars(byte_form(ranges).nodes, target)
+                return self._chars(byte_form(ranges), target)
             case Anchor(kind):
                 entry = self._nfa.add([], [target])
                 self._nfa.anchors[entry] = kind
@@ -114,7 +114,7 @@ class _NfaBuilder:
             target = self._nfa.add([], [end, self.build(item, target)])
         return target
 
-    def _chars(self, nodes: tuple[tuple[Edge, ...], ...], target: int) -> int:
+    def _chars(self, nodes: ByteForm, target: int) -> int:
         base = len(self._nfa.edges)
         for edges in nodes:
             moved = [(mask, target if to == EXIT else base + to) for mask, to in edges]

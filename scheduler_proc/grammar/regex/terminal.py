@@ -88,7 +88,7 @@ def read_terminal(source: str) -> Terminal | None:
         expression = reader.expression(0)
     except _OtherForm:
         return None
-    return Terminal(expression, reader.leaves) if reader.is_at_end else None
+    return None if reader.rest.strip() else Terminal(expression, reader.leaves)
 
 
 class _OtherForm(Exception):
@@ -101,8 +101,9 @@ class _Reader:
         self.leaves: list[tuple[bool, str]] = []
 
     @property
-    def is_at_end(self) -> bool:
-        return not self._text[self._at :].strip()
+    def rest(self) -> str:
+        """What is not read yet."""
+        return self._text[self._at :]
 
     def _next(self, *, peek: bool = False) -> re.Match[str] | None:
         found = _WORD.match(self._text, self._at)
@@ -149,7 +150,7 @@ class _Reader:
     def _part(self) -> str:
         """What `%regex` has: a text, the parts of which are meant."""
         try:
-            given, length = json.JSONDecoder().raw_decode(self._text[self._at :])
+            given, length = json.JSONDecoder().raw_decode(self.rest)
         except ValueError:
             raise _OtherForm from None
         self._at += length

@@ -6,19 +6,14 @@ a set of n-byte tails is one node, however many lead bytes come to it.
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from srt.patterns.ranges import Range, Ranges
 
 EXIT = -1  # as a target: the character is complete
 
 Edge = tuple[int, int]  # the bytes (bit b for byte b), the target
-
-
-class ByteForm(NamedTuple):
-    """The edges of each node; the entry is the last one and edges lead to earlier ones."""
-
-    nodes: tuple[tuple[Edge, ...], ...]
+# The edges of each node; the entry is the last one and edges lead to earlier ones.
+ByteForm = tuple[tuple[Edge, ...], ...]
 
 
 # For characters of 1 to 4 bytes: first and last code point, the lead byte of value 0.
@@ -45,7 +40,7 @@ def byte_form(ranges: Ranges) -> ByteForm:
         if part:
             builder.split(part, tail, lead, edges)
     builder.nodes.append(tuple((mask, target) for target, mask in edges.items()))
-    return ByteForm(tuple(builder.nodes))
+    return tuple(builder.nodes)
 
 
 class _FormBuilder:

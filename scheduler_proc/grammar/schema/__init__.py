@@ -40,7 +40,7 @@ class PreparedSchema:
         """What the llguidance back end compiles."""
         try:
             options = {"whitespace_flexible": self._whitespace == "free"}
-            return LLGrammar.schema({**self.schema, "x-guidance": options})
+            return LLGrammar({"json_schema": {**self.schema, "x-guidance": options}})
         except BeyondSchemaError:
             return printed_rules(self.plan, self._whitespace)
 

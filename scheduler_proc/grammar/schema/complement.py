@@ -45,7 +45,7 @@ class Complement:
         types = keywords.types()
         for kind, failures in (
             (Numbers, keywords.not_numbers),
-            (Strings, keywords.not_strings),
+            (Strings, lambda: keywords.strings().others()),
             (Arrays, keywords.not_arrays),
             (Objects, keywords.not_objects),
         ):

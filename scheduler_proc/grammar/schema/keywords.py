@@ -244,9 +244,6 @@ class Keywords:
         patterns = (*shape.patterns, *known.patterns)
         return replace(shape, patterns=patterns, most=at_most(known.most, shape.most))
 
-    def not_strings(self) -> Iterator[Shape]:
-        yield from self.strings().others()
-
     def refusal(self, keyword: str, reason: str = "it cannot be negated") -> Refusal:
         return Refusal(keyword, f"{self.pointer}/{keyword}", reason)
 

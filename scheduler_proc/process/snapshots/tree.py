@@ -9,7 +9,7 @@ a look shows what the last pass has found, of what still exists, with locks and 
 from heapq import heappush, heapreplace
 from typing import NamedTuple
 
-from scheduler_proc.memory.prefix_cache import PrefixCache
+from scheduler_proc.memory.radix_cache import RadixCache
 from scheduler_proc.memory.tree_node import TreeNode
 
 SHOWN = 1000  # nodes of a look
@@ -56,7 +56,7 @@ class _Open:
 class _Pass:
     """One walk through the tree, from the leaves up. What changes behind it is missed."""
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: RadixCache) -> None:
         self._roots = cache.roots()
         self._path: list[_Open] = []
         self._largest: list[tuple[int, int, TreeNode]] = []  # a heap: tokens below, uid
@@ -97,7 +97,7 @@ class _Pass:
 class TreeViews:
     """Looks at one cache. Called between changes of the tree."""
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: RadixCache) -> None:
         self._cache = cache
         self._pass: _Pass | None = None
         self._found: list[tuple[int, TreeNode]] | None = None  # of the last whole pass

@@ -194,7 +194,7 @@ def test_salts_leave_nothing_behind() -> None:
         driver.generate([1, 2], salt=f"other {i}")
     driver.run()
     driver.core.flush_cache()
-    assert driver.core.state.memory.cache._roots == {}  # type: ignore[attr-defined]
+    assert driver.core.state.memory.cache._roots == {}
 
 
 def test_prompt_logprobs_cap_the_prefix_match() -> None:

@@ -131,7 +131,7 @@ def test_errors_say_what_and_where(constraint: Constraint, reason: str, backend:
 
 def test_warming_up_leaves_nothing_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    monkeypatch.setattr(module, "tokenizer_of", made.append)
+    monkeypatch.setattr(module, "tokens_of", made.append)
     for backend in ("fsm", "llguidance"):
         GrammarCompiler(BYTES, backend).warm_up()
     assert made == [BYTES, BYTES]

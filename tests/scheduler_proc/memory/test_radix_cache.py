@@ -11,9 +11,8 @@ from scheduler_proc.media.spans import Spans
 from scheduler_proc.memory.block_hashes import Block, BlockHashes, all_hashes
 from scheduler_proc.memory.match_trackers import Cursor
 from scheduler_proc.memory.pools import TokenPool
-from scheduler_proc.memory.prefix_cache import Inserted, NoCache
-from scheduler_proc.memory.radix_cache import RadixCache
-from scheduler_proc.memory.tree_node import TreeNode
+from scheduler_proc.memory.radix_cache import NoCache, RadixCache
+from scheduler_proc.memory.tree_node import Inserted, TreeNode
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.media import MediaItem, MediaSpan
 from tests.scheduler_proc.memory.test_pools import taken
@@ -350,7 +349,7 @@ def test_namespaces_do_not_see_each_other_but_share_memory() -> None:
 
 
 def test_no_cache_keeps_nothing() -> None:
-    cache = NoCache()
+    cache = NoCache(TokenPool(0))
     done = cache.insert(ids([1, 2]), ids([5, 6]))
     assert done.owned == 0 and cache.match_prefix(ids([1, 2])).length == 0
 

@@ -51,7 +51,9 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> N
         for _ in range(rng.integers(0, 4)):
             driver.step()
         if i == 20:
-            for name in [req.key for req in driver.core.state.live.all() if req.key[0] == b"c1"]:
+            for name in [
+                req.key for req in driver.core.state.live.by_name.values() if req.key[0] == b"c1"
+            ]:
                 driver.core.abort(Abort(*name, 0))
         if i % 9 == 0:
             driver.abort(f"r{i}", client)

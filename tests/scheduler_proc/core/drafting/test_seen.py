@@ -77,7 +77,7 @@ def test_bounds_hold_and_every_guess_came_after_such_tokens_in_an_output_of_the_
                 req = running[which % len(running)]
                 drop = min(which, len(req.tokens.outputs)) if kind == "is replaced" else 0
                 req.replace_tail(drop, tokens)
-            assert source.num_tokens <= 30 and source.num_salts <= 2
+            assert source.num_tokens <= 30 and len(source._texts) <= 2
             for req in running:
                 check_is_one_of(plain(source.match(req, 4)), req, outputs)
 
@@ -181,6 +181,6 @@ def test_what_is_cleared_is_guessed_no_more_not_even_by_a_req_that_followed_it()
     assert plain(source.match(req, 1)) == (3, [4])
     source.clear()
     req.replace_tail(0, [4])
-    assert source.match(req, 1) is None and source.num_tokens == source.num_salts == 0
+    assert source.match(req, 1) is None and source.num_tokens == len(source._texts) == 0
     source.ended(ended_req([2, 3, 4, 7]))
     assert plain(source.match(req, 1)) == (3, [7])

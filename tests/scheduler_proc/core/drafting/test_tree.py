@@ -11,8 +11,7 @@ from scheduler_proc.core.drafting.speculation import best
 from scheduler_proc.core.drafting.tree import TreeTokens
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.pools import TokenPool
-from scheduler_proc.memory.prefix_cache import NoCache
-from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from tests.scheduler_proc.core.drafting.reqs import plain, req_of
 from tests.scheduler_proc.memory.test_radix_cache import SALTS, Symbol, filled, ids, spans, symbols
 from tests.scheduler_proc.ragged import int32
@@ -131,7 +130,7 @@ def test_a_req_follows_the_answer_that_was_used_last() -> None:
 
 
 def test_without_a_cache_nothing_is_found() -> None:
-    assert TreeTokens(NoCache()).match(req_of([1]), 1) is None
+    assert TreeTokens(NoCache(TokenPool(0))).match(req_of([1]), 1) is None
 
 
 def test_the_longest_match_is_the_best_and_of_equals_the_first_source() -> None:

@@ -45,13 +45,11 @@ def test_each_singular_state_is_in_one_chain_and_enters_it_at_the_head(dfa: Byte
         for i in range(len(chain.text)):
             assert walk(dfa, path[i], chain.text[i : i + 1]) == path[i + 1]
     inner = {state for chain in chains.chains for state in chain.states[1:]}
-    assert chains.num_states == dfa.num_states - len(inner)
     assert 0 not in inner
     # In the compressed automaton only the chain itself leads to its inner states.
     outside = [s for s in range(dfa.num_states) if s not in inside]
     pairs = {(s, walk(dfa, s, bytes([b]))) for s in outside for b in exits(dfa, s)}
     assert not {target for _, target in pairs} & inner
-    assert chains.num_edges == len(pairs) + len(chains.chains)
 
 
 def test_a_json_object() -> None:
@@ -59,7 +57,6 @@ def test_a_json_object() -> None:
     assert [chain.text for chain in chains.chains] == [b'{"name": "', b'"}', b'"}']
     assert chains.forced(0) == b'{"name": "'
     assert chains.forced(4) == b'me": "'
-    assert (chains.num_states, chains.num_edges) == (6, 5)
 
 
 def test_chains_that_join_are_cut_where_they_do() -> None:
@@ -74,7 +71,6 @@ def test_a_chain_does_not_run_through_the_start() -> None:
     a, b, c, d = b"abcd"
     chains = Chains(make_dfa([{a: 1}, {b: 2, d: 3}, {c: 0}, {}], [3]))
     assert sorted(chain.text for chain in chains.chains) == [b"a", b"c"]
-    assert chains.num_states == 4
     assert (chains.forced(0), chains.forced(2)) == (b"a", b"ca")
 
 
@@ -99,4 +95,4 @@ def test_a_long_chain() -> None:
     chains = Chains(words_dfa([word]))
     assert chains.forced(0) == word
     assert chains.forced(4990) == word[4990:]
-    assert (chains.num_states, chains.num_edges) == (2, 1)
+    assert len(chains.chains) == 1

@@ -264,8 +264,8 @@ def check_equal(trimmed: TrimmedDFA, vocabulary: TokenVocabulary, allowance: int
             assert (found is None) == (same_found is None)
             if found is not None and same_found is not None:
                 assert found.tolist() == same_found.tolist()
-                mask = native.mask_within(state, found, left - 1)
-                assert (mask == slow.mask_within(state, found, left - 1)).all()
+                mask = native.walk.mask_within(state, found, left - 1)
+                assert (mask == slow.walk.mask_within(state, found, left - 1)).all()
 
 
 @given(dfa=dfas(), vocabulary=VOCABULARIES, allowance=st.integers(0, 1500))

@@ -106,8 +106,8 @@ def test_arithmetic_of_ranges() -> None:
 def test_byte_forms_are_minimal(ranges: tuple[tuple[int, int], ...]) -> None:
     """No two nodes have the same edges, so no two read the same bytes."""
     form = byte_form(ranges)
-    assert len(set(map(frozenset, form.nodes))) == len(form.nodes)
-    assert decoded(form, len(form.nodes) - 1) == {
+    assert len(set(map(frozenset, form))) == len(form)
+    assert decoded(form, len(form) - 1) == {
         chr(point).encode() for low, high in ranges for point in range(low, high + 1)
     }
 
@@ -117,7 +117,7 @@ def decoded(form: ByteForm, node: int) -> set[bytes]:
     if node == EXIT:
         return {b""}
     known: dict[int, set[bytes]] = {EXIT: {b""}}
-    for index, edges in enumerate(form.nodes):  # edges lead to earlier nodes
+    for index, edges in enumerate(form):  # edges lead to earlier nodes
         known[index] = {
             bytes((byte,)) + rest
             for mask, target in edges

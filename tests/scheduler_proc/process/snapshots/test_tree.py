@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.memory.pools import TokenPool
-from scheduler_proc.memory.prefix_cache import NoCache
-from scheduler_proc.memory.radix_cache import RadixCache
+from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from scheduler_proc.memory.tree_node import TreeNode
 from scheduler_proc.process.snapshots import tree as views
 from scheduler_proc.process.snapshots.tree import NodeView, TreeViews
@@ -158,5 +157,5 @@ def test_matches_are_counted_and_insertions_are_not() -> None:
 
 
 def test_without_a_cache_nothing_is_shown() -> None:
-    look = TreeViews(NoCache()).look()
+    look = TreeViews(NoCache(TokenPool(0))).look()
     assert look.nodes == [] and look.tokens == 0 and look.is_whole
