@@ -30,8 +30,9 @@ from bench.peers.process import running
 from bench.roofline import markdown
 from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.benchmark.load import LoadGenerator
-from srt.benchmark.report import machine, now
+from srt.benchmark.summary import now
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.machine import machine
 
 PROMPT_WORDS = 48
 SHORT, LONG = 32, 224  # tokens of an answer

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.figures import figures_of, percentile, table
+from bench.measure import measure, words_of
 from bench.serving import parse_args
 from srt.benchmark.load import LoadGenerator, Record, Run
-from srt.benchmark.measure import measure
-from srt.benchmark.report import figures_of, percentile, table
-from srt.benchmark.text import TextSource, words_of
+from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS, Node, Workload
 from srt.client.generation import Request
 from srt.wire.errors import OVERLOADED, RequestError
