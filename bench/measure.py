@@ -44,6 +44,15 @@ class Course:
         return figures_of(run)
 
 
+async def server_info(load: LoadGenerator) -> Any:
+    """What the server reports about itself, or None."""
+    reply = await load.http.get("/server_info")
+    try:
+        return reply.json() if reply.is_success else None
+    except ValueError:
+        return None
+
+
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run the chosen workloads on the server at `args.url`; the report as plain data."""
     course = Course(args)
@@ -56,7 +65,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         for name in course.names:
             flushed[name] = await load.flush_cache()
             figures[name] = await course.run(name, load)
-        server = await load.server_info()
+        server = await server_info(load)
     return conditions(args, course) | {
         "url": args.url,
         "cache_flushed": flushed,
