@@ -4,9 +4,7 @@ A receiver drops the connection of a peer whose message is above MAX_MESSAGE_BYT
 cuts its TokenBatches, the detokenizer its OutputBatches. The parts add up to the same content.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
-from typing import TypeVar
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -17,47 +15,50 @@ from srt.wire.ring_messages import Progress, PromptLogprobs, SchedulerLost, Toke
 PARCEL_BYTES = 16 * 1024 * 1024  # approximately; texts and headers come on top
 _HEAD_BYTES = 512  # of a message's other fields
 
-_T = TypeVar("_T")
-
 
 def token_batches(batch: TokenBatch) -> Iterator[TokenBatch]:
     """The batch in one or several: first starts, then prompt log-probabilities, then the rest."""
     if not batch.prompt_logprobs:
         yield batch
         return
-    starts = batch.starts
-    parts = chain.from_iterable(map(_prompt_parts, batch.prompt_logprobs))
-    for held, is_last in _grouped(parts, _prompt_size):
-        rest = batch if is_last else TokenBatch(batch.incarnation)
-        yield replace(rest, starts=starts, prompt_logprobs=held)
-        starts = []
+    starts, held, size = batch.starts, list[PromptLogprobs](), 0
+    for whole in batch.prompt_logprobs:
+        for part in _prompt_parts(whole):
+            added = _HEAD_BYTES + 2 * len(part.ids) + _detail_size(part.detail)
+            if held and size + added > PARCEL_BYTES:
+                yield TokenBatch(batch.incarnation, starts=starts, prompt_logprobs=held)
+                starts, held, size = [], [], 0
+            held.append(part)
+            size += added
+    yield replace(batch, starts=starts, prompt_logprobs=held)
 
 
 def output_batches(epoch: int, outputs: list[Output]) -> Iterator[OutputBatch]:
     """The outputs in one batch or several; a single one that is too long becomes several Outputs;
     all but the last say that there is more."""
-    for held, _ in _grouped(chain.from_iterable(map(_output_parts, outputs)), _size):
-        yield OutputBatch(epoch, held)
+    held, size = list[Output](), 0
+    for output in outputs:
+        for part in _output_parts(output):
+            added = _size(part)
+            if held and size + added > PARCEL_BYTES:
+                yield OutputBatch(epoch, held)
+                held, size = [], 0
+            held.append(part)
+            size += added
+    yield OutputBatch(epoch, held)
 
 
 def scheduler_lost_parts(incarnation: int, progress: list[Progress]) -> Iterator[SchedulerLost]:
     """What was reported of all requests, in one message or several."""
-    for held, is_last in _grouped(progress, lambda each: _HEAD_BYTES + len(each.reported.ids)):
-        yield SchedulerLost(incarnation, held, more=not is_last)
-
-
-def _grouped(parts: Iterable[_T], size_of: Callable[[_T], int]) -> Iterator[tuple[list[_T], bool]]:
-    """The parts in lists of PARCEL_BYTES at most, each of at least one if there is any, and whether
-    a list is the last."""
-    held, size = list[_T](), 0
-    for part in parts:
-        added = size_of(part)
+    held, size = list[Progress](), 0
+    for each in progress:
+        added = _HEAD_BYTES + len(each.reported.ids)
         if held and size + added > PARCEL_BYTES:
-            yield held, False
+            yield SchedulerLost(incarnation, held, more=True)
             held, size = [], 0
-        held.append(part)
+        held.append(each)
         size += added
-    yield held, True
+    yield SchedulerLost(incarnation, held)
 
 
 def _prompt_parts(whole: PromptLogprobs) -> Iterator[PromptLogprobs]:
@@ -132,10 +133,6 @@ def _size(output: Output) -> int:
     texts = _HEAD_BYTES + 4 * len(output.text) + len(output.ids) + len(output.logprobs)
     prompt = len(output.prompt_logprob_ids) + len(output.prompt_logprobs)
     return texts + prompt + _detail_size(output.detail) + _detail_size(output.prompt_detail)
-
-
-def _prompt_size(part: PromptLogprobs) -> int:
-    return _HEAD_BYTES + 2 * len(part.ids) + _detail_size(part.detail)
 
 
 def _detail_size(detail: LogprobDetail | None) -> int:
