@@ -305,7 +305,8 @@ def _torch_device(device: str) -> torch.device:
 def _torch_dtype(dtype: str, device: torch.device, checkpoint: str | None) -> torch.dtype:
     if dtype == "auto":
         # Without AMX or AVX512-BF16, 16-bit matrix products are several times slower on a CPU.
-        dtype = "float32" if device.type == "cpu" else _half_dtype(checkpoint)
+        half = "float16" if checkpoint == "float16" else "bfloat16"
+        dtype = "float32" if device.type == "cpu" else half
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype {dtype!r} is not one of auto, {', '.join(_DTYPES)}")
     return _DTYPES[dtype]
@@ -321,7 +322,3 @@ def _torch_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
             f"({str(dtype).removeprefix('torch.')}, see --dtype) or fp8_e4m3"
         )
     return dtype
-
-
-def _half_dtype(checkpoint: str | None) -> str:
-    return "float16" if checkpoint == "float16" else "bfloat16"
