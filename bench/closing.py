@@ -45,7 +45,8 @@ from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.worker.trial import check_affordable
-from srt.benchmark.report import machine, now
+from srt.benchmark.summary import now
+from srt.machine import machine
 from srt.wire.constraint import Constraint
 from srt.wire.sampling import SamplingParams
 

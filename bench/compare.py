@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from bench.figures import Figures
+from bench.measure import Course, conditions
 from bench.peers.catalogue import Peer, Srt, peers
 from bench.peers.process import running
 from srt.benchmark.load import LoadGenerator
-from srt.benchmark.measure import Course, conditions
-from srt.benchmark.report import Figures
 from srt.files.model_files import resolve_model
 
 

@@ -21,9 +21,10 @@ import msgspec
 from msgspec import Struct
 
 from bench.patterns import CHARACTER, CITY, seeded_patterns
-from srt.benchmark.report import machine, now
+from srt.benchmark.summary import now
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
+from srt.machine import machine
 from srt.offline.engine import Engine
 from srt.wire.errors import RequestError
 

@@ -25,7 +25,8 @@ from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.store import GrammarStore, Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.benchmark.report import machine, now
+from srt.benchmark.summary import now
+from srt.machine import machine
 from srt.wire.constraint import Constraint
 
 _OCTET = r"(25[0-5]|2[0-4]\d|1?\d?\d)"

@@ -17,12 +17,14 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from bench import hostile_http
+from bench.figures import percentile
 from bench.hostile_http import HTTP_ATTACKS
 from bench.hostile_inputs import ATTACKS
 from bench.hostile_process import attacker, spin
 from bench.streams import steady_streams
-from srt.benchmark.report import machine, now, percentile
+from srt.benchmark.summary import now
 from srt.client.face import AsyncClient
+from srt.machine import machine
 from srt.offline.engine import Engine
 from srt.wire.errors import RequestError
 

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from bench.figures import percentile
 from bench.hostile_bodies import BODIES
 from bench.hostile_process import attacker, spin
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.streams import steady_streams
-from srt.benchmark.report import percentile
 from srt.client.face import AsyncClient
 from srt.files.model_files import resolve_model
 from srt.gateway.actor import GatewayActor

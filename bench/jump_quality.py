@@ -19,7 +19,8 @@ from bench.laboratory import Job, Laboratory, is_whole
 from bench.patterns import seeded_patterns
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
-from srt.benchmark.report import machine, now
+from srt.benchmark.summary import now
+from srt.machine import machine
 from srt.wire.sampling import SamplingParams
 
 POOL = 16384

@@ -15,7 +15,7 @@ from bench.kernel_attention import smallest_attention
 from bench.kernel_calls import Operations
 from bench.roofline import WORKING_SET, Call, Peaks, Runner, number
 from scheduler_proc.kernels.library import Format, Library, Matrix, Source, address
-from srt.benchmark.report import machine
+from srt.machine import machine
 
 READS = (WORKING_SET, 512_000_000)
 SIDE = 2048  # of the square matrices

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 import openai
 
 import lang as sgl
+from bench.measure import words_of
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.roofline import markdown
-from srt.benchmark.report import machine
-from srt.benchmark.text import TextSource, words_of
+from srt.benchmark.text import TextSource
 from srt.files.model_files import DEFAULT_MODEL
+from srt.machine import machine
 
 DIMENSIONS = ("clarity", "evidence", "style", "honesty")
 WIDTH = 3

@@ -27,7 +27,7 @@ from lang.backends.sampling import Sampling
 from lang.functions.prepared import Prepared
 from lang.logs.journal import Journal
 from lang.run.program import Place
-from srt.benchmark.report import machine
+from srt.machine import machine
 from srt.offline.engine import Engine
 
 WIDTH, EXPAND, STEPS = 4, 4, 3

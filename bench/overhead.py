@@ -25,19 +25,22 @@ from typing import NamedTuple
 
 from bench.cpu_time import added, cpu_seconds
 from bench.kernel_steps import SLOTS, Step, fill_pool
+from bench.measure import server_info
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.roofline import markdown
 from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.benchmark.load import LoadGenerator
-from srt.benchmark.report import machine, now
+from srt.benchmark.summary import now
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.machine import machine
 
 PROMPT_WORDS = 48
 SHORT, LONG = 32, 224  # tokens of an answer
 ENGINE_STEPS = 60
 SETTLE_ROUND_S, MAX_SETTLE_ROUNDS = 0.5, 60
 IDLE_SHARE = 0.05  # of one core, over all processes
+_ANSWER_S = 3600.0  # that an answer may take
 MODULES = {"scheduler_proc": "sched", "detokenizer_proc": "detok", "srt.gateway": "gateway"}
 PARTS = (*MODULES.values(), "others", "client")
 COLUMNS = ("batch", "answers", "step, ms", "engine, ms", "served / engine", "exposed", *PARTS)
@@ -108,12 +111,18 @@ class Client:
             record = await self._load.complete(prompt, tokens)
             error, count = record.error, record.completion_tokens
         else:
-            error, count = None, await self._load.complete_whole(prompt, tokens)
+            body = {"model": self._load.model, "prompt": prompt, "max_tokens": tokens}
+            reply = await self._load.http.post(
+                "/v1/completions",
+                json=body | {"temperature": 0, "ignore_eos": True},
+                timeout=_ANSWER_S,
+            )
+            error, count = None, reply.raise_for_status().json()["usage"]["completion_tokens"]
         if error is not None or count != tokens:
             raise RuntimeError(f"{error or 'a short answer'}: {count} of {tokens} tokens")
 
     async def _clocks(self) -> tuple[float, float]:
-        info = await self._load.server_info()
+        info = await server_info(self._load)
         stats = info["internal_states"][0]
         return stats["forward_seconds_total"], stats["exposed_seconds_total"]
 

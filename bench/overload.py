@@ -25,13 +25,15 @@ import msgspec
 from msgspec import Struct
 
 from bench.cpu_time import added, cpu_seconds, descendants, module_of
+from bench.figures import percentile
 from bench.open_loop import Exchange, OpenLoopReport
 from bench.overload_plot import draw
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.roofline import markdown
-from srt.benchmark.report import machine, now, percentile
+from srt.benchmark.summary import now
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.machine import machine
 
 CLOSED = 16
 CALIBRATION_S = 20.0

@@ -24,8 +24,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from bench.roofline import markdown
-from srt.benchmark.report import machine
 from srt.client.face import AsyncClient
+from srt.machine import machine
 from srt.offline.engine import Engine
 from srt.ring.child import STOP_SIGNAL
 

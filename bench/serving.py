@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from bench.compare import compare, comparison
+from bench.figures import table
+from bench.measure import measure
 from bench.peers.catalogue import DEFAULT_HOME, NAMES
-from srt.benchmark.measure import measure
-from srt.benchmark.report import table
 from srt.benchmark.workloads import WORKLOADS
 from srt.files.model_files import DEFAULT_MODEL
 

@@ -27,15 +27,17 @@ from msgspec import Struct
 
 from bench.compare import Contender, Launched
 from bench.copying import COPYING
+from bench.figures import Figures, figures_of
 from bench.peers.catalogue import DEFAULT_HOME, Srt
 from bench.roofline import markdown
 from bench.speculation_offline import draft_time, simulate
 from bench.speculation_peers import OFF, SETTINGS, Speed, launch_of, node_for, peer_table
 from srt.benchmark.load import LoadGenerator, Record, Run
-from srt.benchmark.report import Figures, figures_of, machine, now
+from srt.benchmark.summary import now
 from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import Node, Workload, batch, single
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.machine import machine
 
 NAMES = (*COPYING, "retry", "single", "batch")
 FIXED = ("1", "2", "4", "8")
@@ -115,7 +117,8 @@ class Server:
 
     async def guesses(self) -> Guesses:
         """What it has counted so far; nothing if it does not tell."""
-        return guesses_of(await self.load.metrics())
+        reply = await self.load.http.get("/metrics")
+        return guesses_of(reply.text if reply.is_success else "")
 
     async def turn(self, name: str, group: Mapping[int, Node], concurrency: int) -> Turn:
         """Run the requests, `concurrency` at a time."""

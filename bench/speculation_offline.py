@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from bench.figures import percentile
 from bench.roofline import markdown
 from scheduler_proc.core.drafting.base import Match, Source
 from scheduler_proc.core.drafting.limits import limits_along
@@ -25,7 +26,6 @@ from scheduler_proc.core.drafting.tree import TreeTokens
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.radix_cache import RadixCache
-from srt.benchmark.report import percentile
 from srt.benchmark.workloads import Node
 from srt.offline.engine import Engine
 from srt.wire.messages import Finish, pack_ids

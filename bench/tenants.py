@@ -16,9 +16,9 @@ from pathlib import Path
 
 import httpx2
 
+from bench.figures import percentile
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
-from srt.benchmark.report import percentile
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 PAIRS = 200

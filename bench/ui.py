@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 import httpx2
 
 from bench.cpu_time import descendants
-from srt.benchmark.report import machine, now
+from srt.benchmark.summary import now
 from srt.client.face import AsyncClient
+from srt.machine import machine
 
 PARTS = ("stream", "pages", "frames")
 GROUPS, GROUP_WORDS, OWN_WORDS = 12, 80, 20

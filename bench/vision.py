@@ -27,11 +27,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bench.figures import percentile
 from bench.streams import steady_streams
 from bench.vision_load import Asked, each_its_own, made_questions, message, picture, read_questions
-from srt.benchmark.report import machine, now, percentile
+from srt.benchmark.summary import now
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
+from srt.machine import machine
 from srt.offline.engine import Engine
 
 PARTS = ("bench", "chat", "crowd")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bench.figures import percentile
 from bench.hit_rate.simulator import DEFAULTS, StepCost
 from bench.roofline import markdown
 from bench.scheduler import null_result
@@ -22,7 +23,6 @@ from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import CostMeter
 from scheduler_proc.media.spans import MediaFacts
-from srt.benchmark.report import percentile
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq

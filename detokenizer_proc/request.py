@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
 from srt.wire.answer_meta import AnswerMeta, updated
 from srt.wire.messages import Finish, LogprobDetail, Output
@@ -39,6 +38,34 @@ class Column(NamedTuple):
     jump: Jump | None = None
     detail: LogprobDetail | None = None
     origin: str = SAMPLED
+
+
+class DetailRows:
+    """Detailed log-probabilities that are collected until they are sent: per token those of the
+    `num_top` most likely tokens, and of `num_ids` named ones."""
+
+    def __init__(self, num_top: int, num_ids: int) -> None:
+        self._top_size, self._id_size = packed_size(num_top), packed_size(num_ids)
+        self._top_ids, self._top_values = bytearray(), bytearray()
+        self._id_values = bytearray()
+
+    def add(self, detail: LogprobDetail, count: int) -> None:
+        """Append the first `count` rows."""
+        self._top_ids += detail.top_ids[: self._top_size * count]
+        self._top_values += detail.top_values[: self._top_size * count]
+        self._id_values += detail.id_values[: self._id_size * count]
+
+    def keep(self, count: int) -> None:
+        """Drop all but the first `count` rows."""
+        del self._top_ids[self._top_size * count :]
+        del self._top_values[self._top_size * count :]
+        del self._id_values[self._id_size * count :]
+
+    def packed(self) -> LogprobDetail | None:
+        """All rows; None if there are none."""
+        if not (self._top_ids or self._id_values):
+            return None
+        return LogprobDetail(bytes(self._top_ids), bytes(self._top_values), bytes(self._id_values))
 
 
 @dataclass(slots=True)

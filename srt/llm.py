@@ -24,7 +24,7 @@ from srt.files.model_files import resolve_model
 from srt.files.vocab import Vocab, load_vocab
 from srt.offline import multi_modal
 from srt.offline.engine import Engine
-from srt.offline.progress import ProgressBar
+from srt.offline.progress import progress_bar
 from srt.wire.answer_meta import AnswerMeta, facts
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
@@ -224,11 +224,8 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         params = _each(sampling_params, len(prompts))
-        bar = ProgressBar(len(prompts) if use_tqdm else 0, "prompts")
-        try:
-            return self.engine.call(self._batch(prompts, params, read, bar.step))
-        finally:
-            bar.end()
+        with progress_bar(len(prompts), "prompts", shown=use_tqdm) as bar:
+            return self.engine.call(self._batch(prompts, params, read, bar.update))
 
     async def _batch(
         self,

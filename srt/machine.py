@@ -1,11 +1,13 @@
-"""What this process may use of the machine: CPUs, memory, a folder for caches."""
+"""What this process may use of the machine: CPUs, memory, a folder for caches; and its class."""
 
 import math
 import mmap
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -21,6 +23,20 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "srt"
     except RuntimeError as error:
         raise OSError(f"there is no folder for caches: {error}") from None
+
+
+def machine() -> dict[str, Any]:
+    """The class of the machine, for a report."""
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version()}
+
+
+def cpu_name() -> str:
+    """The model of its processor, as far as the system says it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def usable_cpus() -> int:

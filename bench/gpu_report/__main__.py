@@ -23,7 +23,7 @@ import torch
 from bench.gpu_report import ceilings, kernels, outcomes, server, steps
 from bench.gpu_report.bars import judged
 from bench.gpu_report.sections import Context, Section, Sink, write_json
-from srt.benchmark.report import now
+from srt.benchmark.summary import now
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {

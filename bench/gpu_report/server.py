@@ -10,8 +10,8 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from bench.gpu_report.sections import Context
+from bench.measure import measure
 from bench.serving import parse_args
-from srt.benchmark.measure import measure
 from srt.benchmark.text import TextSource
 from tests.e2e.server import running_server
 

@@ -15,7 +15,7 @@ from bench.lang_graph.examples import call_rows
 from bench.lang_graph.instant import RUNS, cost_rows
 from bench.lang_graph.sharing import sharing_rows
 from bench.roofline import markdown
-from srt.benchmark.report import machine
+from srt.machine import machine
 
 PARTS = ("cost", "calls", "sharing")
 COST = ("program", "nodes", "calls", "us a node", "compiled", "recording", "us a call, compiled")

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from bench.measure import words_of
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.programs import cost
@@ -37,11 +38,10 @@ from bench.programs.workloads import (
     source,
 )
 from bench.roofline import markdown
-from srt.benchmark.report import machine
-from srt.benchmark.text import words_of
 from srt.client.face import AsyncClient
 from srt.client.programs import ProgramSession
 from srt.files.model_files import DEFAULT_MODEL
+from srt.machine import machine
 from srt.programs.transforms import apply, inputs_of
 from srt.wire.programs import Call, Output, Segment, Text, Transform
 

@@ -46,8 +46,8 @@ def _measure(program: Program) -> tuple[float, float]:
 
 def _run(core: Core) -> None:
     while True:
-        while core.has_work:
-            core.step()
+        while core.graph.has_work:
+            core.graph.step()
         work = core.next_start()
         if work is None:
             return
@@ -57,4 +57,4 @@ def _run(core: Core) -> None:
                 core.graph.grow(var, "some text of it")
             core.graph.finish(var, OutputMeta())
         core.has_run(work)
-        core.tell(0.0)
+        core.gets.tell(0.0)

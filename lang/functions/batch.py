@@ -23,7 +23,7 @@ from lang.functions.runs import Run, holding_thread
 from lang.functions.tracer import constant_prefix, text_of
 from lang.logs.log import Log
 from lang.state.state import ProgramState
-from srt.offline.progress import ProgressBar
+from srt.offline.progress import progress_bar
 
 MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request
 MIN_AUTO_THREADS = 96
@@ -70,19 +70,19 @@ class Batch:
         place = Logs(self._options.log).place(self._prepared.place, self)
         self._prepared = self._prepared._replace(place=place)
         self._send_prefix()
-        bar = ProgressBar(len(self._calls) if self._options.progress_bar else 0, "programs")
+        bar = progress_bar(len(self._calls), "programs", shown=self._options.progress_bar)
         is_async = inspect.iscoroutinefunction(self._prepared.function)
         run = self._async_runs if is_async else self._thread_runs
         try:
             for state in run():
-                bar.step()
+                bar.update()
                 yield state
         finally:
             self._stop()
             self.is_over = True
             if place.journal is not None:
                 place.journal.end(self)
-            bar.end()
+            bar.close()
 
     def _send_prefix(self) -> None:
         wanted = self._options.cache_prefix

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from scheduler_proc.attention.base import AttentionBackend, GraphBackend, GraphPlan, RaggedRows
+from scheduler_proc.attention.staging import Event
 from scheduler_proc.executor.device_memory import DeviceMemory
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.torch_models import TorchModel
@@ -27,14 +28,6 @@ TURNS = 2
 # Slots that a graph has room for in all: at least this many, and the pool's size. Requests that
 # share prefixes list more slots than the pool has.
 MIN_INDICES = 1 << 20
-
-
-class Event(Protocol):
-    """A place in the work of a device."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has reached it."""
-        ...
 
 
 class Graph(Protocol):

@@ -104,6 +104,32 @@ class MediaStore(Generic[Part, Rows]):
         return rows
 
 
+class MediaHolder:
+    """Of a MediaExecutor, what it has a MediaStore for; None if the model sees nothing."""
+
+    _media: MediaStore[Any, Any] | None
+
+    def num_parts(self, item: MediaItem) -> int:
+        """See MediaExecutor."""
+        return self._store.num_parts(item)
+
+    def encode(
+        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = math.inf
+    ) -> bool:
+        """See MediaExecutor."""
+        return self._store.encode(item, pixels, part, seconds)
+
+    def drop_media(self, digest: bytes) -> None:
+        """See MediaExecutor."""
+        self._store.drop(digest)
+
+    @property
+    def _store(self) -> MediaStore[Any, Any]:
+        if self._media is None:
+            raise ValueError("the model sees no media")
+        return self._media
+
+
 def tokens_of(embeds: Embeds, num_tokens: int) -> np.ndarray:
     """The tokens of all runs, int32, ascending. Raises ValueError for runs that overlap or are not
     among the batch's tokens."""

@@ -5,7 +5,6 @@ engine's own threads while a step runs. Imports no torch, except for a model tha
 runs on torch, between two steps and with as many threads: the engine's sleep.
 """
 
-import math
 from collections.abc import Sequence
 from ctypes import byref, c_double, c_float
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, Samples, StepResult
 from scheduler_proc.executor.base import MediaFacts
-from scheduler_proc.executor.media_store import MediaStore, tokens_of
+from scheduler_proc.executor.media_store import MediaHolder, MediaStore, tokens_of
 from scheduler_proc.executor.native_pool import KVPool, pool_dtype
 from scheduler_proc.kernels.library import (
     NUM_PHASES,
@@ -24,8 +23,7 @@ from scheduler_proc.kernels.library import (
     load,
     pointer,
 )
-from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.excerpt import FirstLayers
+from scheduler_proc.models.checkpoint import first_layers, open_checkpoint
 from scheduler_proc.models.packed import (
     Packing,
     native_attn_scale,
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}
 
 
-class NativeExecutor:
+class NativeExecutor(MediaHolder):
     """A MediaExecutor. `exact` holds weights and KV as float32: for parity with a reference.
     `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights.
     `vision` is what encodes media, if the model sees any. With `num_layers` it is a model of the
@@ -76,7 +74,7 @@ class NativeExecutor:
         self._library: Library = load()
         checkpoint = open_checkpoint(files)
         if num_layers is not None:
-            checkpoint = FirstLayers(checkpoint, num_layers)
+            checkpoint = first_layers(checkpoint, num_layers)
         config = checkpoint.config
         self.vocab_size = config.vocab_size
         self.context_len = config.context_len
@@ -162,26 +160,6 @@ class NativeExecutor:
         if self._media is None:
             return None
         return MediaFacts(4 * self._media.hidden, False, False, in_slices=True)
-
-    def num_parts(self, item: MediaItem) -> int:
-        """See MediaExecutor."""
-        return self._store.num_parts(item)
-
-    def encode(
-        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = math.inf
-    ) -> bool:
-        """See MediaExecutor."""
-        return self._store.encode(item, pixels, part, seconds)
-
-    def drop_media(self, digest: bytes) -> None:
-        """See MediaExecutor."""
-        self._store.drop(digest)
-
-    @property
-    def _store(self) -> MediaStore[Any, np.ndarray]:
-        if self._media is None:
-            raise ValueError("the model sees no media")
-        return self._media
 
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""

@@ -27,7 +27,7 @@ from scheduler_proc.executor.cuda_graphs import (
 )
 from scheduler_proc.executor.device_batch import DeviceBatch, SendingBatch
 from scheduler_proc.executor.device_memory import CudaMemory, DeviceMemory
-from scheduler_proc.executor.media_store import MediaStore
+from scheduler_proc.executor.media_store import MediaHolder, MediaStore
 from scheduler_proc.executor.start import NO_OPTIONS, Bounds, measured_tokens
 from scheduler_proc.executor.torch_slices import torch_slices
 from scheduler_proc.models.decoder import Shown, TokenLayout
@@ -49,7 +49,7 @@ _LOGPROB_ROWS = 256
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class TorchExecutor:
+class TorchExecutor(MediaHolder):
     """An AsyncExecutor. dtype "auto" is float32 on the CPU, else the checkpoint's 16-bit type.
 
     `max_total_tokens` 0 is as many as `memory` has room for, which needs a CUDA device; see
@@ -131,26 +131,12 @@ class TorchExecutor:
         both_ways, has_grid = vision.sees_both_ways, vision.has_grid_positions
         return MediaFacts(width, both_ways, has_grid, in_slices=not self.runs_ahead)
 
-    def num_parts(self, item: MediaItem) -> int:
-        """See MediaExecutor."""
-        return self._store.num_parts(item)
-
     def encode(
         self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = math.inf
     ) -> bool:
         """See MediaExecutor."""
         with torch.inference_mode():
-            return self._store.encode(item, pixels, part, seconds)
-
-    def drop_media(self, digest: bytes) -> None:
-        """See MediaExecutor."""
-        self._store.drop(digest)
-
-    @property
-    def _store(self) -> MediaStore[torch.Tensor, torch.Tensor]:
-        if self._media is None:
-            raise ValueError("the model sees no media")
-        return self._media
+            return super().encode(item, pixels, part, seconds)
 
     def _new_store(self, vision: VisionModel) -> MediaStore[torch.Tensor, torch.Tensor]:
         slices = None if self.runs_ahead else torch_slices()
@@ -319,7 +305,8 @@ def _torch_device(device: str) -> torch.device:
 def _torch_dtype(dtype: str, device: torch.device, checkpoint: str | None) -> torch.dtype:
     if dtype == "auto":
         # Without AMX or AVX512-BF16, 16-bit matrix products are several times slower on a CPU.
-        dtype = "float32" if device.type == "cpu" else _half_dtype(checkpoint)
+        half = "float16" if checkpoint == "float16" else "bfloat16"
+        dtype = "float32" if device.type == "cpu" else half
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype {dtype!r} is not one of auto, {', '.join(_DTYPES)}")
     return _DTYPES[dtype]
@@ -335,7 +322,3 @@ def _torch_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
             f"({str(dtype).removeprefix('torch.')}, see --dtype) or fp8_e4m3"
         )
     return dtype
-
-
-def _half_dtype(checkpoint: str | None) -> str:
-    return "float16" if checkpoint == "float16" else "bfloat16"

@@ -5,9 +5,11 @@ CPU, or the file's own bytes; only the two readers know file formats and llama.c
 is imported when one is asked for: the native executor, which wants bytes, does without it.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -62,16 +64,17 @@ class RawTensor(NamedTuple):
 
 
 class Checkpoint(Protocol):
-    """Named tensors in files. `interleaved_rope`: q/k rows pair (2i, 2i+1) within each head."""
+    """Named tensors in files. `interleaved_rope`: q/k rows pair (2i, 2i+1) within each head.
+
+    `tensors` has every one by its name, with where it lies, which is the reader's own matter; a
+    GGUF tensor without a Hugging Face name keeps its own.
+    """
 
     path: Path
     config: DecoderConfig
+    tensors: Mapping[str, Any]
     interleaved_rope: bool
     num_bytes: int  # of the tensors in the files
-
-    def names(self) -> Iterable[str]:
-        """Every tensor in the files; a GGUF tensor without a Hugging Face name keeps its own."""
-        ...
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The tensor's shape, without reading it."""
@@ -102,6 +105,22 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
     return SafetensorsCheckpoint(files.path)
 
 
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+
+
+def first_layers(whole: Checkpoint, count: int) -> Checkpoint:
+    """The first `count` layers of a checkpoint, with what is in no layer, as a model of their own:
+    to measure what a layer takes."""
+    part, config = copy(whole), whole.config
+    part.config = replace(config, layers=count, windowed=config.windowed[:count])
+    layers = {name: _LAYER.match(name) for name in whole.tensors}
+    part.tensors = {
+        name: whole.tensors[name] for name, at in layers.items() if at is None or int(at[1]) < count
+    }
+    part.num_bytes = sum(len(part.raw(name).data) for name in part.tensors)
+    return part
+
+
 class GGUFCheckpoint:
     """A GGUF file. `read_rows` dequantises to float32, `raw` does not."""
 
@@ -111,18 +130,16 @@ class GGUFCheckpoint:
         arch = file.metadata["general.architecture"]
         self.interleaved_rope = arch == "llama"
         self.num_bytes = sum(len(tensor.data) for tensor in file.tensors.values())
-        self._tensors = {hf_name(arch, name): tensor for name, tensor in file.tensors.items()}
-        divisors = [self._tensors.pop(name, None) for name in (*ROPE_DIVISORS, ROPE_BEYOND)]
+        tensors = {hf_name(arch, name): tensor for name, tensor in file.tensors.items()}
+        divisors = [tensors.pop(name, None) for name in (*ROPE_DIVISORS, ROPE_BEYOND)]
         self._rope_divisors = divisors[0] or divisors[1]
-
-    def names(self) -> Iterable[str]:
-        return self._tensors
+        self.tensors: Mapping[str, GGUFTensor] = tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._tensors[name].shape
+        return self.tensors[name].shape
 
     def raw(self, name: str) -> RawTensor:
-        return _raw(self._tensors[name])
+        return _raw(self.tensors[name])
 
     def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         import torch
@@ -158,6 +175,13 @@ def dequantise(data: np.ndarray, ggml_type: int) -> np.ndarray:
     return np.require(values.reshape(-1), np.float32, ["C", "W"])
 
 
+class _Place(NamedTuple):
+    """The file that a tensor is in, and the tensor's name there."""
+
+    file: SafetensorsFile
+    name: str
+
+
 class SafetensorsCheckpoint:
     """model.safetensors, or the shards that model.safetensors.index.json lists."""
 
@@ -166,15 +190,13 @@ class SafetensorsCheckpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = config_from_json(path / "config.json")
-        self._files: dict[str, SafetensorsFile] = {}
-        stored: dict[str, str] = {}  # by the names that models of text alone have
-        for name in safetensors_files(path):
-            file = SafetensorsFile(path / name)
-            named = {_text_name(own): own for own in file.tensors}
-            stored |= {name: own for name, own in named.items() if name}
-            self._files.update(dict.fromkeys((n for n in named if n), file))
-        self._stored = stored
-        self.num_bytes = sum(file.num_bytes for file in set(self._files.values()))
+        # By the names that models of text alone have.
+        tensors: dict[str, _Place] = {}
+        for file in (SafetensorsFile(path / name) for name in safetensors_files(path)):
+            tensors |= {_text_name(own): _Place(file, own) for own in file.tensors}
+        tensors.pop("", None)
+        self.tensors: Mapping[str, _Place] = tensors
+        self.num_bytes = sum(file.num_bytes for file in {place.file for place in tensors.values()})
         if self.config.tie_embeddings and self._has_own_head():
             self.config = replace(self.config, tie_embeddings=False)
 
@@ -182,7 +204,7 @@ class SafetensorsCheckpoint:
         """Whether there is a head that is not the embedding, whatever the configuration says. As
         transformers sees it: files of tied weights may have them twice, and a training that has
         untied them may have left the configuration as it was."""
-        if not {EMBED, HEAD} <= self._files.keys():
+        if not {EMBED, HEAD} <= self.tensors.keys():
             return False
         head, embed = self._header(HEAD), self._header(EMBED)
         if head.shape != embed.shape:
@@ -198,9 +220,6 @@ class SafetensorsCheckpoint:
                 return True
         return False
 
-    def names(self) -> Iterable[str]:
-        return self._files
-
     def shape(self, name: str) -> tuple[int, ...]:
         return self._header(name).shape
 
@@ -212,16 +231,20 @@ class SafetensorsCheckpoint:
         return RawTensor(_SAFETENSORS_TYPES[kind], self.shape(name), data, not data.flags.owndata)
 
     def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
-        return self._files[name].rows(self._stored[name], start, stop)
+        place = self.tensors[name]
+        return place.file.rows(place.name, start, stop)
 
     def read_scalar(self, name: str) -> float:
-        return float(self._files[name].tensor(self._stored[name]))
+        place = self.tensors[name]
+        return float(place.file.tensor(place.name))
 
     def _header(self, name: str) -> Stored:
-        return self._files[name].tensors[self._stored[name]]
+        place = self.tensors[name]
+        return place.file.tensors[place.name]
 
     def _data(self, name: str) -> np.ndarray:
-        return self._files[name].data(self._stored[name])
+        place = self.tensors[name]
+        return place.file.data(place.name)
 
     def rope_divisors(self) -> np.ndarray | None:
         return None

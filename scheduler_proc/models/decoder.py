@@ -6,6 +6,7 @@ where a row begins. K and V are written to the pool before they are attended to.
 """
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
@@ -97,18 +98,21 @@ class DecoderWeights(NamedTuple):
 
 
 class KVPool:
-    """K and V of `num_slots` tokens for every layer: [num_slots, kv_heads, head_dim] each.
+    """K and V of `num_slots` tokens for the layer of each kind: [num_slots, kv_heads, head_dim] and
+    [num_slots, kv_heads, value_dim].
 
     Allocated uninitialised, so pages are touched only when written; attention never reads a slot
     that no row lists.
     """
 
     def __init__(
-        self, config: DecoderConfig, num_slots: int, dtype: torch.dtype, device: torch.device
+        self, kinds: Sequence[LayerKind], num_slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        shape = (num_slots, config.kv_heads, config.head_dim)
-        self.k = [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
-        self.v = [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        def empty(heads: int, dim: int) -> torch.Tensor:
+            return torch.empty(num_slots, heads, dim, dtype=dtype, device=device)
+
+        self.k = [empty(kind.kv_heads, kind.head_dim) for kind in kinds]
+        self.v = [empty(kind.kv_heads, kind.value_dim) for kind in kinds]
         self._is_scaled = dtype == FP8
 
     def layer(self, index: int, k_scale: float, v_scale: float) -> LayerTensors:
@@ -164,7 +168,7 @@ class Decoder:
     def new_pool(self, num_slots: int, kv_dtype: torch.dtype | None = None) -> KVPool:
         """A KV pool for `forward`, of the weights' type if no other is given."""
         embed = self.weights.embed
-        return KVPool(self.config, num_slots, kv_dtype or embed.dtype, embed.device)
+        return KVPool(self.layer_kinds, num_slots, kv_dtype or embed.dtype, embed.device)
 
     def forward(self, input_ids: torch.Tensor, layout: TokenLayout, pool: KVPool) -> torch.Tensor:
         """input_ids [T] int64 -> normalised last hidden states [T, hidden]; writes the pool."""

@@ -77,7 +77,7 @@ class _WeightPlan:
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
         self.parts: list[_Part] = []
         self._config: DecoderConfig = checkpoint.config
-        scales = kv_scale_names(checkpoint.config).intersection(checkpoint.names())
+        scales = kv_scale_names(checkpoint.config).intersection(checkpoint.tensors)
         self._scales = {name: _scale(checkpoint, name) for name in scales}
         self._device = device
         self._dtype = dtype

@@ -110,7 +110,7 @@ def _linear(name: str, rows: int, inputs: int, bias: bool) -> LinearSpec:
 def check_tensors(checkpoint: Checkpoint) -> None:
     """Raise ConfigError naming a missing, surplus or ill-shaped tensor."""
     wanted = dict(_shapes(checkpoint.config))
-    present = set(checkpoint.names())
+    present = set(checkpoint.tensors)
     for name in sorted(wanted.keys() - present):
         raise ConfigError(f"{checkpoint.path}: tensor {name} is missing")
     if checkpoint.config.tie_embeddings:

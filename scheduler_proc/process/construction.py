@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from scheduler_proc.core.scheduler import Scheduler
@@ -33,26 +34,17 @@ class Loaded(NamedTuple):
 
 def load_executor(args: ServerArgs, threads: int | None) -> Loaded:
     """The executor, with the model, warmed up; None: as many threads as there are cores."""
+    names = {field.name for field in fields(ExecutorOptions)} & set(args.__struct_fields__)
+    same = {name: getattr(args, name) for name in names}
     options = ExecutorOptions(
-        max_total_tokens=args.pool_tokens,
-        planned_bytes=args.planned_bytes,
-        replicas=args.dp,
-        device=args.device,
-        model_impl=args.model_impl,
-        dtype=args.dtype,
-        kv_cache_dtype=args.kv_cache_dtype,
-        quantization=args.quantization,
-        exact=args.exact,
-        activations=args.activations,
-        num_threads=threads,
-        attention_backend=args.attention_backend,
-        deterministic=args.deterministic,
-        disable_cuda_graph=args.disable_cuda_graph,
-        mem_fraction_static=args.mem_fraction_static,
-        max_running_requests=args.max_running_requests,
-        speculative_max_tokens=args.speculative_max_tokens if speculative(args) != "off" else 0,
-        chunked_prefill_size=args.chunked_prefill_size,
-        sees=args.limit_media > 0,
+        **same
+        | {
+            "max_total_tokens": args.pool_tokens,
+            "replicas": args.dp,
+            "num_threads": threads,
+            "speculative_max_tokens": same["speculative_max_tokens"] * (speculative(args) != "off"),
+            "sees": args.limit_media > 0,
+        }
     )
     executor = make_executor(args.executor, resolve_model(args.model), options)
     return Loaded(executor, warm_up(executor, core_config(args, executor)))

@@ -10,9 +10,7 @@ the same however the text is cut.
 import re
 from collections.abc import Mapping
 
-import msgspec
-
-from srt.answers.json_ends import ObjectEnd
+from srt.answers.json_ends import ObjectEnd, is_object
 from srt.answers.partial_tags import overlap
 from srt.answers.tool_events import EventParser, Reasoning
 
@@ -126,11 +124,7 @@ class ChannelReader(EventParser):
     def _end(self) -> None:
         """A message to a function has ended: it becomes a call, or content."""
         written = "".join(self._written)
-        try:
-            is_call = isinstance(msgspec.json.decode(written), dict)
-        except (msgspec.MsgspecError, RecursionError):
-            is_call = False
-        if is_call:
+        if is_object(written):
             self._start(self._name)
             self._argue(written)
         else:

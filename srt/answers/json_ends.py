@@ -6,6 +6,8 @@ Looks at quotes and brackets only; whether the text is valid JSON is left to a d
 import re
 from typing import NamedTuple
 
+import msgspec
+
 _MARK = re.compile(r'["\\{}\[\]]')
 _IN_STRING = re.compile(r'["\\]')
 _QUOTE = re.compile(r'\\.|\\|"|\n', re.S)
@@ -60,6 +62,14 @@ class ObjectEnd:
         else:
             self._depth += 1 if mark in "{[" else -1
             return self._depth <= 0
+        return False
+
+
+def is_object(text: str) -> bool:
+    """Whether it is the JSON of an object."""
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.MsgspecError, RecursionError):
         return False
 
 

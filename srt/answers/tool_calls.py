@@ -7,10 +7,8 @@ events add up to the same however the text is cut.
 import re
 from collections.abc import Mapping
 
-import msgspec
-
 from srt.answers.channels import ChannelReader
-from srt.answers.json_ends import ObjectEnd
+from srt.answers.json_ends import ObjectEnd, is_object
 from srt.answers.tool_events import EventParser
 from srt.answers.tool_format import Reading, ToolFormat
 from srt.answers.tool_parameters import ParameterBlocks, Parameters
@@ -115,7 +113,7 @@ class CallReader(EventParser):
 
     def _at_tail(self, final: bool) -> bool:
         found = self._match(self._reading.tail, final)
-        if isinstance(found, re.Match) and (self._constrained or self._is_call()):
+        if isinstance(found, re.Match) and (self._constrained or is_object("".join(self._json))):
             self._rest = self._rest[found.end() :]
             if not self._constrained:
                 self._start(self._name)
@@ -148,13 +146,6 @@ class CallReader(EventParser):
             return False
         self._step = self._outside
         return True
-
-    def _is_call(self) -> bool:
-        try:
-            value = msgspec.json.decode("".join(self._json))
-        except (msgspec.MsgspecError, RecursionError):
-            return False
-        return isinstance(value, dict)
 
     def _is_none(self) -> None:
         """What was taken for a call so far is content."""

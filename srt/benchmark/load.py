@@ -77,7 +77,8 @@ class LoadGenerator:
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._events = EventClient(self._url, self._headers)
         self._timeout_s, self._keeps_texts = timeout_s, keeps_texts
-        self._http = httpx2.AsyncClient(
+        # For requests that are not measured.
+        self.http = httpx2.AsyncClient(
             base_url=self._url,
             headers=self._headers,
             timeout=httpx2.Timeout(_CONTROL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
@@ -99,12 +100,12 @@ class LoadGenerator:
         traceback: TracebackType | None,
     ) -> None:
         await self._events.close()
-        await self._http.aclose()
+        await self.http.aclose()
 
     async def fill_model(self) -> None:
         """Ask the server for its model's name unless one was given."""
         if "model" not in self._options:
-            models = (await self._http.get("/v1/models")).raise_for_status().json()["data"]
+            models = (await self.http.get("/v1/models")).raise_for_status().json()["data"]
             if not models:
                 raise RuntimeError("it names no model: give one")
             self._options["model"] = models[0]["id"]
@@ -125,23 +126,10 @@ class LoadGenerator:
 
     async def flush_cache(self) -> bool:
         """Ask the server to empty its prefix cache; whether it did."""
-        reply = await self._http.post(
+        reply = await self.http.post(
             "/flush_cache", params={"timeout": f"{_FLUSH_S:g}"}, timeout=2 * _FLUSH_S
         )
         return reply.is_success
-
-    async def server_info(self) -> Any:
-        """What the server reports about itself, or None."""
-        reply = await self._http.get("/server_info")
-        try:
-            return reply.json() if reply.is_success else None
-        except ValueError:
-            return None
-
-    async def metrics(self) -> str:
-        """The text of its metrics; empty if it has none."""
-        reply = await self._http.get("/metrics")
-        return reply.text if reply.is_success else ""
 
     async def run(self, workload: Workload, arrivals: Sequence[float] = ()) -> Run:
         """Run `workload` to its end; failed requests are recorded, their children skipped.
@@ -218,17 +206,6 @@ class LoadGenerator:
             record.error = f"{type(exc).__name__}: {exc}"
         record.ended = time.perf_counter()
         return record
-
-    async def complete_whole(self, prompt: str, max_tokens: int) -> int:
-        """Send one request that does not stream; return how many tokens its answer has.
-
-        Raises httpx2.HTTPError if it fails.
-        """
-        body = self._options | {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-        reply = await self._http.post("/v1/completions", json=body, timeout=self._timeout_s)
-        reply.raise_for_status()
-        tokens: int = reply.json()["usage"]["completion_tokens"]
-        return tokens
 
 
 async def _read_stream(events: AsyncIterator[bytes], record: Record) -> None:

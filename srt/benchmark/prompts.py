@@ -5,7 +5,7 @@ There may be very many, so each prompt is made or read when it is its turn.
 
 import random
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, overload
 
@@ -26,10 +26,10 @@ class _Line(Struct):
 
 
 class _Roots(Sequence[Node]):
-    """Nodes that are made when they are asked for."""
+    """Nodes that `make` makes of their numbers when they are asked for."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, make: Callable[[int], Node]) -> None:
+        self._count, self._make = count, make
 
     def __len__(self) -> int:
         return self._count
@@ -40,43 +40,10 @@ class _Roots(Sequence[Node]):
     def __getitem__(self, index: slice) -> list[Node]: ...
     def __getitem__(self, index: int | slice) -> Node | list[Node]:
         if isinstance(index, slice):
-            return [self._node(i) for i in range(*index.indices(self._count))]
+            return [self._make(i) for i in range(*index.indices(self._count))]
         if not 0 <= index < self._count:
             raise IndexError(index)
-        return self._node(index)
-
-    def _node(self, index: int) -> Node:
-        raise NotImplementedError
-
-
-class _Random(_Roots):
-    """Of about `in_tokens` tokens each, all different."""
-
-    def __init__(
-        self, count: int, seed: int, per_word: float, in_tokens: int, out_tokens: int
-    ) -> None:
-        super().__init__(count)
-        self._seed, self._per_word = seed, per_word
-        self._in_tokens, self._out_tokens = in_tokens, out_tokens
-
-    def _node(self, index: int) -> Node:
-        source = TextSource(f"{self._seed}/{index}", self._per_word)
-        return Node(source.text(self._in_tokens), self._out_tokens)
-
-
-class _OfFile(_Roots):
-    """Of a file's lines that begin at `starts`."""
-
-    def __init__(self, path: Path, starts: "array[int]", out_tokens: int) -> None:
-        super().__init__(len(starts))
-        self._path, self._starts, self._out_tokens = path, starts, out_tokens
-
-    def _node(self, index: int) -> Node:
-        with self._path.open("rb") as file:
-            file.seek(self._starts[index])
-            line = _read(file.readline(MAX_LINE_BYTES + 1), str(self._path))
-        fields = {} if line.messages is None else {"messages": line.messages}
-        return Node(line.prompt or "", line.max_tokens or self._out_tokens, fields=fields)
+        return self._make(index)
 
 
 def of_file(path: Path, count: int, out_tokens: int, concurrency: int) -> Workload:
@@ -97,9 +64,17 @@ def of_file(path: Path, count: int, out_tokens: int, concurrency: int) -> Worklo
         if len(starts) < max(count, 1):
             wanted = f", and --num-prompts is {count}" if count else ""
             raise ConfigError(f"--dataset {path}: it has {len(starts)} prompts{wanted}")
-        return Workload(path.name, concurrency, _OfFile(path, starts, out_tokens))
     except OSError as error:
         raise ConfigError(f"--dataset {path}: {error.strerror}") from error
+
+    def root(index: int) -> Node:
+        with path.open("rb") as file:
+            file.seek(starts[index])
+            line = _read(file.readline(MAX_LINE_BYTES + 1), str(path))
+        fields = {} if line.messages is None else {"messages": line.messages}
+        return Node(line.prompt or "", line.max_tokens or out_tokens, fields=fields)
+
+    return Workload(path.name, concurrency, _Roots(len(starts), root))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
@@ -129,8 +104,12 @@ def of_length(
     count: int, seed: int, per_word: float, in_tokens: int, out_tokens: int, concurrency: int
 ) -> Workload:
     """`count` unrelated prompts of about `in_tokens` tokens, of which a word has `per_word`."""
-    roots = _Random(count, seed, per_word, in_tokens, out_tokens)
-    return Workload("random", concurrency, roots)
+
+    def root(index: int) -> Node:
+        source = TextSource(f"{seed}/{index}", per_word)
+        return Node(source.text(in_tokens), out_tokens)
+
+    return Workload("random", concurrency, _Roots(count, root))
 
 
 def arrivals(count: int, rate: float, seed: int) -> Sequence[float]:

@@ -1,5 +1,6 @@
 """What `srt bench` says of a run."""
 
+import datetime
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -102,3 +103,8 @@ def text_of(name: str, summary: Summary) -> str:
         cells = [] if times is None else [times.mean, times.p50, times.p90, times.p99]
         lines.append(f"  {title:18} " + " ".join(f"{value:10.1f}" for value in cells))
     return "\n".join(lines)
+
+
+def now() -> str:
+    """The date and time of a report, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,14 +1,10 @@
 """Seeded English-like text of about a wanted number of tokens.
 
-Words come from a built-in list, or from the jsonl files of a directory. How many tokens a word
-costs depends on the server: `tokens_per_word` is measured with a probe request.
+Words come from a built-in list, or are given. How many tokens a word costs depends on the server:
+`tokens_per_word` is measured with a probe request.
 """
 
-import json
 import random
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 _PROSE = (
     "the and for with from this that when where which while after before under over into about "
@@ -42,30 +38,3 @@ class TextSource:
     @staticmethod
     def _stop(index: int) -> str:
         return "." if index % SENTENCE_WORDS == SENTENCE_WORDS - 1 else ""
-
-
-def words_of(directory: Path) -> list[str]:
-    """All words in the strings of the *.jsonl files of `directory`, in file order.
-
-    Raises ValueError if there are none.
-    """
-    words: list[str] = []
-    for path in sorted(directory.glob("*.jsonl")):
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                for text in _strings(json.loads(line)):
-                    words.extend(text.split())
-    if not words:
-        raise ValueError(f"{directory} has no *.jsonl file with text")
-    return words
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)

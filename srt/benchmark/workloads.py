@@ -5,7 +5,7 @@ answer and its own text; its children start when it has answered. A node without
 carries text. `scale` multiplies the number of roots.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -30,15 +30,6 @@ class Workload(Struct):
     name: str
     concurrency: int
     roots: Sequence[Node]
-
-    def requests(self) -> Iterator[Node]:
-        """Every node that is a request."""
-        stack = list(self.roots)
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children)
-            if node.out_tokens:
-                yield node
 
 
 def _count(base: int, scale: float) -> int:

@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from srt.benchmark.load import LoadGenerator, Run
 from srt.benchmark.prompts import arrivals, of_file, of_length
-from srt.benchmark.report import machine, now
-from srt.benchmark.summary import Summary, summary_of, text_of
+from srt.benchmark.summary import Summary, now, summary_of, text_of
 from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS, Workload
+from srt.machine import machine
 from srt.options.arguments import (
     Parser,
     count,

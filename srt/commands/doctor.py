@@ -25,7 +25,7 @@ from srt.hub.cache import snapshot
 from srt.hub.link import cached_link, is_offline
 from srt.hub.names import HubName, parse_name
 from srt.hub.offer import choose
-from srt.machine import cache_folder, memory_available, memory_limit, usable_cpus
+from srt.machine import cache_folder, cpu_name, memory_available, memory_limit, usable_cpus
 from srt.options.arguments import Parser
 from srt.options.settings import Settings, read_settings
 from srt.ring.listener import OTHER_FILES, bind_listener
@@ -148,21 +148,12 @@ def _output(command: list[str]) -> str:
 
 
 def _cpus(args: ServerArgs) -> Iterator[Finding]:
-    cpus, name = usable_cpus(), _cpu_name()
+    cpus, name = usable_cpus(), cpu_name()
     if args.threads > cpus:
         text = f"{cpus} usable ({name}), --threads {args.threads}"
         yield Finding("CPUs", text, "warning", "more threads than CPUs slow each other down")
     else:
         yield Finding("CPUs", f"{cpus} usable of {os.cpu_count()} ({name})")
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def _memory(args: ServerArgs) -> Iterator[Finding]:

@@ -21,7 +21,6 @@ from srt.progress import Progress, shown
 from srt.wire.errors import ConfigError
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_READ_BYTES = 2**24
 # Another process may bring the same file; how long it may stand still until we give up.
 _STILL_S = 120.0
 _LOOK_S = 0.5
@@ -160,8 +159,5 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

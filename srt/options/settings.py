@@ -1,6 +1,7 @@
 """The command line of the server, and what the environment and a file add to it."""
 
 import argparse
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -174,11 +175,5 @@ def as_toml(settings: Settings) -> str:
 
 
 def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return _toml_string(value) if isinstance(value, str) else repr(value)
-
-
-def _toml_string(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + '"'
+    """As TOML has it: as JSON, but that it must not have DEL itself."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -88,17 +88,17 @@ class ProgramsActor(Actor):
     def _work(self) -> None:
         self._is_due = False
         now = time.monotonic()
-        while self._core.has_work and time.monotonic() < now + PIECE_S:
-            self._core.step()
+        while self._core.graph.has_work and time.monotonic() < now + PIECE_S:
+            self._core.graph.step()
         while self._core.stops:
             self._runner.stop(self._core.stops.popleft())
         starts = list(islice(iter(self._core.next_start, None), MAX_STARTS))
         for work in starts:
             self._runner.start(work)
-        self._core.tell(now)
+        self._core.gets.tell(now)
         while self._core.answers:
             self._send(*self._core.answers.popleft())
-        if self._core.has_work or len(starts) == MAX_STARTS:
+        if self._core.graph.has_work or len(starts) == MAX_STARTS:
             self._changed()
 
     def _send(self, client: bytes, answer: Any) -> None:
@@ -107,7 +107,7 @@ class ProgramsActor(Actor):
         except RequestError as error:  # the message is too long
             is_sent = self._try(client, ProgramsRefused(answer.rid, error.info))
         if not is_sent:
-            self._core.client_gone(client)
+            self._core.gets.end_of(client)
 
     def _try(self, client: bytes, answer: RingMessage) -> bool:
         return send_now(self._socket, answer, client)

@@ -1,5 +1,8 @@
 """What of a model's text belongs to an output: of a chat's answer all but its reasoning."""
 
+from collections.abc import Callable
+from functools import partial
+
 from srt.answers.channels import ChannelReader
 from srt.answers.reasoning import (
     CHANNELS,
@@ -13,6 +16,9 @@ from srt.answers.tool_format import HARMONY_FINAL
 from srt.client.generation import Generation
 
 SLICE_CHARS = 4096  # a reader's time grows with the square of a piece's length
+
+# Takes the pieces of an answer, and whether each is the last one; what of it is the output's.
+AnswerReader = Callable[[str, bool], str]
 
 
 class ChatAnswers:
@@ -31,42 +37,31 @@ class ChatAnswers:
             return ""
         return HARMONY_FINAL if self._tags == CHANNELS else self._tags.end
 
-    def reader(self, generation: Generation, after: str) -> "AnswerReader":
+    def reader(self, generation: Generation, after: str) -> AnswerReader:
         """For one answer, whose constraint holds after that text; "" without one."""
         if not self._reasons:
-            return AnswerReader()
+            return all_of
         if self._tags == CHANNELS:
-            return _ChannelAnswer()
+            return partial(_of_channels, ChannelReader({}, constrained=False))
         waits = after == self._tags.end
         opened = generation.opens_reasoning or (waits and not generation.closes_reasoning)
-        return _ReasonedAnswer(ReasoningSplitter(opened=opened, tags=self._tags))
+        return partial(_of_reasoned, ReasoningSplitter(opened=opened, tags=self._tags))
 
 
-class AnswerReader:
-    """Reads an answer piece by piece: all of it is the output's."""
-
-    def feed(self, text: str, final: bool) -> str:
-        """What of the next piece belongs to the output; `final` says that it is the last one."""
-        return text
+def all_of(text: str, final: bool) -> str:
+    """Of an answer that is the output's as it is."""
+    return text
 
 
-class _ReasonedAnswer(AnswerReader):
-    def __init__(self, splitter: ReasoningSplitter) -> None:
-        self._splitter = splitter
-
-    def feed(self, text: str, final: bool) -> str:
-        parts = self._splitter.feed(text, final)
-        return "".join(part.text for part in parts if not part.is_reasoning)
+def _of_reasoned(splitter: ReasoningSplitter, text: str, final: bool) -> str:
+    parts = splitter.feed(text, final)
+    return "".join(part.text for part in parts if not part.is_reasoning)
 
 
-class _ChannelAnswer(AnswerReader):
-    def __init__(self) -> None:
-        self._reader = ChannelReader({}, constrained=False)
-
-    def feed(self, text: str, final: bool) -> str:
-        content = []
-        for start in range(0, len(text) or 1, SLICE_CHARS):
-            piece, is_last = text[start : start + SLICE_CHARS], start + SLICE_CHARS >= len(text)
-            events = self._reader.feed(piece, final and is_last)
-            content += [event.text for event in events if isinstance(event, Content)]
-        return "".join(content)
+def _of_channels(reader: ChannelReader, text: str, final: bool) -> str:
+    content = []
+    for start in range(0, len(text) or 1, SLICE_CHARS):
+        piece, is_last = text[start : start + SLICE_CHARS], start + SLICE_CHARS >= len(text)
+        events = reader.feed(piece, final and is_last)
+        content += [event.text for event in events if isinstance(event, Content)]
+    return "".join(content)

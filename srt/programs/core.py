@@ -1,7 +1,7 @@
 """The core of the part: questions in; answers, calls to start and calls to stop out.
 
-Without I/O, clock or threads: times are given. The part around it sends `answers`, starts the calls
-that `next_start` gives and ends those in `stops`.
+Without I/O, clock or threads: times are given. The part around it has the `graph` and the `gets` go
+on, sends `answers`, starts the calls that `next_start` gives and ends those in `stops`.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class Core:
         self._sessions: dict[str, Session] = {}
         self._vars: dict[str, Variable] = {}
         self._shares = Shares()
-        self._gets = Gets(self.graph, self.answers, self._shares)
+        self.gets = Gets(self.graph, self.answers, self._shares)
         # Calls that may start, by tenant; the tenant at the front is next.
         self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
         self._running: dict[str, int] = {}  # requests, by tenant
@@ -94,31 +94,14 @@ class Core:
         """Whether `tick` has something to look at."""
         return bool(self._sessions)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has something to do."""
-        return self.graph.has_work
-
-    def step(self) -> None:
-        """Do one piece of what has followed from earlier events."""
-        self.graph.step()
-
     def tick(self, now: float) -> None:
         """End the gets whose time has come, and sessions that nobody uses."""
-        self._gets.tick(now)
+        self.gets.tick(now)
         for session in list(self._sessions.values()):
             if session.running or session.gets:
                 session.used_at = now
             elif now - session.used_at > session.idle_s:
                 self._close(session)
-
-    def tell(self, now: float) -> None:
-        """Add what variables have grown by to the answers."""
-        self._gets.tell(now)
-
-    def client_gone(self, client: bytes) -> None:
-        """End the gets of a client that cannot be reached."""
-        self._gets.end_of(client)
 
     def next_start(self) -> Work | None:
         """A call, or a transform that needs tokens, that is to begin now. Tenants take turns."""
@@ -163,11 +146,11 @@ class Core:
         self.stops.append(work)
 
     def grew(self, var: Variable, delta: str) -> None:
-        self._gets.grew(var, delta)
+        self.gets.grew(var, delta)
 
     def has_ended(self, var: Variable) -> None:
         self._totals[f"vars.{var.state}.total"] += 1
-        self._gets.has_ended(var)
+        self.gets.has_ended(var)
 
     def work_ended(self, work: Work) -> None:
         if isinstance(work, CallWork):
@@ -240,10 +223,10 @@ class Core:
             self._var(name, question.tenant, now, f"vars[{i}]")
             for i, name in enumerate(question.vars)
         ]
-        self._gets.begin(client, question, found, now)
+        self.gets.begin(client, question, found, now)
 
     def _end_get(self, client: bytes, question: EndGet, now: float) -> None:
-        self._gets.end(client, question.rid)
+        self.gets.end(client, question.rid)
 
     def _read(self, client: bytes, question: ReadVar, now: float) -> None:
         self._tell_var(client, question.rid, self._var_of(question, now))
@@ -268,7 +251,7 @@ class Core:
         gauges = {
             "sessions": len(self._sessions),
             "vars": len(self._vars),
-            "gets": len(self._gets),
+            "gets": len(self.gets),
             "bytes": self._shares.taken("bytes"),
             "calls.pending": max(0, started - running),
             "calls.running": running,
@@ -300,7 +283,7 @@ class Core:
 
     def _close(self, session: Session) -> None:
         del self._sessions[session.id]
-        self._gets.end_session(session)
+        self.gets.end_session(session)
         self.graph.close(session)
         for name in session.vars:
             del self._vars[name]

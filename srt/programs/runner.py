@@ -11,7 +11,7 @@ from functools import partial
 from srt.client.generation import ScoreOutput, TokenizeRequest
 from srt.client.ring.client import RingClient
 from srt.client.ring.generation import RingGeneration
-from srt.programs.answers import AnswerReader, ChatAnswers
+from srt.programs.answers import AnswerReader, ChatAnswers, all_of
 from srt.programs.core import Core
 from srt.programs.graph import DEFECT
 from srt.programs.parts import CallWork, TransformWork, Variable, Work
@@ -132,7 +132,7 @@ class Runner:
         generation = await self._client.submit(request)
         try:
             waited = request.sampling.constraint_after
-            reader = answers.reader(generation, waited) if answers else AnswerReader()
+            reader = answers.reader(generation, waited) if answers else all_of
             await self._read(generation, reader, var)
             output = await generation.result()
         finally:
@@ -155,7 +155,7 @@ class Runner:
             num_read += len(delta)
             if generation.error is not None:
                 return
-            if not self._core.graph.grow(var, reader.feed(delta, ended)):
+            if not self._core.graph.grow(var, reader(delta, ended)):
                 raise RequestError("its text could not grow", code=CONFLICT)  # it has ended
             self._on_change()
             if ended:

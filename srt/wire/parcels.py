@@ -79,21 +79,7 @@ def _output_parts(output: Output) -> Iterator[Output]:
     if _size(output) <= PARCEL_BYTES:
         yield output
         return
-    bare = replace(
-        output,
-        text="",
-        ids=b"",
-        logprobs=b"",
-        prompt_logprob_start=-1,
-        prompt_logprob_ids=b"",
-        prompt_logprobs=b"",
-        finish=None,
-        dropped=0,
-        detail=None,
-        prompt_detail=None,
-        more=True,
-        origins="",
-    )
+    bare = Output(output.rid, meta=output.meta, more=True)
     if output.prompt_logprob_ids:
         prompt = PromptLogprobs(
             0,

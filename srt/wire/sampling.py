@@ -266,10 +266,6 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
                 return Constraint(kind, source, self.json_whitespace, self.constraint_after)
         return None
 
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature <= GREEDY_TEMPERATURE
-
     def check(self, vocab_size: int) -> None:
         """Raise RequestError naming the first field whose value is wrong for this vocabulary."""
         self.check_values()

@@ -11,12 +11,12 @@ import pytest
 
 from bench import serving
 from bench.compare import Turn, comparison, take_turns
+from bench.figures import figures_of
+from bench.measure import Course
 from bench.peers import __main__ as peers_main
 from bench.peers.catalogue import NAMES, Srt, peers
 from bench.peers.process import StartError, free_port, running
 from srt.benchmark.load import Record, Run
-from srt.benchmark.measure import Course
-from srt.benchmark.report import figures_of
 from srt.wire.messages import Finish
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served

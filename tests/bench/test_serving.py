@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.figures import figures_of, percentile, table
+from bench.measure import measure, words_of
 from bench.serving import parse_args
 from srt.benchmark.load import LoadGenerator, Record, Run
-from srt.benchmark.measure import measure
-from srt.benchmark.report import figures_of, percentile, table
-from srt.benchmark.text import TextSource, words_of
+from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS, Node, Workload
 from srt.client.generation import Request
 from srt.wire.errors import OVERLOADED, RequestError
@@ -34,6 +34,14 @@ def common_prefix(texts: list[str]) -> str:
     return texts[0][:length]
 
 
+def requests_of(workload: Workload) -> list[Node]:
+    """Every node that is a request."""
+    nodes = list(workload.roots)
+    for node in nodes:
+        nodes += node.children
+    return [node for node in nodes if node.out_tokens]
+
+
 def depth(node: Node) -> int:
     return 1 + max((depth(child) for child in node.children), default=0)
 
@@ -51,7 +59,7 @@ def depth(node: Node) -> int:
 )
 def test_counts(name: str, concurrency: int, requests: int, out_tokens: int) -> None:
     workload = shape(name)
-    nodes = list(workload.requests())
+    nodes = requests_of(workload)
     assert (workload.concurrency, len(nodes)) == (concurrency, requests)
     assert {node.out_tokens for node in nodes} == {out_tokens}
 
@@ -74,7 +82,7 @@ def test_sharing() -> None:
 
 def test_dependencies() -> None:
     assert {depth(root) for root in shape("multiturn").roots} == {4}
-    assert all(len(n.children) <= 1 for n in shape("multiturn").requests())
+    assert all(len(n.children) <= 1 for n in requests_of(shape("multiturn")))
     for problem in shape("tree").roots:
         assert (problem.out_tokens, depth(problem), len(problem.children)) == (0, 4, 3)
 

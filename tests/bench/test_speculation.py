@@ -11,11 +11,11 @@ import pytest
 
 from bench import speculation
 from bench.copying import COPYING, RECORDS
+from bench.figures import figures_of
 from bench.speculation import Guesses, Turn, differences, guesses_of, summary, take_turns
 from bench.speculation_offline import ALL, FIRST, Recorded, guess_times, record, tokens_per_step
 from bench.speculation_peers import node_for
 from srt.benchmark.load import Record, Run
-from srt.benchmark.report import figures_of
 from srt.benchmark.workloads import Node
 from srt.wire.messages import Finish
 from tests.fakes import FakeClient

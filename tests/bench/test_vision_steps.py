@@ -2,10 +2,10 @@
 
 import pytest
 
+from bench.figures import percentile
 from bench.vision_steps import MACHINES, Simulation, main
 from scheduler_proc.core.steps.step_target import AUTO_STEPS, MIN_SHARE
 from srt.args import ServerArgs
-from srt.benchmark.report import percentile
 
 GPU, WHOLE, SLICED = MACHINES
 

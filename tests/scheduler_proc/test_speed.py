@@ -6,8 +6,7 @@ import pytest
 from scheduler_proc import speed
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import NativeUnavailable, load
-from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.excerpt import FirstLayers
+from scheduler_proc.models.checkpoint import first_layers, open_checkpoint
 from scheduler_proc.models.tensors import check_tensors
 from srt.files.model_files import resolve_model
 
@@ -24,7 +23,7 @@ def _kernels() -> None:
 
 def test_the_first_layers_are_a_model() -> None:
     whole = open_checkpoint(FILES)
-    part = FirstLayers(whole, 3)
+    part = first_layers(whole, 3)
     check_tensors(part)
     assert part.config.layers == 3
     assert 0.1 < part.num_bytes / whole.num_bytes < 0.6

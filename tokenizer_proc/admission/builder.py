@@ -13,18 +13,18 @@ from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, free_key
 from srt.wire.errors import RequestError
-from srt.wire.messages import Admitted, GenerateReq, ScoreReq
+from srt.wire.messages import Admitted, GenerateReq, ScoreReq, score_rid
 from srt.wire.packing import num_packed, packed_size, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tokenizer_proc.dispatch.admission import Admission, samples_of
 from tokenizer_proc.prompt.healing import Healing, PromptHealer
 from tokenizer_proc.prompt.prompt import Prompt, too_long
-from tokenizer_proc.prompt.scoring import ScorePrompts
 from tokenizer_proc.tokenizing.reading import Reading, ReadPrompt, ReadScore
 
 # With the constraint that must still be compiled.
 Built = tuple[Admission, Constraint | None]
+_OF_SCORES = SamplingParams(max_new_tokens=0)
 
 
 class Builder:
@@ -45,9 +45,7 @@ class Builder:
             assert isinstance(reading, ReadPrompt)
             return self._generation(client, req, reading)
         assert isinstance(reading, ReadScore)
-        sequences = [unpack_ids(ids) for ids in reading.sequences]
-        prompts = ScorePrompts(sequences, reading.start, reading.prefix_tokens, reading.media)
-        return prompts.admission(client, req), None
+        return _score(client, req, reading), None
 
     def _generation(self, client: bytes, req: GenerateReq, reading: ReadPrompt) -> Built:
         ids = unpack_ids(reading.ids)
@@ -124,6 +122,26 @@ class Builder:
             )
         stops = [i for i in sampling.stop_token_ids if 0 <= i < self._vocab.vocab_size]
         return replace(sampling, max_new_tokens=resolved, stop_token_ids=stops)
+
+
+def _score(client: bytes, req: ScoreReq, reading: ReadScore) -> Admission:
+    """Requests that generate nothing and want log-probabilities."""
+    parts = [
+        TokenizedReq(
+            client=client,
+            rid=score_rid(req.rid, i),
+            incarnation=0,  # the relay's to say
+            input_ids=ids,
+            sampling=_OF_SCORES,
+            scoring=Scoring(start=reading.start),
+            cache_salt=req.cache_salt,
+            media=media,
+        )
+        for i, (ids, media) in enumerate(zip(reading.sequences, reading.media, strict=True))
+    ]
+    media_tokens = sum(span.item.length for span in reading.media[0])
+    meta = AnswerMeta(prompt_tokens=reading.prefix_tokens, media_tokens=media_tokens)
+    return Admission(Admitted(req.rid, req.epoch, meta, score_start=reading.start), parts)
 
 
 def _unconstrained(sampling: SamplingParams) -> SamplingParams:

@@ -43,23 +43,17 @@ class _Answer(Struct, array_like=True):
 _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
-class MediaWorker:
-    """Has files processed by `processor`, one at a time."""
+class MediaWorker(Child):
+    """A child that has files processed by `processor`, one at a time."""
 
     def __init__(self, forker: Forker, processor: MediaProcessor) -> None:
-        work = partial(_work, processor)
-        self._child = Child(forker, work, "decoder of media", NICENESS)
-
-    @property
-    def pid(self) -> int:
-        """The child's."""
-        return self._child.pid
+        super().__init__(forker, partial(_work, processor), "decoder of media", NICENESS)
 
     async def process(self, ref: MediaRef, frames: Sequence[Blob]) -> Made | ErrorInfo:
         """The items of a file and their pixels, or why there are none; the error's field is to be
         named. Cancelling kills the child."""
         try:
-            answer, *pixels = await self._child.ask([_encode(ref), *frames], CPU_S, WALL_S)
+            answer, *pixels = await self.ask([_encode(ref), *frames], CPU_S, WALL_S)
             made: _Answer = _decode_answer(answer)
             if made.error is not None:
                 return made.error
@@ -70,10 +64,6 @@ class MediaWorker:
         except ValueError:  # it was made to answer nonsense
             self.close()
             return _CRASHED
-
-    def close(self) -> None:
-        """Kill the child, if there is one."""
-        self._child.close()
 
 
 def _is_whole(pair: tuple[MediaItem, Blob]) -> bool:

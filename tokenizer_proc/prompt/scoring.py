@@ -11,20 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.media import MediaSpan
-from srt.wire.messages import Admitted, Continuation, ScoreReq, pack_ids, score_rid
-from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
-from tokenizer_proc.dispatch.admission import Admission
+from srt.wire.messages import Continuation, ScoreReq
 from tokenizer_proc.media.showing import NOTHING, Shown
 from tokenizer_proc.prompt.prompt import PromptReader
 
 MAX_CONTINUATIONS = 1024
 # The prefix counts once for each continuation: this bounds how long one score holds up the front.
 MAX_SCORE_CHARS = 1024 * 1024
-_SAMPLING = SamplingParams(max_new_tokens=0)
 
 
 class ScorePrompts(NamedTuple):
@@ -36,37 +31,6 @@ class ScorePrompts(NamedTuple):
     start: int
     prefix_tokens: int
     media: list[list[MediaSpan]]
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens of all sequences together."""
-        return sum(map(len, self.sequences))
-
-    def admission(self, client: bytes, req: ScoreReq) -> Admission:
-        """Requests that generate nothing and want log-probabilities from `start` on."""
-        parts = [
-            TokenizedReq(
-                client=client,
-                rid=score_rid(req.rid, i),
-                incarnation=0,  # the relay's to say
-                input_ids=pack_ids(sequence),
-                sampling=_SAMPLING,
-                scoring=Scoring(start=self.start),
-                cache_salt=req.cache_salt,
-                media=self.media[i],
-            )
-            for i, sequence in enumerate(self.sequences)
-        ]
-        admitted = Admitted(
-            req.rid,
-            req.epoch,
-            AnswerMeta(
-                prompt_tokens=self.prefix_tokens,
-                media_tokens=sum(span.item.length for span in self.media[0]),
-            ),
-            score_start=self.start,
-        )
-        return Admission(admitted, parts)
 
 
 class ScoreReader:

@@ -13,7 +13,9 @@ The constants are those with which `python -m bench.routing` meets its bars; see
 
 import math
 import random
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,64 +43,48 @@ class View(NamedTuple):
     recent: int
 
 
-class Policy(Protocol):
-    """`costs` gives a float for each candidate: the least is chosen, of equal ones that with the
-    longest match, then the one that was chosen longest ago."""
-
-    def costs(self, view: View) -> np.ndarray: ...
+# Gives a float for each candidate: the least is chosen, of equal ones that with the longest match,
+# then the one that was chosen longest ago.
+Policy = Callable[[View], np.ndarray]
 
 
-class CacheAware:
+def cache_aware(view: View) -> np.ndarray:
     """See above."""
-
-    def costs(self, view: View) -> np.ndarray:
-        requests = view.requests
-        share = max(1.0, (1 + view.recent) / len(requests))
-        # One that all recent requests have is charged at most its own seconds.
-        spread = max(SPREAD, math.log(RECOMPUTED) / math.log(max(2, len(requests))))
-        weights = np.minimum(1.0, share / (1.0 + view.wanted_by)) ** spread
-        missing = np.append(np.cumsum(weights[::-1])[::-1], 0.0)  # from each block on
-        charged = BLOCK * missing[view.matched] * (RECOMPUTED + JOINED * requests)
-        crowd = requests * requests / max(1.0, requests.mean())
-        costs: np.ndarray = view.token_s * (view.backlog + charged) + (
-            CROWD * view.request_s * crowd
-        )
-        return costs
+    requests = view.requests
+    share = max(1.0, (1 + view.recent) / len(requests))
+    # One that all recent requests have is charged at most its own seconds.
+    spread = max(SPREAD, math.log(RECOMPUTED) / math.log(max(2, len(requests))))
+    weights = np.minimum(1.0, share / (1.0 + view.wanted_by)) ** spread
+    missing = np.append(np.cumsum(weights[::-1])[::-1], 0.0)  # from each block on
+    charged = BLOCK * missing[view.matched] * (RECOMPUTED + JOINED * requests)
+    crowd = requests * requests / max(1.0, requests.mean())
+    costs: np.ndarray = view.token_s * (view.backlog + charged) + CROWD * view.request_s * crowd
+    return costs
 
 
-class LeastLoaded:
+def least_loaded(view: View) -> np.ndarray:
     """The shortest wait, whatever is cached."""
-
-    def costs(self, view: View) -> np.ndarray:
-        waits: np.ndarray = view.backlog * view.token_s + ROWS * view.requests * view.request_s
-        return waits
+    waits: np.ndarray = view.backlog * view.token_s + ROWS * view.requests * view.request_s
+    return waits
 
 
-class RoundRobin:
+def round_robin(view: View) -> np.ndarray:
     """One after the other."""
-
-    def costs(self, view: View) -> np.ndarray:
-        return np.zeros(len(view.matched))
+    return np.zeros(len(view.matched))
 
 
-class Random:
-    """Any."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed if seed >= 0 else None)
-
-    def costs(self, view: View) -> np.ndarray:
-        costs = np.ones(len(view.matched))
-        costs[self._random.randrange(len(costs))] = 0.0
-        return costs
+def _any(generator: random.Random, view: View) -> np.ndarray:
+    costs = np.ones(len(view.matched))
+    costs[generator.randrange(len(costs))] = 0.0
+    return costs
 
 
 def make_policy(name: str, seed: int) -> Policy:
     """The policy of `--router-policy`. `seed` -1 is a fresh one."""
     policies: dict[str, Policy] = {
-        "cache-aware": CacheAware(),
-        "least-loaded": LeastLoaded(),
-        "round-robin": RoundRobin(),
-        "random": Random(seed),
+        "cache-aware": cache_aware,
+        "least-loaded": least_loaded,
+        "round-robin": round_robin,
+        "random": partial(_any, random.Random(seed if seed >= 0 else None)),
     }
     return policies[name]

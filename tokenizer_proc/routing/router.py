@@ -11,7 +11,7 @@ from srt.wire.ring_messages import CacheEvents, ReplicaLoad
 from srt.wire.ring_state import replica_of
 from tokenizer_proc.routing.index import Index
 from tokenizer_proc.routing.load import Loads
-from tokenizer_proc.routing.policy import RoundRobin, View, make_policy
+from tokenizer_proc.routing.policy import View, make_policy, round_robin
 
 RECENT = 64  # at least this many requests are remembered, and at most twice as many
 
@@ -80,7 +80,7 @@ class Router:
         self._loads = Loads(replicas)
         self._policy = make_policy(policy, seed)
         self.needs_blocks = policy == "cache-aware"
-        self._ties_by_match = not isinstance(self._policy, RoundRobin)
+        self._ties_by_match = self._policy is not round_robin
         self._placed: dict[Hashable, _Placed] = {}
         self._demand = Demand()
         self._lives = [_Life(0) for _ in range(replicas)]
@@ -117,7 +117,7 @@ class Router:
             self._demand.of(hashes),
             self._demand.total,
         )
-        costs = self._policy.costs(view)
+        costs = self._policy(view)
         best = np.flatnonzero(costs == costs.min())
         if self._ties_by_match:
             best = best[view.matched[best] == view.matched[best].max()]

@@ -29,8 +29,8 @@ _encode = msgspec.msgpack.Encoder().encode
 Read = Callable[[TextReq, Sequence[Sequence[MediaItem]]], Reading]
 
 
-class Reader:
-    """Reads one piece at a time with `read`."""
+class Reader(Child):
+    """A child that reads one piece at a time with `read`."""
 
     def __init__(self, forker: Forker, read: Read) -> None:
         def work(frames: list[memoryview]) -> list[bytes]:
@@ -38,28 +38,19 @@ class Reader:
             req, items = frames
             return [_encode(read(_decode_req(req), _decode_items(items)))]
 
-        self._child = Child(forker, work, "reader of texts")
-
-    @property
-    def pid(self) -> int:
-        """The child's."""
-        return self._child.pid
+        super().__init__(forker, work, "reader of texts")
 
     async def read(self, piece: Piece) -> Reading:
         """The result of `read` for a piece, or why its child died. Cancelling kills the child."""
         seconds = min(CPU_S + CPU_S_PER_CHAR * piece.num_chars, MAX_CPU_S)
         frames = encode(piece.req), _encode(piece.items)
         try:
-            (answer,) = await self._child.ask(frames, seconds, WALL_S + 5 * seconds)
+            (answer,) = await self.ask(frames, seconds, WALL_S + 5 * seconds)
             reading: Reading = _decode_reading(answer)
             return reading
         except (ChildDied, ValueError) as error:  # a ValueError if it was made to answer nonsense
-            self._child.close()
+            self.close()
             return _failed(piece, error.how if isinstance(error, ChildDied) else "crash")
-
-    def close(self) -> None:
-        """Kill the child, if there is one."""
-        self._child.close()
 
 
 def _failed(piece: Piece, how: str) -> Reading:

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors
 from scheduler_proc.attention.kv_store import store
-from scheduler_proc.models.decoder import TokenLayout
+from scheduler_proc.models.decoder import KVPool, TokenLayout
 from srt.wire.errors import ConfigError
 
 NAME = "srt_ragged"
@@ -95,26 +95,6 @@ class Trace:
         return given.v.repeat_interleave(kind.heads // kind.kv_heads, dim=1)
 
 
-class LayerPools:
-    """K and V of `num_slots` tokens for every attention call of a forward pass.
-
-    Call i has [num_slots, kv_heads, head_dim] and [num_slots, kv_heads, value_dim], uninitialised.
-    """
-
-    def __init__(
-        self, kinds: list[LayerKind], num_slots: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        def empty(*shape: int) -> torch.Tensor:
-            return torch.empty(num_slots, *shape, dtype=dtype, device=device)
-
-        self.k = [empty(kind.kv_heads, kind.head_dim) for kind in kinds]
-        self.v = [empty(kind.kv_heads, kind.value_dim) for kind in kinds]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (*self.k, *self.v))
-
-
 class PoolForward:
     """One step: writes each call's K and V to the out slots, attends by the step's plan, in
     `dtype`."""
@@ -122,7 +102,7 @@ class PoolForward:
     checks_masks = False
 
     def __init__(
-        self, kinds: list[LayerKind], layout: TokenLayout, pools: LayerPools, dtype: torch.dtype
+        self, kinds: list[LayerKind], layout: TokenLayout, pools: KVPool, dtype: torch.dtype
     ) -> None:
         self._kinds = kinds
         self._dtype = dtype

@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 
 from scheduler_proc.attention.base import LayerKind
-from scheduler_proc.models.decoder import TokenLayout
+from scheduler_proc.models.decoder import KVPool, TokenLayout
 from scheduler_proc.models.transformers_model.attention import (
     CausalMask,
-    LayerPools,
     PoolForward,
 )
 from scheduler_proc.models.transformers_model.checks import MAX_TOKENS, check_and_split
@@ -44,13 +43,11 @@ class TransformersModel:
         """Memory that the weights take."""
         return self.split.num_bytes
 
-    def new_pool(self, num_slots: int, kv_dtype: torch.dtype | None = None) -> LayerPools:
+    def new_pool(self, num_slots: int, kv_dtype: torch.dtype | None = None) -> KVPool:
         """K and V of `num_slots` tokens, of the weights' type if no other is given."""
-        return LayerPools(self.layer_kinds, num_slots, kv_dtype or self.dtype, self.device)
+        return KVPool(self.layer_kinds, num_slots, kv_dtype or self.dtype, self.device)
 
-    def forward(
-        self, input_ids: torch.Tensor, layout: TokenLayout, pool: LayerPools
-    ) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, layout: TokenLayout, pool: KVPool) -> torch.Tensor:
         """input_ids [T] int64 -> last hidden states [T, hidden]; writes the pool."""
         step = PoolForward(self.layer_kinds, layout, pool, self.dtype)
         hidden = self.split.hidden(input_ids, layout.positions, step)

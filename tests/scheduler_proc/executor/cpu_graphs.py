@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from scheduler_proc.attention.base import AttentionPlan, LayerKind, LayerTensors, RaggedRows
 from scheduler_proc.attention.reference import ReferenceAttention
-from scheduler_proc.executor.cuda_graphs import Event, Graph
+from scheduler_proc.attention.staging import Event
+from scheduler_proc.executor.cuda_graphs import Graph
 
 
 class Queue:

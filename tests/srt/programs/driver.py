@@ -163,13 +163,13 @@ class Driver:
         while (started := core.next_start()) is not None:
             self.running.append(Running(core, started))
         self.running = [each for each in self.running if not each.is_over]
-        if core.has_work and (not self.running or rng is None or rng.random() < 0.5):
-            core.step()
+        if core.graph.has_work and (not self.running or rng is None or rng.random() < 0.5):
+            core.graph.step()
         elif self.running:
             (rng.choice(self.running) if rng else self.running[0]).advance()
         else:
             self.deliver()
-            return core.has_work or bool(core.stops)
+            return core.graph.has_work or bool(core.stops)
         self.check()
         self.deliver()
         return True
@@ -183,7 +183,7 @@ class Driver:
 
     def deliver(self) -> None:
         """Take the core's answers."""
-        self.core.tell(self.now)
+        self.core.gets.tell(self.now)
         while self.core.answers:
             answer: Any = self.core.answers.popleft()[1]
             self.told[answer.rid].append(answer)

@@ -25,8 +25,8 @@ CHAIN = Program(calls=[Call([Text("a"), Output("a")]), Call([Input("a"), Output(
 
 def start(driver: Driver) -> None:
     """Do what need not wait for a call."""
-    while driver.core.has_work:
-        driver.core.step()
+    while driver.core.graph.has_work:
+        driver.core.graph.step()
     driver.step()
 
 
@@ -78,7 +78,7 @@ def test_clients_that_are_gone_wait_no_longer() -> None:
     ended = driver.get([ids["v"]])
     driver.end_get(ended)
     assert driver.core.counts()["gets"] == 1
-    driver.core.client_gone(CLIENT)
+    driver.core.gets.end_of(CLIENT)
     assert driver.core.counts()["gets"] == 0
     assert driver.read(ids["v"]).state == "pending"
 
@@ -199,8 +199,8 @@ def test_calls_of_tenants_take_turns() -> None:
     fan = Program(calls=[Call([Text("x"), Output(f"o{i}")]) for i in range(3)], eager=True)
     for tenant in ("a", "b"):
         driver.submit(driver.open(tenant), fan, tenant=tenant)
-    while driver.core.has_work:
-        driver.core.step()
+    while driver.core.graph.has_work:
+        driver.core.graph.step()
     order = []
     while (work := driver.core.next_start()) is not None:
         order.append(work.session.tenant)
@@ -219,8 +219,8 @@ def test_a_choice_counts_as_the_requests_that_it_makes() -> None:
     for tenant, call in [("a", choice), ("a", choice), ("b", one), ("c", huge), ("b", one)]:
         program = Program(calls=[call], eager=True)
         driver.submit(driver.open(tenant), program, tenant=tenant)
-    while core.has_work:
-        core.step()
+    while core.graph.has_work:
+        core.graph.step()
     running = [core.next_start(), core.next_start(), core.next_start()]
     assert [work and work.session.tenant for work in running] == ["a", "b", "c"]
     assert core.next_start() is None  # 8 requests
@@ -241,16 +241,16 @@ def test_a_large_choice_has_its_turn() -> None:
     choice = Program(calls=[Call([Text("x"), Output("o", choices=["a"] * 3)])], eager=True)
     driver.submit(driver.open("a"), fan, tenant="a")
     driver.submit(driver.open("b"), choice, tenant="b")
-    while core.has_work:
-        core.step()
+    while core.graph.has_work:
+        core.graph.step()
     first = core.next_start()
     second = core.next_start()
     assert first is not None and second is not None
     assert (first.session.tenant, second.session.tenant) == ("a", "b")
     core.has_run(second)
     driver.submit(driver.open("b"), choice, tenant="b")
-    while core.has_work:
-        core.step()
+    while core.graph.has_work:
+        core.graph.step()
     third = core.next_start()
     assert third is not None and third.session.tenant == "a"
     assert core.next_start() is None  # b's: 3 of the 2 that are left

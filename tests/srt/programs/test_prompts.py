@@ -17,8 +17,8 @@ def started(call: Call, text: str) -> CallWork:
     """The call with the variable `v` set."""
     driver = Driver()
     driver.submit(driver.open(), Program(vars={"v": text}, calls=[call], eager=True))
-    while driver.core.has_work:
-        driver.core.step()
+    while driver.core.graph.has_work:
+        driver.core.graph.step()
     work = driver.core.next_start()
     assert isinstance(work, CallWork)
     return work

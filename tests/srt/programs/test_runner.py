@@ -120,8 +120,8 @@ class Bench:
         return answer
 
     def work(self) -> None:
-        while self.core.has_work:
-            self.core.step()
+        while self.core.graph.has_work:
+            self.core.graph.step()
         while self.core.stops:
             self.runner.stop(self.core.stops.popleft())
         while (work := self.core.next_start()) is not None:
@@ -180,7 +180,7 @@ async def test_what_was_told_is_not_made_again() -> None:
     bench.ask(GetVars, [ids["a"]], "", True)
     while bench.core._vars[ids["a"]].text != "text":
         await asyncio.sleep(0.001)
-    bench.core.tell(0.0)
+    bench.core.gets.tell(0.0)
     bench.client.generations[0].steps.put_nowait(LOST)
     var = await bench.end_of(ids["a"])
     assert (var.state, var.text) == ("failed", "text") and var.error == LOST.info

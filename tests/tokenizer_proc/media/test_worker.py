@@ -111,7 +111,7 @@ async def test_a_child_that_answers_nonsense(forker: Forker) -> None:
     answers: list[list[bytes]] = [[b"\xff\xff"], [], [b"\x92\x90\xc0", b"frame"]]
     workers = [MediaWorker(forker, FakeProcessor()) for _ in answers]
     for worker, answer in zip(workers, answers, strict=True):
-        worker._child = Child(forker, partial(_lie, answer), "liar")
+        Child.__init__(worker, forker, partial(_lie, answer), "liar")
     for worker in workers:
         error = await error_of(worker, SMALL)
         assert (error.code, error.retryable) == (UNAVAILABLE, True)

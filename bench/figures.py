@@ -1,12 +1,7 @@
-"""Figures of a run, the table that is printed, and the JSON that is kept."""
+"""Figures of a run, as results keep them, and the table that is printed."""
 
-import datetime
-import os
-import platform
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -130,22 +125,3 @@ def _cell(column: str, value: float | None) -> str:
     if column == "hit_rate":
         return f"{100 * value:.1f}%"
     return str(value) if isinstance(value, int) else f"{value:.1f}"
-
-
-def machine() -> dict[str, Any]:
-    """The class of machine that this client runs on."""
-    return {"cpu": _cpu_model(), "cores": os.cpu_count(), "python": platform.python_version()}
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def now() -> str:
-    """The date and time of a report, in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

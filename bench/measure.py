@@ -1,13 +1,18 @@
 """Runs workloads against one server that is up, and reports on it."""
 
 import argparse
+import json
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from bench.figures import Figures, figures_of
 from srt.benchmark.load import LoadGenerator
-from srt.benchmark.report import Figures, figures_of, machine, now
-from srt.benchmark.text import TextSource, words_of
+from srt.benchmark.summary import now
+from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS
+from srt.machine import machine
 
 
 class Course:
@@ -39,6 +44,15 @@ class Course:
         return figures_of(run)
 
 
+async def server_info(load: LoadGenerator) -> Any:
+    """What the server reports about itself, or None."""
+    reply = await load.http.get("/server_info")
+    try:
+        return reply.json() if reply.is_success else None
+    except ValueError:
+        return None
+
+
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run the chosen workloads on the server at `args.url`; the report as plain data."""
     course = Course(args)
@@ -51,7 +65,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         for name in course.names:
             flushed[name] = await load.flush_cache()
             figures[name] = await course.run(name, load)
-        server = await load.server_info()
+        server = await server_info(load)
     return conditions(args, course) | {
         "url": args.url,
         "cache_flushed": flushed,
@@ -70,3 +84,30 @@ def conditions(args: argparse.Namespace, course: Course) -> dict[str, Any]:
         "tokens_per_word": course.tokens_per_word,
         "machine": machine(),
     }
+
+
+def words_of(directory: Path) -> list[str]:
+    """All words in the strings of the *.jsonl files of `directory`, in file order.
+
+    Raises ValueError if there are none.
+    """
+    words: list[str] = []
+    for path in sorted(directory.glob("*.jsonl")):
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                for text in _strings(json.loads(line)):
+                    words.extend(text.split())
+    if not words:
+        raise ValueError(f"{directory} has no *.jsonl file with text")
+    return words
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
