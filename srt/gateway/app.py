@@ -14,7 +14,7 @@ from srt.gateway.callers.tenant import Tenants
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import RETRY_AFTER
-from srt.gateway.http.routing import Application
+from srt.gateway.http.routing import Application, routes_of
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.native.routes import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
@@ -45,8 +45,8 @@ def _facts(info: GatewayInfo) -> Facts:
 def app_of(gateway: Gateway) -> ASGIApp:
     """The routes over `gateway`. Pages of its `cors_origins` may do all that programs may do, and
     their preflights need no API key."""
-    pages = page.ROUTES if gateway.info.has_page else []
-    app = Application(gateway, [*HANDLERS, *docs.ROUTES, *pages])
+    pages = routes_of(page) if gateway.info.has_page else []
+    app = Application(gateway, [*HANDLERS, *routes_of(docs), *pages])
     if not gateway.info.cors_origins:
         return app
     return CORSMiddleware(

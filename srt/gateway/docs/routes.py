@@ -20,7 +20,7 @@ from srt.gateway.routes import HANDLERS
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-@get("/docs", opt=PUBLIC)
+@get("/docs", access=PUBLIC)
 async def docs(request: HttpRequest) -> ASGIApp:
     """The routes with their bodies and answers, as a page."""
     headers = {"content-security-policy": _POLICY}
@@ -28,7 +28,7 @@ async def docs(request: HttpRequest) -> ASGIApp:
     return Response(html, media_type="text/html", headers=headers)
 
 
-@get(["/openapi.json", "/docs/openapi.json"], opt=PUBLIC)
+@get(["/openapi.json", "/docs/openapi.json"], access=PUBLIC)
 async def openapi(request: HttpRequest) -> ASGIApp:
     """The same as an OpenAPI document."""
     return json_reply(_document_of(request))
@@ -42,6 +42,3 @@ def _document_of(request: HttpRequest) -> dict[str, Any]:
 @cache
 def _document(version: str, has_keys: bool) -> dict[str, Any]:
     return openapi_document(HANDLERS, version, has_keys=has_keys)
-
-
-ROUTES = [docs, openapi]

@@ -22,7 +22,7 @@ from srt.gateway.errors import (
 )
 from srt.gateway.http.json_pieces import MAX_ENTRIES, PIECE_BYTES, decoded, text_too_long
 from srt.gateway.large_bodies import LARGE_BYTES, LargeBodies, Room
-from srt.gateway.wire.fields import Kind, honoured_only
+from srt.gateway.wire.fields import NO_EXTRAS, Kind, honoured_only
 from srt.wire.errors import RequestError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 async def read_body(
     request: HttpRequest,
     struct: type[T],
-    kind: Kind,
+    kind: Kind = NO_EXTRAS,
     media_texts: Callable[[T], Iterable[str]] | None = None,
     empty: T | None = None,
 ) -> T:

@@ -12,13 +12,13 @@ from srt.gateway.batch import Batch, submit_all
 from srt.gateway.context import Gateway, HttpRequest, gateway_of, media_rules
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import json_reply, route
 from srt.gateway.http.sse import EventStream
 from srt.gateway.native.answers import NativeAnswers
 from srt.gateway.native.prompts import Prompts, names_of, prompts_of
 from srt.gateway.native.shown import media_texts
-from srt.gateway.wire.native import REQUEST_KIND, NativeRequest, NativeResponse
+from srt.gateway.wire.fields import NATIVE
+from srt.gateway.wire.native import NativeRequest, NativeResponse
 from srt.wire.errors import RequestError
 
 PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
@@ -26,17 +26,15 @@ PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 
 @route(
     "/generate",
+    NativeRequest,
+    NativeResponse | list[NativeResponse],
     methods=("POST", "PUT"),
-    opt=documented(
-        NativeRequest,
-        REQUEST_KIND,
-        NativeResponse | list[NativeResponse],
-        events=NativeResponse,
-    ),
+    kind=NATIVE,
+    events=NativeResponse,
 )
 async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
-    body = await read_body(request, NativeRequest, REQUEST_KIND, media_texts)
+    body = await read_body(request, NativeRequest, NATIVE, media_texts)
     gateway = gateway_of(request)
     template = gateway.vocab.chat_template or ""
     prompts = prompts_of(body, gateway.info, media_rules(gateway), template)
@@ -97,6 +95,3 @@ async def _payloads(
             if prompts.answers_list:
                 response = replace(response, index=index)
             yield response
-
-
-ROUTES = [generate]

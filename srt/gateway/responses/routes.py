@@ -22,7 +22,6 @@ from srt.gateway.constraint.wire import (
 from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream, named_events
 from srt.gateway.media.given import Frames, MediaList
@@ -58,10 +57,7 @@ _NAMES: Names = {
 }
 
 
-@post(
-    "/v1/responses",
-    opt=documented(ResponsesRequest, RESPONSES, ResponseObject, events=ResponseEvent),
-)
+@post("/v1/responses", ResponsesRequest, ResponseObject, kind=RESPONSES, events=ResponseEvent)
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items with a list of items."""
     body = await read_body(request, ResponsesRequest, RESPONSES, media_texts)
@@ -112,14 +108,14 @@ async def responses(request: HttpRequest) -> ASGIApp:
     return json_reply(await while_connected(request.receive, answer()))
 
 
-@get("/v1/responses/{name}", opt=documented(answer=ResponseObject))
+@get("/v1/responses/{name}", answer=ResponseObject)
 async def stored_response(request: HttpRequest) -> ASGIApp:
     """A stored response of the caller's."""
     found = gateway_of(request).stored.response(tenant(), name_of(request))
     return Response(found, media_type="application/json")
 
 
-@delete("/v1/responses/{name}", opt=documented(answer=ResponseDeleted))
+@delete("/v1/responses/{name}", answer=ResponseDeleted)
 async def delete_response(request: HttpRequest) -> ASGIApp:
     """Forget a stored response of the caller's."""
     name = name_of(request)
@@ -199,6 +195,3 @@ def _choice(body: ResponsesRequest) -> ToolChoiceIn:
     if isinstance(choice, FunctionChoice):
         return NamedToolChoice("function", FunctionName(choice.name))
     return choice
-
-
-ROUTES = [responses, stored_response, delete_response]

@@ -24,7 +24,6 @@ from srt.gateway.context import (
 )
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import json_reply, post
 from srt.gateway.media.given import MediaList
 from srt.gateway.native.shown import media_of, media_texts
@@ -32,7 +31,6 @@ from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import PromptTokensDetails, Usage
 from srt.gateway.wire.score import (
     LABEL_KIND,
-    SCORE_KIND,
     LabelBody,
     LabelScores,
     ScoreBody,
@@ -49,14 +47,11 @@ MAX_JOINED_IDS = 2**21
 _NEXT_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
-@post(
-    "/score_choices",
-    opt=documented(ScoreBody, SCORE_KIND, ScoreResponse),
-)
+@post("/score_choices", ScoreBody, ScoreResponse)
 async def score_choices(request: HttpRequest) -> ASGIApp:
     """Log-probabilities of several continuations of one prefix, which is computed once."""
     started = time.monotonic()
-    body = await read_body(request, ScoreBody, SCORE_KIND, media_texts)
+    body = await read_body(request, ScoreBody, media_texts=media_texts)
     gateway = gateway_of(request)
     (media,) = media_of(body, 1, False, media_rules(gateway))
     body = replace(body, image_data=None, video_data=None)  # they may be large
@@ -93,7 +88,7 @@ async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOu
             del gateway.live[mine]
 
 
-@post("/v1/score", opt=documented(LabelBody, LABEL_KIND, LabelScores))
+@post("/v1/score", LabelBody, LabelScores, kind=LABEL_KIND)
 async def score_labels(request: HttpRequest) -> ASGIApp:
     """How likely each label is as the next token after query and item, for every item."""
     body = await read_body(request, LabelBody, LABEL_KIND)
@@ -175,6 +170,3 @@ def _usage(outputs: Sequence[GenerateOutput]) -> Usage:
         total_tokens=prompt_tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
     )
-
-
-ROUTES = [score_choices, score_labels]

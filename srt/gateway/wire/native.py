@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from srt.gateway.constraint.fields import native_constraint, sampling_of
 from srt.gateway.constraint.wire import SamplingFields
 from srt.gateway.wire.chat import ChatFields
-from srt.gateway.wire.fields import NATIVE, Kind
 from srt.gateway.wire.media import Modality, Shown
 from srt.wire.answer_meta import GENERATE, meta_struct
 from srt.wire.constraint import Capture
@@ -178,6 +177,3 @@ class NativeResponse(Struct, frozen=True, kw_only=True):
     meta_info: MetaInfo
     prompt_token_ids: list[int] | UnsetType = UNSET
     index: int | UnsetType = UNSET
-
-
-REQUEST_KIND: Kind = NATIVE
