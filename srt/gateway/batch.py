@@ -15,7 +15,7 @@ from itertools import chain
 
 import msgspec
 
-from srt.client.generation import GenerateOutput, Generation, Request
+from srt.client.generation import GenerateOutput, Generation, Request, TokenizeRequest
 from srt.client.media import MediaFile
 from srt.gateway.callers.tenant import Name, tenant
 from srt.gateway.context import Gateway, Refusal, abortable, check_running, media_rules
@@ -189,6 +189,15 @@ def check_size(num_prompts: int, samples: int, limit: int, name: str) -> None:
     if num_prompts > 1 and num_prompts * samples > limit:
         asked = f"{num_prompts} prompts" + (f", {samples} times each" if samples > 1 else "")
         raise RequestError(f" asks for {asked}; the limit is {limit} in all", at=name)
+
+
+async def prompt_ids_of(gateway: Gateway, request: Request) -> list[int]:
+    """The ids of a prompt, which the server makes of a text or of messages."""
+    if request.input_ids is not None:
+        return list(request.input_ids)
+    names = ("text", "messages", "tools", "chat")
+    asked = TokenizeRequest(**{name: getattr(request, name) for name in names})
+    return await gateway.client.tokenize(asked)
 
 
 async def submit_all(

@@ -148,6 +148,11 @@ class RequestError(SrtError):
         return RequestError.from_info(msgspec.structs.replace(self.info, param=name))
 
 
+def missing(field: str) -> RequestError:
+    """The error of a field that must be given."""
+    return RequestError(f"missing field {field!r}", param=field)
+
+
 class RingError(RequestError):
     """A part of the ring died, restarted or is not reachable. Safe to retry later."""
 

@@ -21,6 +21,7 @@ from typing import Any
 import h11
 import msgspec
 import uvicorn
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -45,8 +46,6 @@ SLICE_BYTES = 8192  # may be 1400 chunks of one byte
 DATE_INTERVAL_S = 1.0
 CLOSING_LOOK_S = 0.005
 STREAM_GRACE_S = 1.0  # the supervisor drains before this, and kills after two
-_JSON = (b"content-type", b"application/json")
-_CLOSE = (b"connection", b"close")
 
 
 class _PeersLog(logging.LoggerAdapter[logging.Logger]):
@@ -161,7 +160,8 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
             return
         body = msgspec.json.encode(error_body(ErrorInfo(BAD_REQUEST, msg)))
-        head = h11.Response(status_code=400, headers=[_JSON, _CLOSE], reason=b"Bad Request")
+        headers = [("content-type", "application/json"), ("connection", "close")]
+        head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
@@ -203,10 +203,8 @@ async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer 503 and close the connection."""
     info = ErrorInfo(UNAVAILABLE, "the server has too many connections", retryable=True)
     body = msgspec.json.encode(error_body(info))
-    retry = [(name.lower().encode(), value.encode()) for name, value in RETRY_AFTER.items()]
-    headers = [_JSON, (b"content-length", str(len(body)).encode()), _CLOSE, *retry]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    headers = RETRY_AFTER | {"connection": "close"}
+    await Response(body, 503, headers, "application/json")(scope, receive, send)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -323,10 +321,3 @@ class GatewayServer:
         self._server.request_stop()
         if self._task is not None:
             await asyncio.shield(self._task)
-
-
-async def serve(app: ASGIApp, host: str, port: int) -> GatewayServer:
-    """A started server for `app`."""
-    server = GatewayServer(app, host, port)
-    await server.start()
-    return server

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import chain, pairwise
 
 from srt.client.media import MediaFile
@@ -26,7 +27,7 @@ class MediaLoader:
         self._fetcher = fetcher or Fetcher()
         self._held = LargeBodies(MAX_HELD_BYTES, MAX_TENANT_BYTES, "pictures and videos")
 
-    def room(self, tenant: str) -> Room:
+    def room(self, tenant: str) -> AbstractContextManager[Room]:
         """The room for what a request of `tenant` shows, in a `with` block, which lasts for as long
         as the files are in this process."""
         return self._held.room(tenant)

@@ -7,8 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from srt.client.generation import Request, TokenizeRequest
-from srt.gateway.batch import Batch, submit_all
+from srt.gateway.batch import Batch, prompt_ids_of, submit_all
 from srt.gateway.context import Gateway, HttpRequest, gateway_of, media_rules
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -66,23 +65,13 @@ async def _admit(
     if body.return_prompt_token_ids:
         for index, prompt in enumerate(prompts.requests):
             try:
-                prompt_ids.append(await _prompt_ids(gateway, prompt))
+                prompt_ids.append(await prompt_ids_of(gateway, prompt))
             except RequestError as exc:
                 raise exc.renamed(names(index)) from exc
     name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
     batch = await submit_all(gateway, prompts.requests, names=names, name=name, media=prompts.media)
     texts = gateway.vocab if body.return_text_in_logprobs else None
     return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts)
-
-
-async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:
-    if request.input_ids is not None:
-        return list(request.input_ids)
-    return await gateway.client.tokenize(
-        TokenizeRequest(
-            text=request.text, messages=request.messages, tools=request.tools, chat=request.chat
-        )
-    )
 
 
 async def _payloads(

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from srt.client.generation import Request, TokenizeRequest
-from srt.gateway.batch import Batch, submit_all
+from srt.client.generation import Request
+from srt.gateway.batch import Batch, prompt_ids_of, submit_all
 from srt.gateway.constraint.fields import openai_constraint
 from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules, sees
 from srt.gateway.http.body import read_body
@@ -126,7 +126,7 @@ async def _answer(
         try:
             # What the ids of pictures are, only the ring knows.
             has_ids = body.return_token_ids and not any(each.given for each in media)
-            prompt_ids = await _prompt_ids(gateway, prompts) if has_ids else []
+            prompt_ids = [await prompt_ids_of(gateway, p) for p in prompts] if has_ids else []
             return batch, face_of(batch, prompt_ids)
         except BaseException:
             await batch.aclose()
@@ -146,18 +146,6 @@ async def _answer(
             return await whole(envelope, face, batch, outputs)
 
     return json_reply(await while_connected(request.receive, answer()))
-
-
-async def _prompt_ids(gateway: Gateway, prompts: Sequence[Request]) -> list[list[int]]:
-    """The ids of every prompt, which the server makes of text and messages."""
-    return [
-        await gateway.client.tokenize(
-            TokenizeRequest(text=p.text, messages=p.messages, tools=p.tools, chat=p.chat)
-        )
-        if p.input_ids is None
-        else list(p.input_ids)
-        for p in prompts
-    ]
 
 
 def _card(gateway: Gateway, name: str) -> ModelCard:

@@ -4,7 +4,9 @@ import asyncio
 import time
 import uuid
 from contextlib import aclosing
+from typing import Any
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -14,14 +16,15 @@ from srt.gateway.errors import RETRY_AFTER
 from srt.gateway.http.auth import ADMIN, PUBLIC
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import get, json_reply
-from srt.gateway.ops.ring_status import is_ready, ring_state, stats_or_none
-from srt.gateway.wire.operations import Generated, Health, Ready
+from srt.gateway.wire.operations import Generated, Health, Ready, RingState
 from srt.wire.errors import OVERLOADED, RequestError, RingError
+from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GENERATE_TIMEOUT_S = 20.0
 OVERLOAD_WATCH_S = 1.0
+STATS_TIMEOUT_S = 1.0
 _ONE_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
@@ -109,4 +112,26 @@ async def _program_counts(gateway: Gateway) -> dict[str, float] | None:
     try:
         return None if gateway.programs is None else await gateway.programs.program_counts()
     except RequestError:
+        return None
+
+
+# ---- the ring, as the gateway sees it ----------------------------------------------------------
+
+
+def ring_state(ring: RingEvent | None) -> RingState | None:
+    """The last ring event as JSON; None before the first one."""
+    return None if ring is None else msgspec.convert(ring, RingState, from_attributes=True)
+
+
+def is_ready(ring: RingEvent | None) -> bool:
+    """Whether new requests can be served."""
+    return ring is not None and ring.ready and not ring.draining
+
+
+async def stats_or_none(client: Client) -> dict[str, Any] | None:
+    """The scheduler's statistics, or None if it does not answer within STATS_TIMEOUT_S."""
+    try:
+        async with asyncio.timeout(STATS_TIMEOUT_S):
+            return await client.stats()
+    except (TimeoutError, RequestError):
         return None

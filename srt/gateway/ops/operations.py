@@ -21,7 +21,7 @@ from srt.gateway.context import (
 from srt.gateway.http.auth import ADMIN, WATCH
 from srt.gateway.http.body import read_body
 from srt.gateway.http.routing import get, json_reply, post, route
-from srt.gateway.ops.ring_status import STATS_TIMEOUT_S, ring_state, stats_or_none
+from srt.gateway.ops.health import STATS_TIMEOUT_S, ring_state, stats_or_none
 from srt.gateway.wire.operations import (
     ABORT_KIND,
     PAUSE_KIND,

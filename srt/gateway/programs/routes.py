@@ -3,21 +3,26 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from msgspec import UNSET
+from msgspec.structs import asdict
 from starlette.types import ASGIApp
 
 from srt.client.programs import Got, Piece
 from srt.gateway.callers.tenant import own_salt, tenant
 from srt.gateway.context import HttpRequest, check_running, gateway_of, programs_of
+from srt.gateway.errors import ErrorDetail, error_body
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post, put
 from srt.gateway.http.sse import EventStream
-from srt.gateway.programs.answers import got_json, var_json
+from srt.gateway.native.answers import finish_reason
 from srt.gateway.programs.reading import program_of
 from srt.gateway.wire.programs import (
+    CauseJson,
     GetAnswer,
     GetBody,
     GetEvent,
+    OutputMetaJson,
     SessionBody,
     SetBody,
     SubmitAnswer,
@@ -25,8 +30,9 @@ from srt.gateway.wire.programs import (
     SubmitFrame,
     VarJson,
 )
-from srt.wire.errors import RequestError
-from srt.wire.programs import Perf, SessionInfo
+from srt.wire.answer_meta import PROGRAMS, meta_of
+from srt.wire.errors import ErrorInfo, RequestError
+from srt.wire.programs import OutputMeta, Perf, SessionInfo, VarInfo
 
 KEY_HEADER = "idempotency-key"
 
@@ -122,3 +128,34 @@ def _event(item: Piece | Got) -> GetEvent:
         return GetEvent(var=item.var, delta=item.delta)
     answer = got_json(item)
     return GetEvent(vars=answer.vars, done=answer.done)
+
+
+# ---- variables as JSON -------------------------------------------------------------------------
+
+
+def got_json(got: Got) -> GetAnswer:
+    return GetAnswer(vars=[var_json(var) for var in got.vars], done=got.done)
+
+
+def var_json(var: VarInfo) -> VarJson:
+    fields = asdict(var)
+    meta = fields.pop("meta")
+    fields["error"] = _error(var.error)
+    fields["causes"] = [
+        CauseJson(**asdict(each) | {"error": _error(each.error)}) for each in var.causes
+    ]
+    return VarJson(**fields, meta_info=None if meta is None else _meta(meta))
+
+
+def _meta(meta: OutputMeta) -> OutputMetaJson:
+    return OutputMetaJson(
+        finish_reason=finish_reason(meta.finish, meta.completion_tokens),
+        e2e_latency=meta.latency_s,
+        attempts=meta.attempts,
+        probabilities=meta.probabilities or UNSET,
+        **meta_of(meta, PROGRAMS),
+    )
+
+
+def _error(error: ErrorInfo | None) -> ErrorDetail | None:
+    return None if error is None else error_body(error).error

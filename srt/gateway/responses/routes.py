@@ -42,7 +42,7 @@ from srt.gateway.wire.responses import (
     TextFormatIn,
 )
 from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
-from srt.wire.errors import Names, RequestError
+from srt.wire.errors import Names, RequestError, missing
 
 _NAMES: Names = {
     "text": "input",
@@ -174,8 +174,7 @@ def _format(form: TextFormatIn) -> ResponseFormat | None:
             raise RequestError(reason, at="text.format")
         return JsonObjectFormat() if form.type == "json_object" else None
     if form.schema is UNSET:
-        param = "text.format.schema"
-        raise RequestError(f"missing field {param!r}", param=param)
+        raise missing("text.format.schema")
     return JsonSchemaFormat(NamedSchema(schema=form.schema, strict=form.strict is True))
 
 

@@ -1,6 +1,10 @@
 """The page at /, its files, and what it watches: events, and the texts of the tree's nodes."""
 
+import hashlib
 from collections.abc import AsyncGenerator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -11,7 +15,6 @@ from srt.gateway.http.auth import PUBLIC, WATCH
 from srt.gateway.http.body import read_body
 from srt.gateway.http.routing import get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream
-from srt.gateway.ui.assets import Asset, assets
 from srt.gateway.wire.operations import EdgeText
 from srt.gateway.wire.runs import RunReports, RunTaken
 from srt.wire.errors import NOT_FOUND, RequestError
@@ -29,6 +32,34 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",
 }
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+}
+_ROOT = Path(__file__).parent / "static"
+
+
+class Asset(NamedTuple):
+    """A file, with the quoted tag by which a browser knows that its copy is the same."""
+
+    body: bytes
+    media_type: str
+    tag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """All files by their path below `static`, read once."""
+    found = {}
+    for path in sorted(_ROOT.rglob("*")):
+        if path.suffix in _TYPES:
+            body = path.read_bytes()
+            tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            found[path.relative_to(_ROOT).as_posix()] = Asset(body, _TYPES[path.suffix], tag)
+    return found
 
 
 @get("/", access=PUBLIC)

@@ -16,9 +16,9 @@ from srt.gateway.app import app_of, gateway_over
 from srt.gateway.http import body as body_module
 from srt.gateway.http import places, unread
 from srt.gateway.http import server as server_module
-from srt.gateway.http.server import BoundedProtocol, GatewayServer, serve
+from srt.gateway.http.server import BoundedProtocol, GatewayServer
+from srt.gateway.ops import health
 from srt.gateway.ops import health as health_module
-from srt.gateway.ops import ring_status
 from srt.wire.errors import CONFLICT, OVERLOADED, ConfigError, RequestError
 from srt.wire.ring_state import RingEvent
 from tests.fakes import READY, FakeClient
@@ -739,7 +739,7 @@ async def test_a_silent_scheduler_does_not_hold_metrics(monkeypatch: pytest.Monk
             await asyncio.Event().wait()
             return {}
 
-    monkeypatch.setattr(ring_status, "STATS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(health, "STATS_TIMEOUT_S", 0.05)
     async with in_process(Silent()) as http:
         assert "srt_up 0.0" in (await http.get("/metrics")).text
         assert (await http.get("/server_info")).json()["internal_states"] == []
@@ -750,7 +750,8 @@ async def test_an_answer_that_waits_for_its_reader_counts_until_it_has_left() ->
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(8 << 20), "more_body": False})
 
-    server = await serve(app, "127.0.0.1", 0)
+    server = GatewayServer(app)
+    await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
     try:
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
