@@ -5,14 +5,15 @@ values are fetched at each scrape; nothing is polled.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.client.generation import GenerateOutput
-from srt.gateway.watch.latencies import Window
 from srt.wire.messages import DRAFT_SOURCES
 from srt.wire.ring_state import RingEvent
 
@@ -92,6 +93,10 @@ _OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
 }
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400)
 _TOKEN_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3, 0.6, 2)
+WINDOW_S = 60.0
+_SHARES = (0.5, 0.99)
+
+Counts = list[tuple[float, float]]  # upper bounds in seconds, and how many were at most that
 
 
 class GatewayMetrics:
@@ -170,6 +175,45 @@ class RequestTimer:
     def on_result(self) -> None:
         """Record a complete request."""
         self._e2e.observe(time.monotonic() - self._started)
+
+
+class Window:
+    """What `histogram` has counted in the last WINDOW_S, as far as somebody asked: Prometheus's
+    histograms count anyway."""
+
+    def __init__(self, histogram: Histogram, clock: Callable[[], float] = time.monotonic) -> None:
+        self._histogram, self._clock = histogram, clock
+        self._seen: deque[tuple[float, Counts]] = deque()
+
+    def percentiles(self) -> list[float] | None:
+        """p50 and p99 in seconds, each within its bucket by rule of three; None where nothing was
+        counted since the first call of the window."""
+        now, counts = self._clock(), self._counts()
+        while self._seen and self._seen[0][0] < now - WINDOW_S:
+            self._seen.popleft()
+        self._seen.append((now, counts))
+        before = self._seen[0][1]
+        gained = [(bound, n - m) for (bound, n), (_, m) in zip(counts, before, strict=True)]
+        if not gained or gained[-1][1] <= 0:
+            return None
+        return [_at(gained, share) for share in _SHARES]
+
+    def _counts(self) -> Counts:
+        (metric,) = self._histogram.collect()
+        samples = [each for each in metric.samples if each.name.endswith("_bucket")]
+        return [(float(each.labels["le"]), each.value) for each in samples]
+
+
+def _at(counts: Sequence[tuple[float, float]], share: float) -> float:
+    """The value that `share` of what was counted does not exceed; the last finite bound where it is
+    beyond that."""
+    wanted = share * counts[-1][1]
+    for (low, below), (high, upto) in pairwise([(0.0, 0.0), *counts]):
+        if upto >= wanted:
+            if high == float("inf"):
+                return low
+            return low + (high - low) * (wanted - below) / (upto - below)
+    raise AssertionError("the last bucket holds all")
 
 
 class _SchedulerStats:

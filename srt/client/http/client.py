@@ -93,7 +93,7 @@ class HttpClient:
         except (ImportError, ValueError) as error:
             raise ConfigError(f"the proxy that the environment names: {error}") from None
         self._samples: list[HttpSamples] = []
-        self.programs = HttpPrograms(self._call, self._open)
+        self.programs = HttpPrograms(self._call, self._stream)
 
     def _connection(self) -> httpx2.AsyncBaseTransport:
         return httpx2.AsyncHTTPTransport(verify=self._verify, limits=ONE)
@@ -151,9 +151,6 @@ class HttpClient:
         with _naming(request):
             response = await self._call("POST", "/generate", read_s, **body)
         return parse_whole(response)
-
-    async def _open(self, path: str, body: dict[str, Any]) -> httpx2.Response:
-        return await self._stream(path, json=body)
 
     async def _stream(self, path: str, **body: Any) -> httpx2.Response:
         url = _url_of(self.url, path)

@@ -68,7 +68,7 @@ def routes_of(*modules: ModuleType) -> list[Route]:
     return [value for value in found if isinstance(value, Route)]
 
 
-get = partial(route, methods=("GET",))  # and HEAD, which `heads` makes a GET
+get = partial(route, methods=("GET",))  # and HEAD, which `checking_heads` makes a GET
 post = partial(route, methods=("POST",))
 put = partial(route, methods=("PUT",))
 delete = partial(route, methods=("DELETE",))

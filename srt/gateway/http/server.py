@@ -4,9 +4,9 @@ uvicorn's own signal handling is off: the launcher decides when to stop. Bounds 
 are added here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
 for ever), and the rest of a body after its answer; a peer that reads hardly anything for
 WRITE_STALL_S is cut off, which ends its request; the number of connections is bounded (see
-`places`), and so are heads (see `heads`); arrived data is parsed in slices, so that many small
-chunks hold nobody up; log lines about a connection name its peer; `stop` bounds how long it waits
-for streams.
+`places`), and so are heads (see `checking_heads`); arrived data is parsed in slices, so that many
+small chunks hold nobody up; log lines about a connection name its peer; `stop` bounds how long it
+waits for streams.
 """
 
 import asyncio
@@ -25,16 +25,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from srt.gateway.errors import RETRY_AFTER, error_body
-from srt.gateway.http.heads import MAX_HEAD_BYTES, checking_heads
+from srt.gateway.errors import RETRY_AFTER, error_body, failure
 from srt.gateway.http.places import Places
 from srt.gateway.http.unread import reading_all
 from srt.ring.listener import BACKLOG, bind_listener, url_of
-from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
+from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo, RequestError
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 2048
+MAX_HEADERS = 256
+MAX_HEAD_BYTES = 32 * 1024
 PROBES = frozenset({"/health", "/ready", "/metrics"})  # are still served when all places are taken
 HEAD_TIMEOUT_S = 30.0
 REFUSED_TIMEOUT_S = 2.0  # for the head of a request that is refused
@@ -46,6 +47,8 @@ SLICE_BYTES = 8192  # may be 1400 chunks of one byte
 DATE_INTERVAL_S = 1.0
 CLOSING_LOOK_S = 0.005
 STREAM_GRACE_S = 1.0  # the supervisor drains before this, and kills after two
+_FRAMINGS = {b"content-length", b"transfer-encoding"}
+_BOTH = "a request must not have both Content-Length and Transfer-Encoding"
 
 
 class _PeersLog(logging.LoggerAdapter[logging.Logger]):
@@ -205,6 +208,32 @@ async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
     body = msgspec.json.encode(error_body(info))
     headers = RETRY_AFTER | {"connection": "close"}
     await Response(body, 503, headers, "application/json")(scope, receive, send)
+
+
+def checking_heads(app: ASGIApp) -> ASGIApp:
+    """`app` after checks of a request's head.
+
+    A proxy in front of the server may read a request with both Content-Length and Transfer-Encoding
+    differently: it is refused and the connection closed. The number of header fields is bounded.
+    HEAD is answered like GET, without the body, which the server's protocol leaves out.
+    """
+
+    async def wrapped(scope: Any, receive: Receive, send: Send) -> None:
+        headers, answer = scope["headers"], app
+        if len(headers) > MAX_HEADERS:
+            answer = _refusal(f"a request has at most {MAX_HEADERS} header fields")
+        elif {name for name, _ in headers} >= _FRAMINGS:
+            answer = _refusal(_BOTH)
+        elif scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await answer(scope, receive, send)
+
+    return wrapped
+
+
+def _refusal(reason: str) -> ASGIApp:
+    """The answer 400, after which the connection is closed."""
+    return failure(RequestError(reason), {"connection": "close"})
 
 
 class _Uvicorn(uvicorn.Server):

@@ -12,7 +12,14 @@ from starlette.types import ASGIApp
 
 from srt.client.programs import VarFailed
 from srt.gateway.callers.tenant import own_salt, tenant
-from srt.gateway.context import HttpRequest, check_model, check_running, gateway_of, programs_of
+from srt.gateway.context import (
+    HttpRequest,
+    check_model,
+    check_running,
+    gateway_of,
+    is_served,
+    programs_of,
+)
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
@@ -74,7 +81,7 @@ async def semantic_call(request: HttpRequest) -> ASGIApp:
     gateway = gateway_of(request)
     check_running(gateway)
     check_auth(body.session_id, body.session_auth)
-    if body.models and not any(_is_served(request, model) for model in body.models):
+    if body.models and not any(is_served(model, gateway.info) for model in body.models):
         check_model(body.models[0], gateway.info)
     program = program_of(body)
     ids = await programs_of(request).submit_program(body.session_id, program, "", tenant())
@@ -160,22 +167,12 @@ async def _listed(request: HttpRequest, session: str) -> ParrotVars:
     return ParrotVars(vars=[{"var_id": var.id, "var_name": var.name} for var in infos])
 
 
-def _is_served(request: HttpRequest, model: str) -> bool:
-    try:
-        check_model(model, gateway_of(request).info)
-    except RequestError:
-        return False
-    return True
-
-
 def _perf(criteria: str | None) -> Perf | None:
     if criteria is None:
         return None
-    word = criteria.lower()
-    for objective in _CRITERIA:
-        if word == objective:
-            return Perf(objective)  # type: ignore[arg-type]
-    raise RequestError(f" must be one of {', '.join(_CRITERIA)}", at="criteria")
+    if (word := criteria.lower()) not in _CRITERIA:
+        raise RequestError(f" must be one of {', '.join(_CRITERIA)}", at="criteria")
+    return Perf(word)  # type: ignore[arg-type]
 
 
 # ---- from a template to a program ------------------------------------------------------------

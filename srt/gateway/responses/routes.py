@@ -180,12 +180,7 @@ def _format(form: TextFormatIn) -> ResponseFormat | None:
 
 def _tool(body: ResponsesRequest, index: int) -> ToolIn:
     tool = body.tools[index]
-    function = FunctionIn(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
+    function = FunctionIn(**{name: getattr(tool, name) for name in FunctionIn.__struct_fields__})
     return ToolIn(type="function", function=function)
 
 

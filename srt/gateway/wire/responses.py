@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.chat import Verbosity
-from srt.gateway.wire.media import Detail
+from srt.gateway.wire.chat import Detail, Verbosity
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
 from srt.wire.answer_meta import USAGE, meta_struct
 from srt.wire.sampling import Int
