@@ -31,15 +31,12 @@ def gateway_over(
     shares = info.share_cache_between_keys
     keys = Keys(info.api_keys, info.admin_keys, shares, page_key=info.page_key)
     tenants, metrics = Tenants(client), GatewayMetrics()
-    feed = Feed(tenants, _facts(info), metrics.latencies)
+    facts = Facts(info.model_name, info.version, info.context_len, info.max_total_tokens)
+    feed = Feed(tenants, facts, metrics.latencies)
     gateway = Gateway(tenants, info, vocab, metrics, keys, feed)
     gateway.programs = programs
     gateway.stored = StoredResponses(info.response_store_bytes)
     return gateway
-
-
-def _facts(info: GatewayInfo) -> Facts:
-    return Facts(info.model_name, info.version, info.context_len, info.max_total_tokens)
 
 
 def app_of(gateway: Gateway) -> ASGIApp:

@@ -154,7 +154,7 @@ async def _merged(
         came.set()
 
     def ask(index: int) -> None:
-        task = _next_task(iterators[index])
+        task = asyncio.ensure_future(anext(iterators[index], None))
         pending[task] = index
         task.add_done_callback(on_done)
 
@@ -174,13 +174,6 @@ async def _merged(
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-
-
-def _next_task(iterator: AsyncIterator[GenerateOutput]) -> asyncio.Task[GenerateOutput | None]:
-    async def advance() -> GenerateOutput | None:
-        return await anext(iterator, None)
-
-    return asyncio.ensure_future(advance())
 
 
 def check_size(num_prompts: int, samples: int, limit: int, name: str) -> None:

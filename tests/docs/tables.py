@@ -36,7 +36,6 @@ from srt.gateway.wire.fields import (
     NO_EXTRAS,
     RESPONSES,
     Kind,
-    describe,
 )
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest, StreamOptions
@@ -58,6 +57,7 @@ from srt.wire.sampling import (
     CommonSampling,
     SamplingParams,
 )
+from tests.docs.fields import describe
 from tests.rooms import ROOMS
 
 ROOT = Path(__file__).parents[2]

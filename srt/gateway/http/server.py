@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from srt.gateway.errors import RETRY_AFTER, error_body, failure
 from srt.gateway.http.places import Places
 from srt.gateway.http.unread import reading_all
-from srt.ring.listener import BACKLOG, bind_listener, url_of
+from srt.ring.listener import BACKLOG, url_of
 from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo, RequestError
 
 log = logging.getLogger(__name__)
@@ -276,20 +276,17 @@ class _Uvicorn(uvicorn.Server):
 
 
 class GatewayServer:
-    """One listening server. `start` binds and serves; `stop` ends it within a bound."""
+    """A server on a bound socket. `start` listens and serves; `stop` ends it within a bound."""
 
     def __init__(
         self,
         app: ASGIApp,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        sock: socket.socket,
         *,
-        sock: socket.socket | None = None,
         max_connections: int = MAX_CONNECTIONS,
         stream_grace_s: float = STREAM_GRACE_S,
     ) -> None:
-        """`sock`, if given, is a bound socket that replaces host and port; 0 is any port."""
-        self._host, self._port, self._sock = host, port, sock
+        self._sock = sock
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             reading_all(checking_heads(app)),
@@ -309,7 +306,6 @@ class GatewayServer:
     @property
     def port(self) -> int:
         """The bound port."""
-        assert self._sock is not None, "not started"
         port: int = self._sock.getsockname()[1]
         return port
 
@@ -326,24 +322,16 @@ class GatewayServer:
     @property
     def url(self) -> str:
         """Where clients find the server."""
-        assert self._sock is not None, "not started"
         return url_of(self._sock)
 
     async def start(self) -> None:
-        """Bind and listen; returns when connections are taken. Raises ConfigError."""
-        if self._sock is None:
-            self._sock = bind_listener(self._host, self._port)
+        """Listen; returns when connections are taken. Raises ConfigError."""
         self._task = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
         while not self._server.started:
             if self._task.done():
                 self._task.result()
                 raise ConfigError("the HTTP server ended before it listened")
             await asyncio.sleep(0.005)
-
-    async def wait(self) -> None:
-        """Until the server has ended."""
-        assert self._task is not None, "not started"
-        await asyncio.shield(self._task)
 
     async def stop(self) -> None:
         """Take no more connections, give streams their grace period, then cut them. Idempotent."""

@@ -7,16 +7,17 @@ page that comes gets everything at first, and again if it reads so slowly that i
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from srt.client.generation import ServerClient
 from srt.gateway.watch.changes import Event, QueueChanges, TreeChanges
-from srt.gateway.watch.parts import Parts
 from srt.gateway.watch.runs import Runs
 from srt.wire.errors import UNAVAILABLE, RequestError
 from srt.wire.ring_state import RingEvent
@@ -31,6 +32,8 @@ MAX_BEHIND = 8  # looks that a page may still have to read
 ANSWER_TIMEOUT_S = 2.0  # of the schedulers
 KEEP_ALIVE_S = 10.0
 Latencies = Callable[[], dict[str, list[float] | None]]
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -231,3 +234,39 @@ class Feed:
 
 def _frame(event: Event) -> bytes:
     return b"data: " + _encode(event) + b"\n\n"
+
+
+class Parts:
+    """What the server's processes use of the machine, as Linux shows it, between one call and the
+    next."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._last: dict[int, tuple[float, float]] = {}  # by process: when, and its CPU time
+
+    def look(self, ring: RingEvent) -> list[dict[str, Any]]:
+        """For each part its name and state, the cores that it used since the last call, its memory
+        in bytes (both null where they are not known), and how often it was lost."""
+        losses: dict[str, int] = {}
+        for part, _, count in ring.losses:
+            losses[part] = losses.get(part, 0) + count
+        last, self._last = self._last, {}
+        found = []
+        for name, state in ({"launcher": "ready"} | ring.parts).items():
+            pid = ring.pids.get(name, 0)
+            row = {"name": name, "state": state, "losses": losses.get(name, 0)}
+            found.append(row | self._use(pid, last.get(pid)))
+        return found
+
+    def _use(self, pid: int, last: tuple[float, float] | None) -> dict[str, Any]:
+        try:
+            # The name, which stands in brackets, may hold spaces.
+            fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return {"cpu": None, "rss": None}
+        now, used_s = time.monotonic(), (int(fields[11]) + int(fields[12])) / _TICKS
+        self._last[pid] = now, used_s
+        cpu = None
+        if last is not None and now > last[0]:
+            cpu = round(max(0.0, used_s - last[1]) / (now - last[0]), 3)
+        return {"cpu": cpu, "rss": int(fields[21]) * _PAGE}
