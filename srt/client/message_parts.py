@@ -1,7 +1,6 @@
 """Messages whose contents are lists of parts, as OpenAI's and vLLM's are, as the ring has them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from srt.client.media import Media, MediaFile, Picture, Video, opened
@@ -24,16 +23,6 @@ class Shown(NamedTuple):
 
     request: Fields
     names: Names
-
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Errors of the block have the caller's names."""
-        try:
-            yield
-        except RequestError as error:
-            if not self.names or error.info.param is None:
-                raise
-            raise error.renamed(self.names) from None
 
 
 async def with_media(request: Fields) -> Shown:

@@ -22,7 +22,7 @@ from srt.gateway.context import Gateway, Refusal, abortable, check_running, medi
 from srt.gateway.large_bodies import Room
 from srt.gateway.media.given import MediaList
 from srt.tasks import all_of
-from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError
+from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError, renaming
 
 MAX_REFUSAL_S = 0.25  # for this long, the ring's last refusal for load still counts
 MAX_REFUSALS = 1024  # callers whose refusals are remembered
@@ -79,10 +79,8 @@ class Batch:
         return await all_of(self._result(i) for i in range(len(self.generations)))
 
     async def _result(self, index: int) -> GenerateOutput:
-        try:
+        with renaming(lambda: self._fields(index // self.samples)):
             output = await self.generations[index].result()
-        except RequestError as error:
-            raise error.renamed(self._fields(index // self.samples)) from error
         self._timers[index].on_result()
         return output
 

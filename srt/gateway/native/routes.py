@@ -18,7 +18,7 @@ from srt.gateway.native.prompts import Prompts, names_of, prompts_of
 from srt.gateway.native.shown import media_texts
 from srt.gateway.wire.fields import NATIVE
 from srt.gateway.wire.native import NativeRequest, NativeResponse
-from srt.wire.errors import RequestError
+from srt.wire.errors import renaming
 
 PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 
@@ -64,10 +64,8 @@ async def _admit(
     prompt_ids: list[list[int]] = []
     if body.return_prompt_token_ids:
         for index, prompt in enumerate(prompts.requests):
-            try:
+            with renaming(partial(names, index)):
                 prompt_ids.append(await prompt_ids_of(gateway, prompt))
-            except RequestError as exc:
-                raise exc.renamed(names(index)) from exc
     name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
     batch = await submit_all(gateway, prompts.requests, names=names, name=name, media=prompts.media)
     texts = gateway.vocab if body.return_text_in_logprobs else None

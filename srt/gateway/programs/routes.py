@@ -31,7 +31,7 @@ from srt.gateway.wire.programs import (
     VarJson,
 )
 from srt.wire.answer_meta import PROGRAMS, meta_of
-from srt.wire.errors import ErrorInfo, RequestError
+from srt.wire.errors import ErrorInfo, RequestError, renaming
 from srt.wire.programs import OutputMeta, Perf, SessionInfo, VarInfo
 
 KEY_HEADER = "idempotency-key"
@@ -66,10 +66,8 @@ async def submit(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, SubmitFrame)
     check_running(gateway_of(request))
     program, key = await program_of(body), request.headers.get(KEY_HEADER, "")
-    try:
+    with renaming({"key": "Idempotency-Key"}):
         ids = await programs_of(request).submit_program(body.session, program, key, tenant())
-    except RequestError as error:
-        raise error.renamed({"key": "Idempotency-Key"}) from error
     return json_reply(SubmitAnswer(vars=ids))
 
 

@@ -42,7 +42,7 @@ from srt.gateway.wire.responses import (
     TextFormatIn,
 )
 from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
-from srt.wire.errors import Names, RequestError, missing
+from srt.wire.errors import Names, RequestError, missing, renaming
 
 _NAMES: Names = {
     "text": "input",
@@ -76,12 +76,10 @@ async def responses(request: HttpRequest) -> ASGIApp:
             stored.keep(owner, writer.stored, items, frames)
 
     async def admitted() -> tuple[Batch, ResponseWriter]:
-        try:
+        with renaming(_names(body)):
             batch = await submit_all(
                 gateway, [chat.request], names=lambda _: chat.names, media=[chat.media]
             )
-        except RequestError as error:
-            raise error.renamed(_names(body)) from error
         files = [file.frames for file in chat.media.files]
         is_stored = body.store and stored.takes(files)
         frames.extend(files if is_stored else ())
@@ -153,10 +151,8 @@ def _chat(
         **shared_fields(body),
     )
     names = _names(body) | places
-    try:
+    with renaming(names):
         chat = chat_of(asked, gateway.info.reasoning, gateway.vocab, media, ("user", "tool"))
-    except RequestError as error:
-        raise error.renamed(names) from error
     media.rename(names)
     return chat
 

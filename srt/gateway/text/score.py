@@ -37,7 +37,7 @@ from srt.gateway.wire.score import (
     ScoreResponse,
     score_response,
 )
-from srt.wire.errors import CONFLICT, Names, RequestError
+from srt.wire.errors import CONFLICT, Names, RequestError, renaming
 from srt.wire.sampling import SamplingParams, Scoring
 
 MAX_ITEMS = 1024
@@ -78,11 +78,10 @@ async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOu
     mine = (tenant(), rid)
     gateway.live.setdefault(mine, score)
     try:
-        with gateway.media.room(tenant()) as room:
+        names = {"media": "image_data", **media.names}
+        with renaming(names), gateway.media.room(tenant()) as room:
             (files,) = await load_media(gateway, [media], [rid], room)
             return await gateway.client.score(replace(score, media=tuple(files)))
-    except RequestError as error:
-        raise error.renamed({"media": "image_data", **media.names}) from error
     finally:
         if gateway.live.get(mine) is score:
             del gateway.live[mine]

@@ -16,7 +16,7 @@ from srt.gateway.http.routing import json_reply, post
 from srt.gateway.http.turns import in_turns
 from srt.gateway.openai.chat import OPTION_NAMES, chat_prompt
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, Text, TokenizeBody, Tokens
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, renaming
 
 MAX_PROMPTS = 1024
 MAX_IDS = MAX_ENTRIES  # of one text
@@ -68,11 +68,9 @@ async def _tokenized(
 ) -> list[list[int]]:
     rows = []
     for index, request in enumerate(requests):
-        try:
+        at = f"[{index}]" if isinstance(body.prompt, list) else ""
+        with renaming({"text": f"prompt{at}", **OPTION_NAMES}):
             rows.append(await client.tokenize(request))
-        except RequestError as exc:
-            at = f"[{index}]" if isinstance(body.prompt, list) else ""
-            raise exc.renamed({"text": f"prompt{at}", **OPTION_NAMES}) from exc
     return rows
 
 
