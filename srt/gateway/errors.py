@@ -121,8 +121,9 @@ def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
 
 def body_of(exc: BaseException) -> ErrorBody:
     """The body for a failure. One that is no refusal is logged."""
-    is_refusal = isinstance(exc, RequestError) and exc.info.code != INTERNAL
-    return error_body(exc.info) if is_refusal else report_defect(exc)
+    if isinstance(exc, RequestError) and exc.info.code != INTERNAL:
+        return error_body(exc.info)
+    return report_defect(exc)
 
 
 def failure(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
