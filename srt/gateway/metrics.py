@@ -84,6 +84,7 @@ PROGRAM_COUNTERS = {
     "submits.total": "Programs that were submitted.",
     "transforms.total": "Transforms that have ended.",
 }
+_FAMILIES = {True: GaugeMetricFamily, False: CounterMetricFamily}  # by whether it is a gauge
 CALL_STATES = ("ready", "skipped", "failed", "cancelled")
 # What the front counts for all replicas, which comes with the statistics of one of them.
 _OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
@@ -229,12 +230,9 @@ class _SchedulerStats:
         up = 0 if self.stats is None else 1
         yield GaugeMetricFamily("srt_up", "Whether the scheduler answered.", value=up)
         stats = self.stats or {}
-        for name, text in GAUGES.items():
+        for name, text in (GAUGES | COUNTERS).items():
             if name in stats:
-                yield GaugeMetricFamily(f"srt_{name}", text, value=stats[name])
-        for name, text in COUNTERS.items():
-            if name in stats:
-                yield CounterMetricFamily(f"srt_{name}", text, value=stats[name])
+                yield _FAMILIES[name in GAUGES](f"srt_{name}", text, value=stats[name])
         yield from _of_drafts(stats)
         yield from _of_replicas(stats.get("replicas", []))
         if self.ring is not None:
@@ -246,7 +244,7 @@ class _SchedulerStats:
 def _of_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     """The same of each replica, under names of their own: others are the sums of these."""
     for name, text in (GAUGES | COUNTERS).items():
-        kind = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+        kind = _FAMILIES[name in GAUGES]
         family = kind(f"srt_replica_{name}", f"By replica: {text}", labels=("replica",))
         for stats in replicas:
             if name in stats and name not in _OF_FRONT:
@@ -288,11 +286,9 @@ def _of_ring(ring: RingEvent) -> Iterator[Metric]:
 
 
 def _of_programs(counts: Mapping[str, float]) -> Iterator[Metric]:
-    for name, text in PROGRAM_GAUGES.items():
-        yield GaugeMetricFamily(f"srt_programs_{name.replace('.', '_')}", text, value=counts[name])
-    for name, text in PROGRAM_COUNTERS.items():
+    for name, text in (PROGRAM_GAUGES | PROGRAM_COUNTERS).items():
         full = f"srt_programs_{name.replace('.', '_')}"
-        yield CounterMetricFamily(full, text, value=counts[name])
+        yield _FAMILIES[name in PROGRAM_GAUGES](full, text, value=counts[name])
     text = "Calls of programs that have ended, by the state of their last output."
     calls = CounterMetricFamily("srt_programs_calls", text, labels=("state",))
     for state in CALL_STATES:

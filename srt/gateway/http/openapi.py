@@ -141,20 +141,17 @@ def _operation(
     if route.body is not None:
         content = {JSON: {"schema": schemas.of(route.body)}}
         operation["requestBody"] = {"required": True, "content": content}
-    operation["responses"] = _responses(route, schemas)
+    answers = {route.media_type: route.answer, EVENTS: route.events}
+    operation["responses"] = {
+        "200": {
+            "description": "The answer.",
+            "content": {at: {"schema": schemas.of(kind)} for at, kind in answers.items() if kind},
+        },
+        "default": {
+            "description": "An error.",
+            "content": {JSON: {"schema": schemas.of(ErrorBody)}},
+        },
+    }
     if has_keys and route.access != PUBLIC:
         operation["security"] = [{_KEY: []}]
     return operation
-
-
-def _responses(route: Route, schemas: _Schemas) -> dict[str, Any]:
-    content = {}
-    if route.answer is not None:
-        content[route.media_type] = {"schema": schemas.of(route.answer)}
-    if route.events is not None:
-        content[EVENTS] = {"schema": schemas.of(route.events)}
-    error = {JSON: {"schema": schemas.of(ErrorBody)}}
-    return {
-        "200": {"description": "The answer.", "content": content},
-        "default": {"description": "An error.", "content": error},
-    }

@@ -173,9 +173,10 @@ def ended(output: GenerateOutput) -> FinishWord:
     return word
 
 
-def matched(output: GenerateOutput) -> int | str | None:
-    """The token or the stop string that ended the answer."""
-    return output.finish.matched if output.finish is not None else None
+def ending(finish: Finish | None) -> dict[str, Any]:
+    """The fields of a choice that say what ended it: a token or a stop string, and how it was
+    steered there."""
+    return {"matched_stop": finish and finish.matched, **steering(finish)}
 
 
 def steering(finish: Finish | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from srt.answers.tool_events import CallStart, Content, EventParser, Reasoning, 
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.http.turns import slices
-from srt.gateway.openai.answers import Face, NewTokens, captures_in, ended, matched, steering
+from srt.gateway.openai.answers import Face, NewTokens, captures_in, ended, ending
 from srt.gateway.openai.chat import AnswerReading, Chat
 from srt.gateway.openai.logprobs import (
     Position,
@@ -222,8 +222,7 @@ class _ChatWriter:
             message=whole,
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
-            matched_stop=matched(output),
-            **steering(output.finish),
+            **ending(output.finish),
             token_ids=ids,
             token_origins=origins,
             captures=captures_in(output, whole.content or ""),
@@ -246,8 +245,7 @@ class _ChatWriter:
                 index=0,
                 delta=ChatDelta(),
                 finish_reason=self._reader.finish_word(output),
-                matched_stop=matched(output),
-                **steering(output.finish),
+                **ending(output.finish),
                 **tokens,
                 captures=captures_in(output, "".join(self._content)),
             )

@@ -104,13 +104,17 @@ def _check_roles(message: Message, where: str) -> None:
 def _call(call: ToolCallJson, where: str) -> ToolCall:
     param = f"{where}.function.arguments"
     arguments = call.function.arguments or "{}"
-    try:
-        value: Any = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f" is not valid JSON: {error}", at=param) from None
-    if not isinstance(value, dict):
+    if not isinstance(decoded_json(arguments, param), dict):
         raise RequestError(" must be the text of a JSON object", at=param)
     return ToolCall(call.id, call.function.name, arguments)
+
+
+def decoded_json(text: str, path: str) -> Any:
+    """The value of the JSON that the field `path` has as a text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f" is not valid JSON: {error}", at=path) from None
 
 
 def _text(content: str | list[ContentPart] | None, where: str) -> str:

@@ -17,9 +17,8 @@ from srt.gateway.openai.answers import (
     NewTokens,
     captures_in,
     ended,
+    ending,
     finish_word,
-    matched,
-    steering,
 )
 from srt.gateway.openai.logprobs import (
     CompletionScores,
@@ -212,8 +211,7 @@ class _CompletionWriter:
             text=text,
             logprobs=logprobs,
             finish_reason=finish_word(output),
-            matched_stop=matched(output),
-            **steering(output.finish),
+            **ending(output.finish),
             captures=captures_in(output, self._echoed + output.text),
             token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
             token_origins=output.token_origins[start:end] or UNSET,

@@ -1,7 +1,6 @@
 """The page at /, its files, and what it watches: events, and the texts of the tree's nodes."""
 
 import hashlib
-from collections.abc import AsyncGenerator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -88,12 +87,7 @@ def _file(request: HttpRequest, found: Asset) -> ASGIApp:
 async def events(request: HttpRequest) -> ASGIApp:
     """Server-sent events for the page: trees, queues, numbers and runs of programs."""
     page = gateway_of(request).feed.open()
-    return EventStream(page.events(), page, frames=_as_they_are)
-
-
-async def _as_they_are(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async for frame in frames:
-        yield frame
+    return EventStream(page.events(), page, frames=lambda frames: frames)
 
 
 @get("/ui/text", answer=EdgeText, query={"replica": int, "node": int}, access=WATCH)

@@ -142,10 +142,6 @@ class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="mess
     status: ResponseStatus
     content: list[OutputText]
 
-    @property
-    def type(self) -> str:
-        return "message"
-
 
 class ReasoningText(Struct, frozen=True, kw_only=True):
     """The text of a reasoning."""
@@ -161,10 +157,6 @@ class ReasoningItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     summary: list[Any] = field(default_factory=list)
     status: ResponseStatus
     content: list[ReasoningText]
-
-    @property
-    def type(self) -> str:
-        return "reasoning"
 
 
 class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
