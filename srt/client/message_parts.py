@@ -111,8 +111,7 @@ class _Reader:
         if kind.endswith("_url") and isinstance(given, Mapping):
             options, given, at = given, given.get("url"), f"{at}.url"
         if kind.endswith("_url") and not _is_data_url(given):
-            reason = " must be a data: URL: a client fetches no addresses"
-            raise RequestError(reason, at=at)
+            raise RequestError(" must be a data: URL: a client fetches no addresses", at=at)
         self.given.append(_medium(given, _SHOWN[kind], options))
         self.names.append(at)
         return self.first + len(self.given) - 1

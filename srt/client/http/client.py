@@ -65,6 +65,8 @@ class HttpClient:
     `transport` replaces the network (an ASGI application in tests).
     """
 
+    ring: RingEvent | None = None  # this transport hears no events
+
     def __init__(
         self,
         url: str,
@@ -96,10 +98,6 @@ class HttpClient:
 
     def _connection(self) -> httpx2.AsyncBaseTransport:
         return httpx2.AsyncHTTPTransport(verify=self._verify, limits=ONE)
-
-    @property
-    def ring(self) -> RingEvent | None:
-        return None
 
     async def __aenter__(self) -> "HttpClient":
         return self

@@ -230,7 +230,6 @@ def check_details(body: OpenAIRequest) -> None:
     if options is not None and not body.stream:
         raise RequestError(" needs stream: true", at="stream_options")
     if options is not None and options.continuous_usage_stats and not options.include_usage:
-        param = "stream_options.continuous_usage_stats"
-        raise RequestError(" needs include_usage: true", at=param)
+        raise RequestError(" needs include_usage: true", at="stream_options.continuous_usage_stats")
     if body.prompt_logprobs is not None and body.stream:
         raise RequestError(" are not streamed", at="prompt_logprobs")

@@ -267,6 +267,5 @@ def _as_format(own: Given) -> dict[str, object]:
         return {"type": "json_schema", "json_schema": value}
     form = value.get("format") if isinstance(value, dict) else None
     if not isinstance(form, dict):
-        reason = " beside tools must be an object with a format"
-        raise RequestError(reason, at=own.path)
+        raise RequestError(" beside tools must be an object with a format", at=own.path)
     return form

@@ -93,8 +93,7 @@ def _check_roles(message: Message, where: str) -> None:
     }
     for field, (role, is_given) in owners.items():
         if is_given and message.role != role:
-            reason = f" is for messages of role {role!r} only"
-            raise RequestError(reason, at=f"{where}.{field}")
+            raise RequestError(f" is for messages of role {role!r} only", at=f"{where}.{field}")
     if message.role == "tool" and not message.tool_call_id:
         raise missing(f"{where}.tool_call_id")
     if message.content is None and not (message.role == "assistant" and message.tool_calls):

@@ -100,8 +100,7 @@ def _check(item: InputItem, where: str) -> None:
         if name not in (*needed, *optional) and value != _NOT_GIVEN[name]:
             raise RequestError(f" is not for items of type {item.type!r}", at=param)
     if item.type == "message" and item.role not in _ROLES:
-        reason = f" must be one of {', '.join(_ROLES)}"
-        raise RequestError(reason, at=f"{where}.role")
+        raise RequestError(f" must be one of {', '.join(_ROLES)}", at=f"{where}.role")
 
 
 def _message(item: InputItem, where: str, reasoning: str) -> Message:

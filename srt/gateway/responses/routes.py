@@ -34,6 +34,7 @@ from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.responses import (
     FunctionChoice,
+    FunctionTool,
     InputItem,
     ResponseDeleted,
     ResponseEvent,
@@ -145,7 +146,7 @@ def _chat(
         response_format=_format(body.text.format),
         reasoning_effort=body.reasoning.effort,
         verbosity=None if body.text.verbosity is UNSET else body.text.verbosity,
-        tools=[_tool(body, i) for i in range(len(body.tools))],
+        tools=[_tool(tool) for tool in body.tools],
         tool_choice=_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
         **shared_fields(body),
@@ -166,16 +167,14 @@ def _format(form: TextFormatIn) -> ResponseFormat | None:
     if form.type != "json_schema":
         given = (form.schema, form.name, form.description, form.strict)
         if any(value is not UNSET for value in given):
-            reason = f" of type {form.type!r} takes no other fields"
-            raise RequestError(reason, at="text.format")
+            raise RequestError(f" of type {form.type!r} takes no other fields", at="text.format")
         return JsonObjectFormat() if form.type == "json_object" else None
     if form.schema is UNSET:
         raise missing("text.format.schema")
     return JsonSchemaFormat(NamedSchema(schema=form.schema, strict=form.strict is True))
 
 
-def _tool(body: ResponsesRequest, index: int) -> ToolIn:
-    tool = body.tools[index]
+def _tool(tool: FunctionTool) -> ToolIn:
     function = FunctionIn(**{name: getattr(tool, name) for name in FunctionIn.__struct_fields__})
     return ToolIn(type="function", function=function)
 

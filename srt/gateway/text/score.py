@@ -65,8 +65,7 @@ async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOu
     check_running(gateway)
     count, limit = len(body.continuations), gateway.info.max_requests
     if count > limit:
-        reason = f" must be 1 to {limit}, not {count}"
-        raise RequestError(reason, at="continuations")
+        raise RequestError(f" must be 1 to {limit}, not {count}", at="continuations")
     rid = body.rid or uuid.uuid4().hex
     score = ScoreRequest(
         continuations=body.continuations,
@@ -116,12 +115,10 @@ def _label_prompts(body: LabelBody) -> list[Any]:
     most = MAX_JOINED_CHARS if isinstance(query, str) else MAX_JOINED_IDS
     if len(query) * len(items) > most:
         asked = f"query has a length of {len(query)} and {len(items)} items"
-        reason = f"{asked}: at most {most} together"
-        raise RequestError(reason, param="query")
+        raise RequestError(f"{asked}: at most {most} together", param="query")
     for index, item in enumerate(items):
         if isinstance(item, str) != isinstance(query, str):
-            param = f"items[{index}]"
-            raise RequestError(" must be of the query's kind: text or ids", at=param)
+            raise RequestError(" must be of the query's kind: text or ids", at=f"items[{index}]")
     return [item + query if body.item_first else query + item for item in items]
 
 
