@@ -15,7 +15,7 @@ from srt.client.programs import IDLE_S, ProgramSession
 from srt.client.request_fields import checked_request, checked_score, checked_tokenize
 from srt.client.ring.client import RingClient
 from srt.tasks import all_of
-from srt.wire.errors import ConfigError
+from srt.wire.errors import ConfigError, renaming
 from srt.wire.ring_state import RingEvent
 
 
@@ -64,7 +64,7 @@ class AsyncClient:
         `srt.Video`s; a message's content may be a list of parts that show some.
         """
         shown = await with_media(request)
-        with shown.naming():
+        with renaming(shown.names):
             asked = checked_request(shown.request)
             generation: Generation = await self._transport.submit(asked)
         return generation
@@ -76,7 +76,7 @@ class AsyncClient:
         request's rid ends all of them; aborting or closing one ends only that one.
         """
         shown = await with_media(request)
-        with shown.naming():
+        with renaming(shown.names):
             return list(await self._transport.submit_samples(checked_request(shown.request)))
 
     async def generate(
@@ -90,7 +90,7 @@ class AsyncClient:
         # Over HTTP, reading a stream costs more than reading an answer.
         if not isinstance(self._transport, RingClient):
             shown = await with_media({"text": text, **request})
-            with shown.naming():
+            with renaming(shown.names):
                 outputs = await self._transport.complete(checked_request(shown.request))
             return outputs[0] if len(outputs) == 1 else cast("GenerateOutput", outputs)
         generations = await self.submit_samples(text=text, **request)

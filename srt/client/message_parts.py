@@ -1,7 +1,6 @@
 """Messages whose contents are lists of parts, as OpenAI's and vLLM's are, as the ring has them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from srt.client.media import Media, MediaFile, Picture, Video, opened
@@ -24,16 +23,6 @@ class Shown(NamedTuple):
 
     request: Fields
     names: Names
-
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Errors of the block have the caller's names."""
-        try:
-            yield
-        except RequestError as error:
-            if not self.names or error.info.param is None:
-                raise
-            raise error.renamed(self.names) from None
 
 
 async def with_media(request: Fields) -> Shown:
@@ -122,8 +111,7 @@ class _Reader:
         if kind.endswith("_url") and isinstance(given, Mapping):
             options, given, at = given, given.get("url"), f"{at}.url"
         if kind.endswith("_url") and not _is_data_url(given):
-            reason = " must be a data: URL: a client fetches no addresses"
-            raise RequestError(reason, at=at)
+            raise RequestError(" must be a data: URL: a client fetches no addresses", at=at)
         self.given.append(_medium(given, _SHOWN[kind], options))
         self.names.append(at)
         return self.first + len(self.given) - 1

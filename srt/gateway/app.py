@@ -14,7 +14,7 @@ from srt.gateway.callers.tenant import Tenants
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import RETRY_AFTER
-from srt.gateway.http.routing import Application
+from srt.gateway.http.routing import Application, routes_of
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.native.routes import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
@@ -31,22 +31,19 @@ def gateway_over(
     shares = info.share_cache_between_keys
     keys = Keys(info.api_keys, info.admin_keys, shares, page_key=info.page_key)
     tenants, metrics = Tenants(client), GatewayMetrics()
-    feed = Feed(tenants, _facts(info), metrics.latencies)
+    facts = Facts(info.model_name, info.version, info.context_len, info.max_total_tokens)
+    feed = Feed(tenants, facts, metrics.latencies)
     gateway = Gateway(tenants, info, vocab, metrics, keys, feed)
     gateway.programs = programs
     gateway.stored = StoredResponses(info.response_store_bytes)
     return gateway
 
 
-def _facts(info: GatewayInfo) -> Facts:
-    return Facts(info.model_name, info.version, info.context_len, info.max_total_tokens)
-
-
 def app_of(gateway: Gateway) -> ASGIApp:
     """The routes over `gateway`. Pages of its `cors_origins` may do all that programs may do, and
     their preflights need no API key."""
-    pages = page.ROUTES if gateway.info.has_page else []
-    app = Application(gateway, [*HANDLERS, *docs.ROUTES, *pages])
+    pages = routes_of(page) if gateway.info.has_page else []
+    app = Application(gateway, [*HANDLERS, *routes_of(docs), *pages])
     if not gateway.info.cors_origins:
         return app
     return CORSMiddleware(

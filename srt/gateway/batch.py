@@ -15,14 +15,14 @@ from itertools import chain
 
 import msgspec
 
-from srt.client.generation import GenerateOutput, Generation, Request
+from srt.client.generation import GenerateOutput, Generation, Request, TokenizeRequest
 from srt.client.media import MediaFile
 from srt.gateway.callers.tenant import Name, tenant
 from srt.gateway.context import Gateway, Refusal, abortable, check_running, media_rules
 from srt.gateway.large_bodies import Room
 from srt.gateway.media.given import MediaList
 from srt.tasks import all_of
-from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError
+from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError, renaming
 
 MAX_REFUSAL_S = 0.25  # for this long, the ring's last refusal for load still counts
 MAX_REFUSALS = 1024  # callers whose refusals are remembered
@@ -79,10 +79,8 @@ class Batch:
         return await all_of(self._result(i) for i in range(len(self.generations)))
 
     async def _result(self, index: int) -> GenerateOutput:
-        try:
+        with renaming(lambda: self._fields(index // self.samples)):
             output = await self.generations[index].result()
-        except RequestError as error:
-            raise error.renamed(self._fields(index // self.samples)) from error
         self._timers[index].on_result()
         return output
 
@@ -154,7 +152,7 @@ async def _merged(
         came.set()
 
     def ask(index: int) -> None:
-        task = _next_task(iterators[index])
+        task = asyncio.ensure_future(anext(iterators[index], None))
         pending[task] = index
         task.add_done_callback(on_done)
 
@@ -176,19 +174,21 @@ async def _merged(
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-def _next_task(iterator: AsyncIterator[GenerateOutput]) -> asyncio.Task[GenerateOutput | None]:
-    async def advance() -> GenerateOutput | None:
-        return await anext(iterator, None)
-
-    return asyncio.ensure_future(advance())
-
-
 def check_size(num_prompts: int, samples: int, limit: int, name: str) -> None:
     """Raise RequestError if several prompts, given in the field `name`, want more than `limit`
     samples together, which could never be in flight at once."""
     if num_prompts > 1 and num_prompts * samples > limit:
         asked = f"{num_prompts} prompts" + (f", {samples} times each" if samples > 1 else "")
         raise RequestError(f" asks for {asked}; the limit is {limit} in all", at=name)
+
+
+async def prompt_ids_of(gateway: Gateway, request: Request) -> list[int]:
+    """The ids of a prompt, which the server makes of a text or of messages."""
+    if request.input_ids is not None:
+        return list(request.input_ids)
+    names = ("text", "messages", "tools", "chat")
+    asked = TokenizeRequest(**{name: getattr(request, name) for name in names})
+    return await gateway.client.tokenize(asked)
 
 
 async def submit_all(

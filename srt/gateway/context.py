@@ -217,9 +217,14 @@ def check_running(gateway: Gateway) -> None:
         raise RequestError(reason, code=UNAVAILABLE, retryable=True)
 
 
+def is_served(model: str | None, info: GatewayInfo) -> bool:
+    """Whether a request for this model is one for the model that is served."""
+    names = (None, info.model_name, info.model_path, *info.model_names)
+    return model in names or "*" in info.model_names
+
+
 def check_model(model: str | None, info: GatewayInfo) -> None:
     """Raise RequestError (404) if a request is for another model than the one that is served."""
-    names = (None, info.model_name, info.model_path, *info.model_names)
-    if model not in names and "*" not in info.model_names:
+    if not is_served(model, info):
         message = f" {quoted(model or '')} is not served here; this server has {info.model_name!r}"
         raise RequestError(message, at="model", code=MODEL_NOT_FOUND)

@@ -119,21 +119,19 @@ def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
     return RequestError(f"{path or 'the body'}: {lowered}", param=path or None)
 
 
-def retry_after(info: ErrorInfo) -> dict[str, str]:
-    """The header that says when to try again, in whole seconds."""
-    return {"Retry-After": str(max(1, math.ceil(info.retry_after_s)))}
+def body_of(exc: BaseException) -> ErrorBody:
+    """The body for a failure. One that is no refusal is logged."""
+    if isinstance(exc, RequestError) and exc.info.code != INTERNAL:
+        return error_body(exc.info)
+    return report_defect(exc)
 
 
 def failure(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
     """The answer to a request that ended with `exc`."""
     if isinstance(exc, ClientDisconnected):
         return Response(status_code=499)  # nobody reads it
-    if not isinstance(exc, RequestError):
-        return _respond(report_defect(exc), 500, headers)
-    status = http_status(exc.info)
-    body = report_defect(exc) if exc.info.code == INTERNAL else error_body(exc.info)
-    return _respond(body, status, retry_after(exc.info) if status in (429, 503) else headers)
-
-
-def _respond(body: ErrorBody, status: int, headers: Mapping[str, str] | None) -> Response:
-    return Response(msgspec.json.encode(body), status, headers, "application/json")
+    info = exc.info if isinstance(exc, RequestError) else ErrorInfo(INTERNAL, "")
+    status, body = http_status(info), msgspec.json.encode(body_of(exc))
+    if status in (429, 503):  # it says when to try again, in whole seconds
+        headers = {"Retry-After": str(max(1, math.ceil(info.retry_after_s)))}
+    return Response(body, status, headers, "application/json")

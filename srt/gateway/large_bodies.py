@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from srt.wire.errors import OVERLOADED, RequestError
 
@@ -40,36 +41,30 @@ class LargeBodies:
         if not self._held[tenant]:
             del self._held[tenant]
 
-    def room(self, tenant: str) -> "Room":
-        """What one request of `tenant` will take, in a `with` block."""
-        return Room(self, tenant)
+    @contextmanager
+    def room(self, tenant: str) -> Iterator["Room"]:
+        """What one request of `tenant` takes in a `with` block, at whose end all is given back."""
+        room = Room(self, tenant)
+        try:
+            yield room
+        finally:
+            room.give_back(room.taken)
 
 
 class Room:
-    """The room that one request has taken; all of it is given back at the end of the block."""
+    """The room that one request has `taken`."""
 
     def __init__(self, held: LargeBodies, tenant: str) -> None:
         self._all = held
         self._tenant = tenant
-        self._taken = 0
+        self.taken = 0
 
     def take(self, size: int) -> None:
         """Room for `size` more bytes. Raises RequestError (429) if there is none."""
         self._all.take(size, self._tenant)
-        self._taken += size
+        self.taken += size
 
     def give_back(self, size: int) -> None:
         """Give back some of it before the end."""
         self._all.give_back(size, self._tenant)
-        self._taken -= size
-
-    def __enter__(self) -> "Room":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.give_back(self._taken)
+        self.taken -= size

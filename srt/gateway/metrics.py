@@ -5,14 +5,15 @@ values are fetched at each scrape; nothing is polled.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.client.generation import GenerateOutput
-from srt.gateway.watch.latencies import Window
 from srt.wire.messages import DRAFT_SOURCES
 from srt.wire.ring_state import RingEvent
 
@@ -83,6 +84,7 @@ PROGRAM_COUNTERS = {
     "submits.total": "Programs that were submitted.",
     "transforms.total": "Transforms that have ended.",
 }
+_FAMILIES = {True: GaugeMetricFamily, False: CounterMetricFamily}  # by whether it is a gauge
 CALL_STATES = ("ready", "skipped", "failed", "cancelled")
 # What the front counts for all replicas, which comes with the statistics of one of them.
 _OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
@@ -92,6 +94,10 @@ _OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
 }
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400)
 _TOKEN_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3, 0.6, 2)
+WINDOW_S = 60.0
+_SHARES = (0.5, 0.99)
+
+Counts = list[tuple[float, float]]  # upper bounds in seconds, and how many were at most that
 
 
 class GatewayMetrics:
@@ -172,6 +178,45 @@ class RequestTimer:
         self._e2e.observe(time.monotonic() - self._started)
 
 
+class Window:
+    """What `histogram` has counted in the last WINDOW_S, as far as somebody asked: Prometheus's
+    histograms count anyway."""
+
+    def __init__(self, histogram: Histogram, clock: Callable[[], float] = time.monotonic) -> None:
+        self._histogram, self._clock = histogram, clock
+        self._seen: deque[tuple[float, Counts]] = deque()
+
+    def percentiles(self) -> list[float] | None:
+        """p50 and p99 in seconds, each within its bucket by rule of three; None where nothing was
+        counted since the first call of the window."""
+        now, counts = self._clock(), self._counts()
+        while self._seen and self._seen[0][0] < now - WINDOW_S:
+            self._seen.popleft()
+        self._seen.append((now, counts))
+        before = self._seen[0][1]
+        gained = [(bound, n - m) for (bound, n), (_, m) in zip(counts, before, strict=True)]
+        if not gained or gained[-1][1] <= 0:
+            return None
+        return [_at(gained, share) for share in _SHARES]
+
+    def _counts(self) -> Counts:
+        (metric,) = self._histogram.collect()
+        samples = [each for each in metric.samples if each.name.endswith("_bucket")]
+        return [(float(each.labels["le"]), each.value) for each in samples]
+
+
+def _at(counts: Sequence[tuple[float, float]], share: float) -> float:
+    """The value that `share` of what was counted does not exceed; the last finite bound where it is
+    beyond that."""
+    wanted = share * counts[-1][1]
+    for (low, below), (high, upto) in pairwise([(0.0, 0.0), *counts]):
+        if upto >= wanted:
+            if high == float("inf"):
+                return low
+            return low + (high - low) * (wanted - below) / (upto - below)
+    raise AssertionError("the last bucket holds all")
+
+
 class _SchedulerStats:
     """A prometheus collector over the last statistics that schedulers sent, and the ring's. With
     several replicas there are their sums, and the values of each."""
@@ -185,12 +230,9 @@ class _SchedulerStats:
         up = 0 if self.stats is None else 1
         yield GaugeMetricFamily("srt_up", "Whether the scheduler answered.", value=up)
         stats = self.stats or {}
-        for name, text in GAUGES.items():
+        for name, text in (GAUGES | COUNTERS).items():
             if name in stats:
-                yield GaugeMetricFamily(f"srt_{name}", text, value=stats[name])
-        for name, text in COUNTERS.items():
-            if name in stats:
-                yield CounterMetricFamily(f"srt_{name}", text, value=stats[name])
+                yield _FAMILIES[name in GAUGES](f"srt_{name}", text, value=stats[name])
         yield from _of_drafts(stats)
         yield from _of_replicas(stats.get("replicas", []))
         if self.ring is not None:
@@ -202,7 +244,7 @@ class _SchedulerStats:
 def _of_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     """The same of each replica, under names of their own: others are the sums of these."""
     for name, text in (GAUGES | COUNTERS).items():
-        kind = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+        kind = _FAMILIES[name in GAUGES]
         family = kind(f"srt_replica_{name}", f"By replica: {text}", labels=("replica",))
         for stats in replicas:
             if name in stats and name not in _OF_FRONT:
@@ -244,11 +286,9 @@ def _of_ring(ring: RingEvent) -> Iterator[Metric]:
 
 
 def _of_programs(counts: Mapping[str, float]) -> Iterator[Metric]:
-    for name, text in PROGRAM_GAUGES.items():
-        yield GaugeMetricFamily(f"srt_programs_{name.replace('.', '_')}", text, value=counts[name])
-    for name, text in PROGRAM_COUNTERS.items():
+    for name, text in (PROGRAM_GAUGES | PROGRAM_COUNTERS).items():
         full = f"srt_programs_{name.replace('.', '_')}"
-        yield CounterMetricFamily(full, text, value=counts[name])
+        yield _FAMILIES[name in PROGRAM_GAUGES](full, text, value=counts[name])
     text = "Calls of programs that have ended, by the state of their last output."
     calls = CounterMetricFamily("srt_programs_calls", text, labels=("state",))
     for state in CALL_STATES:

@@ -14,11 +14,11 @@ from cachetools import LRUCache
 
 from srt.gateway.media.given import Frames
 from srt.gateway.wire.responses import (
+    CallItem,
     InputItem,
     InputPart,
     MessageItem,
     OutputItem,
-    ReasoningItem,
     ResponseObject,
 )
 from srt.wire.errors import NOT_FOUND, RequestError, quoted
@@ -161,12 +161,11 @@ def _num_chars(item: InputItem) -> int:
 
 def _as_input(item: OutputItem) -> InputItem:
     """An item of an answer, as clients send it back."""
+    if isinstance(item, CallItem):
+        return InputItem(
+            type="function_call", call_id=item.call_id, name=item.name, arguments=item.arguments
+        )
+    texts = [InputPart(type=part.type, text=part.text) for part in item.content]
     if isinstance(item, MessageItem):
-        texts = [InputPart(type=part.type, text=part.text) for part in item.content]
         return InputItem(type="message", role="assistant", content=texts)
-    if isinstance(item, ReasoningItem):
-        texts = [InputPart(type=part.type, text=part.text) for part in item.content]
-        return InputItem(type="reasoning", content=texts)
-    return InputItem(
-        type="function_call", call_id=item.call_id, name=item.name, arguments=item.arguments
-    )
+    return InputItem(type="reasoning", content=texts)

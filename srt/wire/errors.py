@@ -8,7 +8,8 @@ SrtError
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from typing import Self
 
@@ -146,6 +147,23 @@ class RequestError(SrtError):
         """The same with the caller's name of the field (see `renamed`)."""
         name = renamed(self.info.param, names)
         return RequestError.from_info(msgspec.structs.replace(self.info, param=name))
+
+
+@contextmanager
+def renaming(names: Names | Callable[[], Names]) -> Iterator[None]:
+    """Errors of the block have the caller's names of their fields (see `renamed`)."""
+    try:
+        yield
+    except RequestError as error:
+        found = names() if callable(names) else names
+        if renamed(error.info.param, found) == error.info.param:
+            raise
+        raise error.renamed(found) from error
+
+
+def missing(field: str) -> RequestError:
+    """The error of a field that must be given."""
+    return RequestError(f"missing field {field!r}", param=field)
 
 
 class RingError(RequestError):

@@ -11,7 +11,7 @@ import pytest
 from bench.peers.openvino_server import App, Ask, Engine, News, OpenVino, parse_args
 from srt.benchmark.load import LoadGenerator
 from srt.gateway.http.server import GatewayServer
-from tests.srt.gateway.setup import sse_payloads
+from tests.srt.gateway.setup import listener, sse_payloads
 from tests.waiting import SOON_S
 
 VOCABULARY = [bytes([i]) for i in range(256)]  # a token is a byte
@@ -210,7 +210,7 @@ async def test_no_steps_without_work_and_a_failed_step_ends_the_engine() -> None
 async def test_the_load_generator_reads_it() -> None:
     engine = Engine(FakePipeline())
     app: Any = App(engine, "m")
-    server = GatewayServer(app, stream_grace_s=0.5)
+    server = GatewayServer(app, listener(), stream_grace_s=0.5)
     await server.start()
     steps = asyncio.ensure_future(engine.run())
     try:

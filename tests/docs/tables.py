@@ -18,6 +18,7 @@ from srt.benchmark.workloads import WORKLOADS
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import _STATUS
+from srt.gateway.http.routing import routes_of
 from srt.gateway.metrics import (
     COUNTERS,
     DRAFT_COUNTERS,
@@ -35,13 +36,12 @@ from srt.gateway.wire.fields import (
     NO_EXTRAS,
     RESPONSES,
     Kind,
-    describe,
 )
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest, StreamOptions
 from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
 from srt.gateway.wire.responses import InputItem, ResponsesRequest
-from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
+from srt.gateway.wire.score import LABEL_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
 from srt.options.table import GROUPS, Option
 from srt.programs.core import Core
@@ -57,6 +57,7 @@ from srt.wire.sampling import (
     CommonSampling,
     SamplingParams,
 )
+from tests.docs.fields import describe
 from tests.rooms import ROOMS
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +148,7 @@ def _code_list(values: Iterable[Any]) -> str:
 def routes() -> str:
     """Every route of the gateway, with the first sentence of its handler."""
     rows = []
-    for route in (*HANDLERS, *docs.ROUTES):
+    for route in (*HANDLERS, *routes_of(docs)):
         methods, paths = ", ".join(sorted(route.methods)), _code_list(sorted(route.paths))
         rows.append((methods, paths.replace("{name}", "NAME"), _first_line(route.fn)))
     return _table(("method", "path", "what it does"), rows)
@@ -252,7 +253,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "options": options,
     "routes": routes,
     "generate-fields": lambda: fields(NativeRequest, NATIVE),
-    "score-fields": lambda: fields(ScoreBody, SCORE_KIND),
+    "score-fields": lambda: fields(ScoreBody, NO_EXTRAS),
     "label-fields": lambda: fields(LabelBody, LABEL_KIND),
     "tokenize-fields": lambda: fields(TokenizeBody, TOKENIZE),
     "detokenize-fields": lambda: fields(DetokenizeBody, NO_EXTRAS),

@@ -166,8 +166,7 @@ def template_args(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         args = None
     if not isinstance(args, dict):
-        param = "chat.template_args"
-        raise RequestError(" must be the text of a JSON object", at=param)
+        raise RequestError(" must be the text of a JSON object", at="chat.template_args")
     return args
 
 

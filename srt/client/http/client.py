@@ -7,8 +7,7 @@ no ring events.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
@@ -39,7 +38,7 @@ from srt.client.http.connections import ONE, HttpConnections, checked_transport
 from srt.client.http.generation import HttpGeneration, HttpSamples
 from srt.client.http.programs import HttpPrograms
 from srt.tasks import all_of
-from srt.wire.errors import ConfigError, RequestError, RingError
+from srt.wire.errors import ConfigError, RingError, renaming
 from srt.wire.ring_state import RingEvent
 
 CONNECT_TIMEOUT_S = 5.0
@@ -65,6 +64,8 @@ class HttpClient:
 
     `transport` replaces the network (an ASGI application in tests).
     """
+
+    ring: RingEvent | None = None  # this transport hears no events
 
     def __init__(
         self,
@@ -93,14 +94,10 @@ class HttpClient:
         except (ImportError, ValueError) as error:
             raise ConfigError(f"the proxy that the environment names: {error}") from None
         self._samples: list[HttpSamples] = []
-        self.programs = HttpPrograms(self._call, self._open)
+        self.programs = HttpPrograms(self._call, self._stream)
 
     def _connection(self) -> httpx2.AsyncBaseTransport:
         return httpx2.AsyncHTTPTransport(verify=self._verify, limits=ONE)
-
-    @property
-    def ring(self) -> RingEvent | None:
-        return None
 
     async def __aenter__(self) -> "HttpClient":
         return self
@@ -133,7 +130,7 @@ class HttpClient:
         rid = uuid.uuid4().hex if request.rid is None else request.rid  # so that an abort names it
         request = msgspec.structs.replace(request, rid=rid)
         body = await _body(lambda: generate_body(request, interval), request)
-        with _naming(request):
+        with renaming(ring_names(request)):
             response = await self._stream("/generate", **body)
         samples = HttpSamples(response, rid, request.sampling.n, self.abort, ring_names(request))
         self._samples = [s for s in (*self._samples, samples) if s.is_running]
@@ -148,12 +145,9 @@ class HttpClient:
         request.sampling.check_count()
         body = await _body(lambda: generate_body(request) | {"stream": False}, request)
         read_s = SILENCE_TIMEOUT_S + TOKEN_TIMEOUT_S * tokens
-        with _naming(request):
+        with renaming(ring_names(request)):
             response = await self._call("POST", "/generate", read_s, **body)
         return parse_whole(response)
-
-    async def _open(self, path: str, body: dict[str, Any]) -> httpx2.Response:
-        return await self._stream(path, json=body)
 
     async def _stream(self, path: str, **body: Any) -> httpx2.Response:
         url = _url_of(self.url, path)
@@ -182,14 +176,14 @@ class HttpClient:
         return await self._send(self._http.build_request(method, url, **options))
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
-        with _naming(request):
+        with renaming(ring_names(request)):
             answer = await self._call("POST", "/tokenize", json=tokenize_body(request))
         ids: list[int] = answer.json()["tokens"]
         return ids
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
         body = await _body(lambda: score_body(request), request)
-        with _naming(request):
+        with renaming(ring_names(request)):
             answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, **body)
         return parse_score(answer.json())
 
@@ -219,17 +213,6 @@ async def _body(make: Callable[[], dict[str, Any]], request: PromptRequest) -> d
         return {"json": make()}
     content = await asyncio.to_thread(lambda: msgspec.json.encode(make()))
     return {"content": content, "headers": {"content-type": "application/json"}}
-
-
-@contextmanager
-def _naming(request: PromptRequest | TokenizeRequest) -> Iterator[None]:
-    """Errors of the block that name a field in the body's words have the ring's."""
-    try:
-        yield
-    except RequestError as error:
-        if error.info.param is None:
-            raise
-        raise error.renamed(ring_names(request)) from error
 
 
 @lru_cache(maxsize=256)

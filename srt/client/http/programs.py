@@ -54,7 +54,7 @@ Ask = Callable[..., Awaitable[httpx2.Response]]
 
 class HttpPrograms(Programs):
     """The programs of one HttpClient. `call(method, path, read_s, **options)` gets an answer,
-    `stream(path, body)` a stream of events."""
+    `stream(path, **options)` a stream of events."""
 
     def __init__(self, call: Ask, stream: Ask) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class HttpPrograms(Programs):
             answer = await self._call("POST", "/v1/get", GET_TIMEOUT_S, json=body)
             yield _told(question.rid, answer.json())
             return
-        async with aclosing(payloads_of(await self._stream("/v1/get", body))) as payloads:
+        async with aclosing(payloads_of(await self._stream("/v1/get", json=body))) as payloads:
             async for payload in payloads:
                 if "done" in payload:
                     yield _told(question.rid, payload)

@@ -10,8 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from srt.client.programs import Programs
-from srt.client.ring.link import ANSWER_TIMEOUT_S, RingLink
-from srt.client.ring.patience import within
+from srt.client.ring.link import ANSWER_TIMEOUT_S, RingLink, within
 from srt.ring.places import send_now
 from srt.ring.socket import RingSocket
 from srt.wire.errors import RequestError, RingError
@@ -96,8 +95,7 @@ class RingPrograms(Programs):
             try:
                 await within(START_WAIT_S, self._is_ready.wait())
             except TimeoutError:
-                reason = "the part of the server that runs programs is starting"
-                raise RingError(reason) from None
+                raise RingError("the part of the server that runs programs is starting") from None
         if self._socket is None:
             self._socket = self._link.open_dealer(self._link.places.programs, os.urandom(16))
             self._link.start_reader(self._read(self._socket))

@@ -103,6 +103,5 @@ def own_salt(salt: str) -> str:
     if not caller.has_own_cache:
         return salt
     if len(salt) > MAX_SALT_CHARS:
-        limit = f" must have at most {MAX_SALT_CHARS} characters"
-        raise RequestError(limit, at="cache_salt")
+        raise RequestError(f" must have at most {MAX_SALT_CHARS} characters", at="cache_salt")
     return hashlib.sha256(f"{caller.tenant}/{salt}".encode()).hexdigest()

@@ -4,7 +4,8 @@ Called for every request of /generate and the OpenAI routes. Two constraints, or
 blanks that cannot be enforced, are a RequestError that names the client's fields.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -12,7 +13,6 @@ from msgspec import UNSET
 from srt.gateway.constraint.wire import (
     JsonObjectFormat,
     JsonSchemaFormat,
-    JsonText,
     OpenAISamplingFields,
     ResponseFormat,
     SamplingFields,
@@ -25,6 +25,22 @@ from srt.wire.sampling import SamplingParams
 
 _ANY_OBJECT = {"type": "object"}
 _ANY_JSON = "$$ANY$$"  # SGLang's name for "no schema"
+# The kinds of constraint by the fields that hold them: those of all routes, vLLM's older ones, and
+# those in its `structured_outputs`.
+_OWN: dict[str, ConstraintKind] = {kind: kind for kind in get_args(ConstraintKind)}
+_GUIDED: dict[str, ConstraintKind] = {
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "choices",
+    "guided_grammar": "ebnf",
+}
+_OUTPUTS: dict[str, ConstraintKind] = {
+    "json": "json_schema",
+    "regex": "regex",
+    "choice": "choices",
+    "grammar": "ebnf",
+    "structural_tag": "structural_tag",
+}
 _FREE_PATTERNS = ("[\\n\\t ]*", "[\n\t ]*", "[ \\n\\t]*", "[ \\n\\t\\r]*", "\\s*")
 
 
@@ -39,22 +55,17 @@ class Given(NamedTuple):
 
 def native_constraint(fields: SamplingFields) -> Given | None:
     """The constraint of a `sampling_params`."""
-    return _only(_own(fields))
+    return _only(_held(fields, _OWN))
 
 
 def openai_constraint(fields: OpenAISamplingFields) -> Given | None:
     """The constraint of an OpenAI request."""
-    given = _own(fields)
+    given = _held(fields, _OWN)
     if fields.response_format is not None:
         given += _response_format(fields.response_format)
     if fields.structured_outputs is not None:
         given += _structured_outputs(fields.structured_outputs)
-    given += [
-        *_json(fields.guided_json, "guided_json"),
-        *_text("regex", fields.guided_regex, "guided_regex"),
-        *_choices(fields.guided_choice, "guided_choice"),
-        *_text("ebnf", fields.guided_grammar, "guided_grammar"),
-    ]
+    given += _held(fields, _GUIDED)
     return _only(given)
 
 
@@ -116,16 +127,6 @@ def _pattern(pattern: str, path: str) -> Whitespace:
     raise RequestError(f" {reason}", at=path)
 
 
-def _own(fields: SamplingFields) -> list[Given]:
-    return [
-        *_text("regex", fields.regex, "regex"),
-        *_json(fields.json_schema, "json_schema"),
-        *_text("ebnf", fields.ebnf, "ebnf"),
-        *_tag(fields.structural_tag, "structural_tag"),
-        *_choices(fields.choices, "choices"),
-    ]
-
-
 def _response_format(form: ResponseFormat) -> list[Given]:
     if isinstance(form, JsonObjectFormat):
         return [Given("json_schema", _ANY_OBJECT, "response_format")]
@@ -137,40 +138,29 @@ def _response_format(form: ResponseFormat) -> list[Given]:
     if isinstance(form, StructuralTagFormat):
         parts = msgspec.structs.asdict(form)
         tag = {name: value for name, value in parts.items() if value is not UNSET}
-        return _tag({"type": "structural_tag", **tag}, "response_format")
+        return [Given("structural_tag", {"type": "structural_tag", **tag}, "response_format")]
     return []
 
 
 def _structured_outputs(outputs: StructuredOutputs) -> list[Given]:
     path = "structured_outputs."
-    given = [
-        *_json(outputs.json, path + "json"),
-        *_text("regex", outputs.regex, path + "regex"),
-        *_choices(outputs.choice, path + "choice"),
-        *_text("ebnf", outputs.grammar, path + "grammar"),
-        *_tag(outputs.structural_tag, path + "structural_tag"),
-    ]
+    given = _held(outputs, _OUTPUTS, path)
     if outputs.json_object:
         given.append(Given("json_schema", _ANY_OBJECT, path + "json_object"))
     return given
 
 
-def _text(kind: ConstraintKind, value: str, path: str) -> list[Given]:
-    return [Given(kind, value, path)] if value else []
-
-
-def _choices(value: list[str] | None, path: str) -> list[Given]:
-    return [] if value is None else [Given("choices", value, path)]
-
-
-def _json(value: JsonText, path: str) -> list[Given]:
-    if value == "":
-        return []
-    return [Given("json_schema", {} if value == _ANY_JSON else value, path)]
-
-
-def _tag(value: JsonText, path: str) -> list[Given]:
-    return [] if value == "" else [Given("structural_tag", value, path)]
+def _held(
+    fields: msgspec.Struct, kinds: Mapping[str, ConstraintKind], path: str = ""
+) -> list[Given]:
+    """The constraints in those of `kinds` that are given: that are neither "" nor None."""
+    given = []
+    for name, kind in kinds.items():
+        value = getattr(fields, name)
+        if value is not None and value != "":
+            value = {} if kind == "json_schema" and value == _ANY_JSON else value
+            given.append(Given(kind, value, path + name))
+    return given
 
 
 def _only(given: list[Given]) -> Given | None:

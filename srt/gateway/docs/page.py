@@ -1,11 +1,35 @@
 """The page at /docs: an OpenAPI document as plain HTML, without scripts or external resources."""
 
-import html
 import json
 from collections.abc import Mapping
 from typing import Any
 
-_STYLE = """
+_TEMPLATE = """
+{%- macro type(schema) %}{# a schema in words, with links to the objects that it names #}
+  {%- if "$ref" in schema %}
+    {%- set name = schema["$ref"].rpartition("/")[2] -%}
+    <a href="#{{ name }}"><code>{{ name }}</code></a>
+  {%- elif "anyOf" in schema %}
+    {%- for each in schema.anyOf %}{{ " or " if not loop.first }}{{ type(each) }}{% endfor %}
+  {%- elif "enum" in schema %}
+    {%- for each in schema.enum %}{{ " or " if not loop.first }}{{ code(each) }}{% endfor %}
+  {%- elif schema.prefixItems %}[
+    {%- for each in schema.prefixItems %}{{ ", " if not loop.first }}{{ type(each) }}{% endfor %}]
+  {%- elif schema.type == "array" %}list of ({{ type(schema.get("items", {})) }})
+  {%- elif schema.additionalProperties is mapping -%}
+    object of ({{ type(schema.additionalProperties) }})
+  {%- else %}{{ schema.type or "anything" }}
+    {%- for key, word in bounds if key in schema %} {{ word }} {{ schema[key] }}{% endfor %}
+  {%- endif %}
+{%- endmacro %}
+{%- macro code(value) %}<code>{{ json(value) }}</code>{% endmacro %}
+{%- macro contents(part) %}
+  {%- for kind, each in (part.content or {}).items() %}
+    {{- "<br>"|safe if not loop.first }}{{ kind }}: {{ type(each.schema) }}
+  {%- endfor %}
+{%- endmacro -%}
+<!doctype html><html lang="en"><head><meta charset="utf-8">
+<title>{{ info.title }} {{ info.version }}</title><style>
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem }
 table { border-collapse: collapse; margin: .5rem 0 1rem; width: 100% }
 td, th { border: 1px solid #ccc; padding: .2rem .5rem; text-align: left; vertical-align: top }
@@ -13,99 +37,41 @@ code { font-family: ui-monospace, monospace }
 summary { cursor: pointer; padding: .3rem 0 }
 summary code { font-weight: bold }
 h2 { margin-top: 2rem }
+</style></head><body><h1>{{ info.title }} {{ info.version }}</h1>
+<p>For programs: <a href="/openapi.json">openapi.json</a>.</p><h2>Routes</h2>
+{%- for path, operations in paths.items() %}{% for method, route in operations.items() %}
+<details><summary><code>{{ method|upper }} {{ path }}</code> {{ route.summary }}</summary>
+{%- if route.security %}<p>Wants an API key.</p>{% endif %}<table>
+{%- for each in route.parameters %}
+<tr><td>{{ each.in }} parameter <code>{{ each.name }}</code></td>
+<td>{{ type(each.schema) }}</td></tr>
+{%- endfor %}
+{%- if route.requestBody %}
+<tr><td>body</td><td>{{ contents(route.requestBody) }}</td></tr>
+{%- endif %}
+{%- for status, response in route.responses.items() %}
+<tr><td>answer ({{ status }})</td><td>{{ contents(response) }}</td></tr>
+{%- endfor %}</table></details>
+{%- endfor %}{% endfor %}<h2>Objects</h2>
+{%- for name, schema in components.schemas|dictsort(true) %}
+<h3 id="{{ name }}"><code>{{ name }}</code></h3><p>{{ schema.description }}</p>
+{%- if "properties" in schema %}
+<table><tr><th>field</th><th>type</th><th>default</th><th>meaning</th></tr>
+{%- for field, its in schema.properties.items() %}
+<tr><td><code>{{ field }}</code></td><td>{{ type(its) }}</td>
+<td>{% if field in schema.required %}required
+{%- elif "default" in its %}{{ code(its.default) }}{% endif %}</td>
+<td>{{ its.description }}</td></tr>
+{%- endfor %}</table>
+{%- else %}<p>{{ type(schema) }}</p>{% endif %}
+{%- endfor %}</body></html>
 """
-_REF = "#/components/schemas/"
-
-Schema = Mapping[str, Any]
+_BOUNDS = {"minimum": "from", "maximum": "to", "minLength": "length from", "maxLength": "to"}
 
 
 def page(document: Mapping[str, Any]) -> str:
     """The HTML page that shows `document`."""
-    title = f"{document['info']['title']} {document['info']['version']}"
-    routes = [
-        _route(path, method, operation)
-        for path, operations in document["paths"].items()
-        for method, operation in operations.items()
-    ]
-    objects = [_object(name, c) for name, c in sorted(document["components"]["schemas"].items())]
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{_text(title)}</h1><p>For programs: <a href='/openapi.json'>openapi.json</a>.</p>"
-        f"<h2>Routes</h2>{''.join(routes)}<h2>Objects</h2>{''.join(objects)}</body></html>"
-    )
+    from jinja2 import Environment  # few gateways show the page
 
-
-def _route(path: str, method: str, operation: Mapping[str, Any]) -> str:
-    rows = []
-    for parameter in operation.get("parameters", []):
-        where = f"{parameter['in']} parameter <code>{_text(parameter['name'])}</code>"
-        rows.append((where, _type(parameter["schema"])))
-    if "requestBody" in operation:
-        rows.append(("body", _contents(operation["requestBody"])))
-    for status, response in operation["responses"].items():
-        rows.append((f"answer ({_text(status)})", _contents(response)))
-    table = "".join(f"<tr><td>{name}</td><td>{kind}</td></tr>" for name, kind in rows)
-    key = "<p>Wants an API key.</p>" if "security" in operation else ""
-    return (
-        f"<details><summary><code>{method.upper()} {_text(path)}</code> "
-        f"{_text(operation['summary'])}</summary>{key}<table>{table}</table></details>"
-    )
-
-
-def _contents(part: Mapping[str, Any]) -> str:
-    contents = part.get("content", {})
-    return "<br>".join(f"{_text(m)}: {_type(c['schema'])}" for m, c in contents.items())
-
-
-def _object(name: str, schema: Schema) -> str:
-    if "properties" not in schema:
-        table = f"<p>{_type({k: v for k, v in schema.items() if k != 'description'})}</p>"
-    else:
-        rows = [_field(n, s, schema) for n, s in schema["properties"].items()]
-        head = "<tr><th>field</th><th>type</th><th>default</th><th>meaning</th></tr>"
-        table = f"<table>{head}{''.join(rows)}</table>"
-    about = _text(schema.get("description", ""))
-    return f"<h3 id='{_text(name)}'><code>{_text(name)}</code></h3><p>{about}</p>{table}"
-
-
-def _field(name: str, schema: Schema, owner: Schema) -> str:
-    if name in owner.get("required", []):
-        default = "required"
-    elif "default" in schema:
-        default = f"<code>{_text(json.dumps(schema['default']))}</code>"
-    else:
-        default = ""
-    about = _text(schema.get("description", ""))
-    cells = (f"<code>{_text(name)}</code>", _type(schema), default, about)
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-
-
-def _type(schema: Schema) -> str:
-    """A schema in words, with links to the objects that it names."""
-    if "$ref" in schema:
-        name = _text(schema["$ref"].removeprefix(_REF))
-        return f"<a href='#{name}'><code>{name}</code></a>"
-    if "anyOf" in schema:
-        return " or ".join(_type(choice) for choice in schema["anyOf"])
-    if "enum" in schema:
-        return " or ".join(f"<code>{_text(json.dumps(v))}</code>" for v in schema["enum"])
-    kind = schema.get("type")
-    if kind == "array":
-        items = schema.get("prefixItems")
-        if items:
-            return "[" + ", ".join(_type(item) for item in items) + "]"
-        return f"list of ({_type(schema.get('items') or {})})"
-    values = schema.get("additionalProperties")
-    if kind == "object" and isinstance(values, Mapping):
-        return f"object of ({_type(values)})"
-    return _text(str(kind or "anything")) + _bounds(schema)
-
-
-def _bounds(schema: Schema) -> str:
-    words = {"minimum": "from", "maximum": "to", "minLength": "length from", "maxLength": "to"}
-    return "".join(f" {word} {schema[key]}" for key, word in words.items() if key in schema)
-
-
-def _text(text: str) -> str:
-    return html.escape(text)
+    template = Environment(autoescape=True).from_string(_TEMPLATE)
+    return template.render(document, json=json.dumps, bounds=_BOUNDS.items())

@@ -6,31 +6,31 @@ an admin's key even where nothing else needs one: a server without such keys has
 page. They are not for web pages of other origins, whoever's browser shows these.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from srt.gateway.callers.keys import Caller
 from srt.gateway.callers.tenant import check_admin, set_caller
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.wire.errors import FORBIDDEN, UNAUTHORIZED, RequestError
 
-PUBLIC = {"public": True}
-ADMIN = {"admin": True}
-WATCH = {"watch": True}
+Access = Literal["key", "public", "admin", "watch"]
+PUBLIC: Access = "public"
+ADMIN: Access = "admin"
+WATCH: Access = "watch"
 _SCHEME = "bearer "
 
 
-def require_key(request: HttpRequest, opt: Mapping[str, Any]) -> None:
+def require_key(request: HttpRequest, access: Access) -> None:
     """Raise RequestError (401, 403) unless the request carries a key of the server that opens
-    a route with these options."""
+    a route with this access."""
     address = request.client.host if request.client else ""
-    if opt.get("public"):
+    if access == PUBLIC:
         set_caller(Caller(address, is_admin=False))
         return
     header = request.headers.get("authorization", "")
     given = header[len(_SCHEME) :] if header[: len(_SCHEME)].lower() == _SCHEME else ""
     gateway = gateway_of(request)
-    if opt.get("watch"):
+    if access == WATCH:
         _check_origin(request, gateway)
         if gateway.keys.is_of_page(given):
             set_caller(Caller(address))
@@ -38,11 +38,11 @@ def require_key(request: HttpRequest, opt: Mapping[str, Any]) -> None:
     caller = gateway.keys.caller(given, address)
     if caller is None:
         raise RequestError("a valid API key is required", code=UNAUTHORIZED)
-    if opt.get("watch") and gateway.keys.is_open:
+    if access == WATCH and gateway.keys.is_open:
         reason = "this needs the key in the address that the server wrote when it was ready"
         raise RequestError(reason, code=UNAUTHORIZED)
     set_caller(caller)
-    if opt.get("admin") or opt.get("watch"):
+    if access in (ADMIN, WATCH):
         check_admin("this route")
 
 

@@ -22,7 +22,7 @@ from srt.gateway.errors import (
 )
 from srt.gateway.http.json_pieces import MAX_ENTRIES, PIECE_BYTES, decoded, text_too_long
 from srt.gateway.large_bodies import LARGE_BYTES, LargeBodies, Room
-from srt.gateway.wire.fields import Kind, honoured_only
+from srt.gateway.wire.fields import NO_EXTRAS, Kind, honoured_only
 from srt.wire.errors import RequestError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 async def read_body(
     request: HttpRequest,
     struct: type[T],
-    kind: Kind,
+    kind: Kind = NO_EXTRAS,
     media_texts: Callable[[T], Iterable[str]] | None = None,
     empty: T | None = None,
 ) -> T:
@@ -47,8 +47,7 @@ async def read_body(
     long_texts: list[str] | None = None if media_texts is None else []
     sees = media_texts is not None and media_rules(gateway).kinds != frozenset()
     with large.room(tenant()) as room:
-        body = _Body(room, MAX_MEDIA_BODY_BYTES if sees else MAX_BODY_BYTES)
-        data = await body.read(request)
+        data = await _read(request, room, MAX_MEDIA_BODY_BYTES if sees else MAX_BODY_BYTES)
         if empty is not None and not data:
             return empty
         is_large = len(data) > PIECE_BYTES
@@ -74,38 +73,34 @@ def _check_texts(long_texts: list[str], media_texts: Iterable[str]) -> None:
         raise text_too_long()
 
 
-class _Body:
-    """The bytes of one body, at most `max_bytes`, and the room that they take."""
+async def _read(request: HttpRequest, room: Room, max_bytes: int) -> bytearray:
+    """The bytes of a body, at most `max_bytes`; what is large of them takes `room`."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await _pieces(request, room, max_bytes)
+    except TimeoutError:
+        message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
+        raise RequestError(message, code=REQUEST_TIMEOUT) from None
+    except ClientDisconnect:  # while it was sending
+        raise ClientDisconnected from None
 
-    def __init__(self, room: Room, max_bytes: int) -> None:
-        self._room = room
-        self._max_bytes = max_bytes
 
-    async def read(self, request: HttpRequest) -> bytearray:
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                return await self._pieces(request)
-        except TimeoutError:
-            message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
-            raise RequestError(message, code=REQUEST_TIMEOUT) from None
-        except ClientDisconnect:  # while it was sending
-            raise ClientDisconnected from None
+async def _pieces(request: HttpRequest, room: Room, max_bytes: int) -> bytearray:
+    data, taken = bytearray(), 0
+    length = request.headers.get("content-length", "")[:16]
+    _check_size(int(length) if length.isdecimal() else 0, max_bytes)
+    async for piece in request.stream():
+        data += piece
+        _check_size(len(data), max_bytes)
+        if len(data) > LARGE_BYTES:
+            room.take(len(data) - taken)
+            taken = len(data)
+    return data
 
-    async def _pieces(self, request: HttpRequest) -> bytearray:
-        data, taken = bytearray(), 0
-        length = request.headers.get("content-length", "")[:16]
-        self._check_size(int(length) if length.isdecimal() else 0)
-        async for piece in request.stream():
-            data += piece
-            self._check_size(len(data))
-            if len(data) > LARGE_BYTES:
-                self._room.take(len(data) - taken)
-                taken = len(data)
-        return data
 
-    def _check_size(self, size: int) -> None:
-        if size > self._max_bytes:
-            raise RequestError(f"the body has more than {self._max_bytes} bytes", code=TOO_LARGE)
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise RequestError(f"the body has more than {max_bytes} bytes", code=TOO_LARGE)
 
 
 async def _decoded(

@@ -1,7 +1,7 @@
 """The OpenAPI document, made from the routes and the wire structs that they read and write.
 
-Routes carry a `RouteDoc` in their options (see `documented`). A body's schema also has the fields
-that are accepted without being honoured, from its `Kind`, and null where the server takes it.
+A body's schema also has the fields that are accepted without being honoured, from its `Kind`, and
+null where the server takes it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,51 +11,18 @@ import msgspec
 from msgspec import Struct
 
 from srt.gateway.errors import ErrorBody
-from srt.gateway.http.routing import Route
-from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind, rule_sentences
+from srt.gateway.http.auth import PUBLIC
+from srt.gateway.http.routing import JSON, Route
+from srt.gateway.wire.fields import Ignored, Kind, rule_sentences
 
-JSON = "application/json"
 EVENTS = "text/event-stream"
 _REFS = "#/components/schemas/"
 _KEY = "key"
 
 
-class RouteDoc(Struct, frozen=True, kw_only=True):
-    """The types that a route reads and writes, which msgspec knows. `events` are those of a
-    stream; `query` are optional parameters of the URL."""
-
-    body: Any = None
-    kind: Kind = NO_EXTRAS
-    answer: Any = None
-    events: Any = None
-    media_type: str = JSON
-    query: dict[str, Any] = {}
-
-
-def documented(
-    body: Any = None,
-    kind: Kind = NO_EXTRAS,
-    answer: Any = None,
-    *,
-    events: Any = None,
-    media_type: str = JSON,
-    query: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The route option that describes a route; see `RouteDoc`."""
-    doc = RouteDoc(
-        body=body,
-        kind=kind,
-        answer=answer,
-        events=events,
-        media_type=media_type,
-        query=query or {},
-    )
-    return {"doc": doc}
-
-
 def openapi_document(routes: Sequence[Route], version: str, *, has_keys: bool) -> dict[str, Any]:
     """The document of all `routes`. `has_keys`: those that are not public need an API key."""
-    schemas = _Schemas([_doc(route) for route in routes])
+    schemas = _Schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         for path in sorted(route.paths):
@@ -77,10 +44,11 @@ def openapi_document(routes: Sequence[Route], version: str, *, has_keys: bool) -
 class _Schemas:
     """The schemas of all types that the routes name."""
 
-    def __init__(self, docs: Sequence[RouteDoc]) -> None:
+    def __init__(self, routes: Sequence[Route]) -> None:
         types: list[Any] = [ErrorBody]
-        for doc in docs:
-            types += [t for t in (doc.body, doc.answer, doc.events, *doc.query.values()) if t]
+        for route in routes:
+            named = (route.body, route.answer, route.events, *route.query.values())
+            types += [kind for kind in named if kind]
         template = _REFS + "{name}"
         found, self.components = msgspec.json.schema_components(types, ref_template=template)
         for struct in {struct for kind in types for struct in _structs(kind)}:
@@ -88,9 +56,9 @@ class _Schemas:
                 self.components[struct.__name__]["properties"][name]["description"] += sentences
         self._found = list(zip(types, found, strict=True))
         self._done: set[str] = set()
-        for doc in docs:
-            if doc.body is not None:
-                self._widen(self.of(doc.body), doc.kind)
+        for route in routes:
+            if route.body is not None:
+                self._widen(self.of(route.body), route.kind)
 
     def of(self, kind: Any) -> dict[str, Any]:
         """The schema of a type."""
@@ -154,21 +122,15 @@ def _unused(treatment: Any) -> dict[str, Any]:
     return {"enum": values, "description": f"These values only: {treatment.why}."}
 
 
-def _doc(route: Route) -> RouteDoc:
-    doc: RouteDoc = route.opt.get("doc") or RouteDoc()
-    return doc
-
-
 def _operation(
     route: Route, path: str, method: str, schemas: _Schemas, has_keys: bool
 ) -> dict[str, Any]:
-    doc = _doc(route)
     summary = " ".join((route.fn.__doc__ or "").split("\n\n")[0].split())
     name = path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
     operation: dict[str, Any] = {"operationId": f"{method}_{name}", "summary": summary}
     parameters = [
         {"name": name, "in": "query", "required": False, "schema": schemas.of(kind)}
-        for name, kind in doc.query.items()
+        for name, kind in route.query.items()
     ]
     if "{" in path:
         name = path[path.index("{") + 1 :].removesuffix("}")
@@ -176,23 +138,20 @@ def _operation(
         parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     if parameters:
         operation["parameters"] = parameters
-    if doc.body is not None:
-        content = {JSON: {"schema": schemas.of(doc.body)}}
+    if route.body is not None:
+        content = {JSON: {"schema": schemas.of(route.body)}}
         operation["requestBody"] = {"required": True, "content": content}
-    operation["responses"] = _responses(doc, schemas)
-    if has_keys and not route.opt.get("public"):
+    answers = {route.media_type: route.answer, EVENTS: route.events}
+    operation["responses"] = {
+        "200": {
+            "description": "The answer.",
+            "content": {at: {"schema": schemas.of(kind)} for at, kind in answers.items() if kind},
+        },
+        "default": {
+            "description": "An error.",
+            "content": {JSON: {"schema": schemas.of(ErrorBody)}},
+        },
+    }
+    if has_keys and route.access != PUBLIC:
         operation["security"] = [{_KEY: []}]
     return operation
-
-
-def _responses(doc: RouteDoc, schemas: _Schemas) -> dict[str, Any]:
-    content = {}
-    if doc.answer is not None:
-        content[doc.media_type] = {"schema": schemas.of(doc.answer)}
-    if doc.events is not None:
-        content[EVENTS] = {"schema": schemas.of(doc.events)}
-    error = {JSON: {"schema": schemas.of(ErrorBody)}}
-    return {
-        "200": {"description": "The answer.", "content": content},
-        "default": {"description": "An error.", "content": error},
-    }

@@ -7,6 +7,7 @@ Starlette's router would try a pattern for each of more than fifty routes.
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -16,34 +17,58 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from srt.gateway.context import Gateway, HttpRequest
 from srt.gateway.errors import METHOD_NOT_ALLOWED, failure
-from srt.gateway.http.auth import require_key
+from srt.gateway.http.auth import Access, require_key
+from srt.gateway.wire.fields import NO_EXTRAS, Kind
 from srt.wire.errors import NOT_FOUND, RequestError
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
 _NAME = "{name}"
 _SLASHES = re.compile("/{2,}")
+JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 
 
 class Route(Struct, frozen=True, eq=False):
     """A function with what it answers. `{name}` at a path's end is any rest, slashes included;
-    `opt` says who may call and what the documentation needs."""
+    `access` says who may call.
+
+    The rest is for the documentation: the types that the route reads and writes, which msgspec
+    knows. `kind` are the further fields of the body, `events` those of a stream; `query` are
+    optional parameters of the URL.
+    """
 
     fn: Handler
     paths: Sequence[str]
     methods: Collection[str]
-    opt: dict[str, Any]
+    body: Any = None
+    answer: Any = None
+    kind: Kind = NO_EXTRAS
+    events: Any = None
+    media_type: str = JSON
+    query: dict[str, Any] = {}
+    access: Access = "key"
 
 
 def route(
-    path: str | list[str], methods: Collection[str], opt: dict[str, Any] | None = None
+    path: str | list[str],
+    body: Any = None,
+    answer: Any = None,
+    *,
+    methods: Collection[str],
+    **options: Any,
 ) -> Callable[[Handler], Route]:
-    """A decorator that makes a route of a function."""
+    """A decorator that makes a route of a function; `options` are further fields of `Route`."""
     paths = [path] if isinstance(path, str) else path
-    return lambda fn: Route(fn, paths, methods, opt or {})
+    return lambda fn: Route(fn, paths, methods, body, answer, **options)
 
 
-get = partial(route, methods=("GET",))  # and HEAD, which `heads` makes a GET
+def routes_of(*modules: ModuleType) -> list[Route]:
+    """The routes that `modules` define, in their order."""
+    found = (value for module in modules for value in vars(module).values())
+    return [value for value in found if isinstance(value, Route)]
+
+
+get = partial(route, methods=("GET",))  # and HEAD, which `checking_heads` makes a GET
 post = partial(route, methods=("POST",))
 put = partial(route, methods=("PUT",))
 delete = partial(route, methods=("DELETE",))
@@ -56,7 +81,7 @@ def name_of(request: HttpRequest) -> str:
 
 def json_reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> ASGIApp:
     """`value` as a JSON response."""
-    return Response(_encode(value), status, headers, "application/json")
+    return Response(_encode(value), status, headers, JSON)
 
 
 class Application:
@@ -88,9 +113,9 @@ class Application:
             allowed = {"allow": ", ".join(sorted([*methods, "OPTIONS"]))}
             if request.method != "OPTIONS":
                 return failure(RequestError("Method Not Allowed", code=METHOD_NOT_ALLOWED), allowed)
-            require_key(request, {})
+            require_key(request, "key")
             return Response(status_code=204, headers=allowed)
-        require_key(request, found.opt)
+        require_key(request, found.access)
         return await found.fn(request)
 
     def _methods(self, scope: Scope) -> dict[str, Route]:

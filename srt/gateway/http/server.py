@@ -4,9 +4,9 @@ uvicorn's own signal handling is off: the launcher decides when to stop. Bounds 
 are added here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
 for ever), and the rest of a body after its answer; a peer that reads hardly anything for
 WRITE_STALL_S is cut off, which ends its request; the number of connections is bounded (see
-`places`), and so are heads (see `heads`); arrived data is parsed in slices, so that many small
-chunks hold nobody up; log lines about a connection name its peer; `stop` bounds how long it waits
-for streams.
+`places`), and so are heads (see `checking_heads`); arrived data is parsed in slices, so that many
+small chunks hold nobody up; log lines about a connection name its peer; `stop` bounds how long it
+waits for streams.
 """
 
 import asyncio
@@ -21,19 +21,21 @@ from typing import Any
 import h11
 import msgspec
 import uvicorn
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from srt.gateway.errors import RETRY_AFTER, error_body
-from srt.gateway.http.heads import MAX_HEAD_BYTES, checking_heads
+from srt.gateway.errors import RETRY_AFTER, error_body, failure
 from srt.gateway.http.places import Places
 from srt.gateway.http.unread import reading_all
-from srt.ring.listener import BACKLOG, bind_listener, url_of
-from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
+from srt.ring.listener import BACKLOG, url_of
+from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo, RequestError
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 2048
+MAX_HEADERS = 256
+MAX_HEAD_BYTES = 32 * 1024
 PROBES = frozenset({"/health", "/ready", "/metrics"})  # are still served when all places are taken
 HEAD_TIMEOUT_S = 30.0
 REFUSED_TIMEOUT_S = 2.0  # for the head of a request that is refused
@@ -45,8 +47,8 @@ SLICE_BYTES = 8192  # may be 1400 chunks of one byte
 DATE_INTERVAL_S = 1.0
 CLOSING_LOOK_S = 0.005
 STREAM_GRACE_S = 1.0  # the supervisor drains before this, and kills after two
-_JSON = (b"content-type", b"application/json")
-_CLOSE = (b"connection", b"close")
+_FRAMINGS = {b"content-length", b"transfer-encoding"}
+_BOTH = "a request must not have both Content-Length and Transfer-Encoding"
 
 
 class _PeersLog(logging.LoggerAdapter[logging.Logger]):
@@ -161,7 +163,8 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
             return
         body = msgspec.json.encode(error_body(ErrorInfo(BAD_REQUEST, msg)))
-        head = h11.Response(status_code=400, headers=[_JSON, _CLOSE], reason=b"Bad Request")
+        headers = [("content-type", "application/json"), ("connection", "close")]
+        head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
@@ -203,10 +206,34 @@ async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer 503 and close the connection."""
     info = ErrorInfo(UNAVAILABLE, "the server has too many connections", retryable=True)
     body = msgspec.json.encode(error_body(info))
-    retry = [(name.lower().encode(), value.encode()) for name, value in RETRY_AFTER.items()]
-    headers = [_JSON, (b"content-length", str(len(body)).encode()), _CLOSE, *retry]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    headers = RETRY_AFTER | {"connection": "close"}
+    await Response(body, 503, headers, "application/json")(scope, receive, send)
+
+
+def checking_heads(app: ASGIApp) -> ASGIApp:
+    """`app` after checks of a request's head.
+
+    A proxy in front of the server may read a request with both Content-Length and Transfer-Encoding
+    differently: it is refused and the connection closed. The number of header fields is bounded.
+    HEAD is answered like GET, without the body, which the server's protocol leaves out.
+    """
+
+    async def wrapped(scope: Any, receive: Receive, send: Send) -> None:
+        headers, answer = scope["headers"], app
+        if len(headers) > MAX_HEADERS:
+            answer = _refusal(f"a request has at most {MAX_HEADERS} header fields")
+        elif {name for name, _ in headers} >= _FRAMINGS:
+            answer = _refusal(_BOTH)
+        elif scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await answer(scope, receive, send)
+
+    return wrapped
+
+
+def _refusal(reason: str) -> ASGIApp:
+    """The answer 400, after which the connection is closed."""
+    return failure(RequestError(reason), {"connection": "close"})
 
 
 class _Uvicorn(uvicorn.Server):
@@ -249,20 +276,17 @@ class _Uvicorn(uvicorn.Server):
 
 
 class GatewayServer:
-    """One listening server. `start` binds and serves; `stop` ends it within a bound."""
+    """A server on a bound socket. `start` listens and serves; `stop` ends it within a bound."""
 
     def __init__(
         self,
         app: ASGIApp,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        sock: socket.socket,
         *,
-        sock: socket.socket | None = None,
         max_connections: int = MAX_CONNECTIONS,
         stream_grace_s: float = STREAM_GRACE_S,
     ) -> None:
-        """`sock`, if given, is a bound socket that replaces host and port; 0 is any port."""
-        self._host, self._port, self._sock = host, port, sock
+        self._sock = sock
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             reading_all(checking_heads(app)),
@@ -282,7 +306,6 @@ class GatewayServer:
     @property
     def port(self) -> int:
         """The bound port."""
-        assert self._sock is not None, "not started"
         port: int = self._sock.getsockname()[1]
         return port
 
@@ -299,13 +322,10 @@ class GatewayServer:
     @property
     def url(self) -> str:
         """Where clients find the server."""
-        assert self._sock is not None, "not started"
         return url_of(self._sock)
 
     async def start(self) -> None:
-        """Bind and listen; returns when connections are taken. Raises ConfigError."""
-        if self._sock is None:
-            self._sock = bind_listener(self._host, self._port)
+        """Listen; returns when connections are taken. Raises ConfigError."""
         self._task = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
         while not self._server.started:
             if self._task.done():
@@ -313,20 +333,8 @@ class GatewayServer:
                 raise ConfigError("the HTTP server ended before it listened")
             await asyncio.sleep(0.005)
 
-    async def wait(self) -> None:
-        """Until the server has ended."""
-        assert self._task is not None, "not started"
-        await asyncio.shield(self._task)
-
     async def stop(self) -> None:
         """Take no more connections, give streams their grace period, then cut them. Idempotent."""
         self._server.request_stop()
         if self._task is not None:
             await asyncio.shield(self._task)
-
-
-async def serve(app: ASGIApp, host: str, port: int) -> GatewayServer:
-    """A started server for `app`."""
-    server = GatewayServer(app, host, port)
-    await server.start()
-    return server

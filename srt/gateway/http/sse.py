@@ -12,9 +12,8 @@ from typing import Any, Protocol
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from srt.gateway.errors import ClientDisconnected, error_body, report_defect
+from srt.gateway.errors import ClientDisconnected, body_of
 from srt.gateway.http.disconnect import while_connected
-from srt.wire.errors import INTERNAL, RequestError
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = {
@@ -43,11 +42,8 @@ async def events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, N
         async with aclosing(payloads):
             async for payload in payloads:
                 yield event(payload)
-    except RequestError as exc:
-        defect = exc.info.code == INTERNAL
-        yield event(report_defect(exc) if defect else error_body(exc.info))
     except Exception as exc:
-        yield event(report_defect(exc))
+        yield event(body_of(exc))
     yield DONE
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from srt.client.media import MediaFile
 from srt.gateway.media.urls import base64_start, is_web, web_address
-from srt.wire.errors import Names, RequestError, RingError, renamed
+from srt.wire.errors import Names, RequestError, RingError, renamed, renaming
 
 Frames = tuple[bytes, ...]  # the bytes of a file, or of the pictures of a video
 _ROOT = re.compile(r"[.\[]")  # ends the first name of a path
@@ -77,13 +77,11 @@ class MediaList:
         return len(self.given) - 1
 
     def _check_url(self, url: str, path: str) -> None:
-        try:
+        with renaming({"": path}):
             if is_web(url):
                 web_address(url, self._rules.domains)
             else:
                 base64_start(url, bare=self._bare)
-        except RequestError as error:
-            raise error.renamed({"": path}) from None
 
     def on_loaded(self, files: list[MediaFile]) -> None:
         """They have been loaded, in their order."""

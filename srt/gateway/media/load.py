@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import chain, pairwise
 
 from srt.client.media import MediaFile
@@ -10,7 +11,7 @@ from srt.gateway.media.fetch import Fetcher
 from srt.gateway.media.given import Frames, GivenMedia, MediaList
 from srt.gateway.media.urls import MAX_FILE_BYTES, base64_start, decoded, is_web, web_address
 from srt.tasks import all_of
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, renaming
 from srt.wire.media import MAX_FRAMES
 
 # Of all requests: the texts of their files until all are loaded, and what these become until the
@@ -26,7 +27,7 @@ class MediaLoader:
         self._fetcher = fetcher or Fetcher()
         self._held = LargeBodies(MAX_HELD_BYTES, MAX_TENANT_BYTES, "pictures and videos")
 
-    def room(self, tenant: str) -> Room:
+    def room(self, tenant: str) -> AbstractContextManager[Room]:
         """The room for what a request of `tenant` shows, in a `with` block, which lasts for as long
         as the files are in this process."""
         return self._held.room(tenant)
@@ -54,15 +55,13 @@ class MediaLoader:
         self, media: GivenMedia, domains: tuple[str, ...], tenant: str, room: Room
     ) -> Frames:
         source = media.source
-        try:
+        with renaming({"": media.path}):
             if not isinstance(source, str):
                 return source
             if is_web(source):
                 address = web_address(source, domains)
                 return (await self._fetcher.fetch(address, tenant, room),)
             return await self._decoded(source, media.kind == "video", room)
-        except RequestError as error:
-            raise error.renamed({"": media.path}) from None
 
     async def _decoded(self, url: str, is_video: bool, room: Room) -> Frames:
         """The file in base64; the pictures of a video may be separated by commas."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from srt.client.generation import OF_IDS, OF_PROMPT, GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.http.turns import in_turns
-from srt.gateway.openai.answers import NewTokens, captures_in
+from srt.gateway.openai.answers import NewTokens, captures_in, steering
 from srt.gateway.wire.native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
 from srt.wire.answer_meta import GENERATE, meta_of
 from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish
@@ -218,14 +218,11 @@ class _Logprobs:
 def finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:
     if finish is None:
         return None
-    steering: dict[str, Any] = {}
-    if finish.steered:
-        steering = {"steered": finish.steered, "closed": finish.closed}
     if finish.type == "stop":
-        return FinishReason(type="stop", matched=finish.matched, **steering)
+        return FinishReason(type="stop", matched=finish.matched, **steering(finish))
     if finish.type in ("length", "timeout"):
         kind: Literal["length", "timeout"] = "length" if finish.type == "length" else "timeout"
-        return FinishReason(type=kind, length=completion_tokens, **steering)
+        return FinishReason(type=kind, length=completion_tokens, **steering(finish))
     error = finish.error
     return FinishReason(
         type="abort",

@@ -1,5 +1,6 @@
 """Turns the body of /generate into the ring's requests, and the ring's field names back."""
 
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from srt.client.generation import Request, scoring_of
@@ -9,7 +10,7 @@ from srt.gateway.media.given import NO_MEDIA, MediaList, MediaRules
 from srt.gateway.native.shown import media_of
 from srt.gateway.openai.chat import OPTION_NAMES, chat_prompt
 from srt.gateway.wire.native import NativeRequest, NativeSampling
-from srt.wire.errors import Names, RequestError
+from srt.wire.errors import Names, RequestError, renaming
 from srt.wire.sampling import SamplingParams, Scoring
 
 T = TypeVar("T")
@@ -123,10 +124,8 @@ def _scorings(body: NativeRequest, samplings: list[NativeSampling]) -> list[Scor
         _per_prompt(body.top_logprobs_num, count, "top_logprobs_num"),
         _named_ids(body.token_ids_logprob, count),
     )
-    try:
+    with renaming(partial(names_of, body, False, 0)):
         return [scoring_of(*row) for row in zip(*columns, strict=True)]
-    except RequestError as exc:
-        raise exc.renamed(names_of(body, False, 0)) from exc
 
 
 def _default_start(sampling: NativeSampling) -> int:
@@ -143,12 +142,10 @@ def _samples(samplings: list[NativeSampling]) -> int:
 
 
 def _params(sampling: NativeSampling, body: NativeRequest, index: int) -> SamplingParams:
-    try:
+    with renaming(partial(names_of, body, False, index)):
         params = sampling.to_params()
         params.check_count()
         return params
-    except RequestError as exc:
-        raise exc.renamed(names_of(body, False, index)) from exc
 
 
 def _id_lists(ids: list[Any]) -> tuple[list[list[int]], bool]:

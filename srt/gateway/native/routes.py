@@ -7,36 +7,33 @@ from functools import partial
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from srt.client.generation import Request, TokenizeRequest
-from srt.gateway.batch import Batch, submit_all
+from srt.gateway.batch import Batch, prompt_ids_of, submit_all
 from srt.gateway.context import Gateway, HttpRequest, gateway_of, media_rules
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import json_reply, route
 from srt.gateway.http.sse import EventStream
 from srt.gateway.native.answers import NativeAnswers
 from srt.gateway.native.prompts import Prompts, names_of, prompts_of
 from srt.gateway.native.shown import media_texts
-from srt.gateway.wire.native import REQUEST_KIND, NativeRequest, NativeResponse
-from srt.wire.errors import RequestError
+from srt.gateway.wire.fields import NATIVE
+from srt.gateway.wire.native import NativeRequest, NativeResponse
+from srt.wire.errors import renaming
 
 PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 
 
 @route(
     "/generate",
+    NativeRequest,
+    NativeResponse | list[NativeResponse],
     methods=("POST", "PUT"),
-    opt=documented(
-        NativeRequest,
-        REQUEST_KIND,
-        NativeResponse | list[NativeResponse],
-        events=NativeResponse,
-    ),
+    kind=NATIVE,
+    events=NativeResponse,
 )
 async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
-    body = await read_body(request, NativeRequest, REQUEST_KIND, media_texts)
+    body = await read_body(request, NativeRequest, NATIVE, media_texts)
     gateway = gateway_of(request)
     template = gateway.vocab.chat_template or ""
     prompts = prompts_of(body, gateway.info, media_rules(gateway), template)
@@ -67,26 +64,14 @@ async def _admit(
     prompt_ids: list[list[int]] = []
     if body.return_prompt_token_ids:
         for index, prompt in enumerate(prompts.requests):
-            try:
-                prompt_ids.append(await _prompt_ids(gateway, prompt))
-            except RequestError as exc:
-                raise exc.renamed(names(index)) from exc
+            with renaming(partial(names, index)):
+                prompt_ids.append(await prompt_ids_of(gateway, prompt))
     name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
     batch = await submit_all(gateway, prompts.requests, names=names, name=name, media=prompts.media)
     texts = gateway.vocab if body.return_text_in_logprobs else None
     incremental = body.stream and body.incremental
     answers = NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts, incremental)
     return batch, answers
-
-
-async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:
-    if request.input_ids is not None:
-        return list(request.input_ids)
-    return await gateway.client.tokenize(
-        TokenizeRequest(
-            text=request.text, messages=request.messages, tools=request.tools, chat=request.chat
-        )
-    )
 
 
 async def _payloads(
@@ -99,6 +84,3 @@ async def _payloads(
             if prompts.answers_list:
                 response = replace(response, index=index)
             yield response
-
-
-ROUTES = [generate]

@@ -5,8 +5,7 @@ from typing import Any
 
 from srt.gateway.media.given import GivenMedia, MediaList, MediaRules
 from srt.gateway.openai.chat_messages import chat_media_texts
-from srt.gateway.wire.media import Shown
-from srt.gateway.wire.native import NativeRequest
+from srt.gateway.wire.native import NativeRequest, Shown
 from srt.gateway.wire.score import ScoreBody
 from srt.wire.errors import RequestError
 

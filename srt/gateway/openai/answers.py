@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -28,11 +28,11 @@ from srt.gateway.wire.openai import (
 from srt.wire.answer_meta import USAGE, meta_of
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.messages import JUMP_WINDOW_TOKENS, sample_rid
+from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish, sample_rid
 from srt.wire.sampling import SamplingParams
 
 
-class Face(Protocol):
+class Face:
     """Writes the choices of one route. It has state, so each answer needs one of its own.
 
     Every snapshot or output comes with its index in the batch, in which the samples of a prompt
@@ -42,25 +42,22 @@ class Face(Protocol):
     id_prefix: str
     object: str
     chunk_object: str
+    prompt_ids: list[int] | UnsetType = UNSET  # for routes that send them once for all choices
 
     def choices(self, outputs: Sequence[GenerateOutput]) -> Iterable[Any]:
         """The choices of an answer that does not stream. None comes between them, so that other
         work gets a turn while a long one is made."""
-        ...
+        raise NotImplementedError
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> Iterable[Any]:
         """What a snapshot adds, each item sent as a chunk of its own; None as in `choices`."""
-        ...
-
-    def prompt_ids(self) -> list[int] | UnsetType:
-        """The prompt's ids, for routes that send them once for all choices."""
-        ...
+        raise NotImplementedError
 
     def prompt_logprobs(
         self, outputs: Sequence[GenerateOutput]
     ) -> Iterable[msgspec.Raw] | UnsetType:
         """The prompt's log-probabilities, for routes that send them once for all choices."""
-        ...
+        return UNSET
 
 
 class Envelope(Struct, frozen=True):
@@ -93,7 +90,7 @@ async def whole(
         model=envelope.model,
         choices=[choice for choice in choices if choice is not None],
         usage=usage_of(batch, dict(enumerate(outputs))),
-        prompt_token_ids=face.prompt_ids(),
+        prompt_token_ids=face.prompt_ids,
         prompt_logprobs=rows,
     )
 
@@ -104,7 +101,7 @@ async def chunks(
     """The chunks of a stream. With `include_usage` the last one has usage and no choices, and the
     others have null, or the usage so far."""
     last: dict[int, GenerateOutput] = {}
-    prompt_ids = face.prompt_ids()
+    prompt_ids = face.prompt_ids
 
     def chunk(choices: list[Any], usage: Usage | None) -> OpenAIResponse[Any]:
         return OpenAIResponse(
@@ -176,14 +173,14 @@ def ended(output: GenerateOutput) -> FinishWord:
     return word
 
 
-def matched(output: GenerateOutput) -> int | str | None:
-    """The token or the stop string that ended the answer."""
-    return output.finish.matched if output.finish is not None else None
+def ending(finish: Finish | None) -> dict[str, Any]:
+    """The fields of a choice that say what ended it: a token or a stop string, and how it was
+    steered there."""
+    return {"matched_stop": finish and finish.matched, **steering(finish)}
 
 
-def steering(output: GenerateOutput) -> dict[str, Any]:
-    """The fields of a choice that say how its end was steered, if it was."""
-    finish = output.finish
+def steering(finish: Finish | None) -> dict[str, Any]:
+    """The fields that say how an answer's end was steered, if it was."""
     if finish is None or not finish.steered:
         return {}
     return {"steered": finish.steered, "closed": finish.closed}
@@ -233,7 +230,6 @@ def check_details(body: OpenAIRequest) -> None:
     if options is not None and not body.stream:
         raise RequestError(" needs stream: true", at="stream_options")
     if options is not None and options.continuous_usage_stats and not options.include_usage:
-        param = "stream_options.continuous_usage_stats"
-        raise RequestError(" needs include_usage: true", at=param)
+        raise RequestError(" needs include_usage: true", at="stream_options.continuous_usage_stats")
     if body.prompt_logprobs is not None and body.stream:
         raise RequestError(" are not streamed", at="prompt_logprobs")

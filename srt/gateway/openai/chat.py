@@ -17,7 +17,7 @@ from srt.client.generation import Generation, Request
 from srt.files.vocab import Vocab
 from srt.gateway.constraint.fields import Given, json_text, openai_constraint
 from srt.gateway.media.given import MediaList
-from srt.gateway.openai.chat_messages import chat_messages
+from srt.gateway.openai.chat_messages import chat_messages, decoded_json
 from srt.gateway.openai.tool_plan import tool_plan
 from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.native import shared_fields
@@ -262,18 +262,10 @@ def _as_format(own: Given) -> dict[str, object]:
         return {"type": "regex", "pattern": own.value}
     if kind == "ebnf":
         return {"type": "grammar", "grammar": own.value}
-    value = _decoded(own.value, own.path) if isinstance(own.value, str) else own.value
+    value = decoded_json(own.value, own.path) if isinstance(own.value, str) else own.value
     if kind == "json_schema":
         return {"type": "json_schema", "json_schema": value}
     form = value.get("format") if isinstance(value, dict) else None
     if not isinstance(form, dict):
-        reason = " beside tools must be an object with a format"
-        raise RequestError(reason, at=own.path)
+        raise RequestError(" beside tools must be an object with a format", at=own.path)
     return form
-
-
-def _decoded(text: str, path: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f" is not valid JSON: {error}", at=path) from None

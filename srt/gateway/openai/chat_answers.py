@@ -16,12 +16,11 @@ from srt.answers.tool_events import CallStart, Content, EventParser, Reasoning, 
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.http.turns import slices
-from srt.gateway.openai.answers import NewTokens, captures_in, ended, matched, steering
+from srt.gateway.openai.answers import Face, NewTokens, captures_in, ended, ending
 from srt.gateway.openai.chat import AnswerReading, Chat
 from srt.gateway.openai.logprobs import (
     Position,
     TokenNames,
-    chat_logprobs,
     chat_token,
     output_positions,
     prompt_positions,
@@ -143,7 +142,7 @@ class _Message:
         )
 
 
-class ChatFace:
+class ChatFace(Face):
     """Writes the choices of one chat, each read by its own reader. `opened`: they begin inside the
     reasoning; `prompt_ids` are in the answer if they are given."""
 
@@ -161,7 +160,7 @@ class ChatFace:
     ) -> None:
         self._body = body
         self._names = TokenNames(vocab, body.return_tokens_as_token_ids)
-        self._prompt_ids = prompt_ids
+        self.prompt_ids = UNSET if prompt_ids is None else prompt_ids
         self._writers = [
             _ChatWriter(body, ChatReader(chat.reading, opened), chat.request, self._names)
             for _ in range(body.n)
@@ -176,10 +175,6 @@ class ChatFace:
         """What a snapshot adds; the first one of a choice begins with its role."""
         for choice in self._writers[index].feed(output):
             yield choice and msgspec.structs.replace(choice, index=index)
-
-    def prompt_ids(self) -> list[int] | UnsetType:
-        """The ids of the chat as the template wrote it."""
-        return UNSET if self._prompt_ids is None else self._prompt_ids
 
     def prompt_logprobs(
         self, outputs: Sequence[GenerateOutput]
@@ -227,8 +222,7 @@ class _ChatWriter:
             message=whole,
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
-            matched_stop=matched(output),
-            **steering(output),
+            **ending(output.finish),
             token_ids=ids,
             token_origins=origins,
             captures=captures_in(output, whole.content or ""),
@@ -251,8 +245,7 @@ class _ChatWriter:
                 index=0,
                 delta=ChatDelta(),
                 finish_reason=self._reader.finish_word(output),
-                matched_stop=matched(output),
-                **steering(output),
+                **ending(output.finish),
                 **tokens,
                 captures=captures_in(output, "".join(self._content)),
             )
@@ -262,7 +255,9 @@ class _ChatWriter:
     def _tokens(self, output: GenerateOutput) -> dict[str, Any]:
         """The fields of a choice that tell of the new tokens."""
         positions, ids, origins = self._new_tokens(output)
-        logprobs = None if positions is None else chat_logprobs(positions, self._names)
+        logprobs = None
+        if positions is not None:
+            logprobs = ChatLogprobs([chat_token(each, self._names) for each in positions])
         return {"logprobs": logprobs, "token_ids": ids or UNSET, "token_origins": origins}
 
     def _new_tokens(

@@ -12,7 +12,7 @@ from srt.gateway.wire.chat import ChatFields, ContentPart, Message
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.responses import InputPart
 from srt.gateway.wire.tools import ToolCallJson
-from srt.wire.errors import RequestError, quoted
+from srt.wire.errors import RequestError, missing, quoted
 from srt.wire.messages import ChatMessage, ToolCall
 
 _MEDIA_PARTS = {"image_url": "image", "video_url": "video"}  # their kinds by the parts' types
@@ -93,26 +93,27 @@ def _check_roles(message: Message, where: str) -> None:
     }
     for field, (role, is_given) in owners.items():
         if is_given and message.role != role:
-            reason = f" is for messages of role {role!r} only"
-            raise RequestError(reason, at=f"{where}.{field}")
+            raise RequestError(f" is for messages of role {role!r} only", at=f"{where}.{field}")
     if message.role == "tool" and not message.tool_call_id:
-        param = f"{where}.tool_call_id"
-        raise RequestError(f"missing field {param!r}", param=param)
+        raise missing(f"{where}.tool_call_id")
     if message.content is None and not (message.role == "assistant" and message.tool_calls):
-        param = f"{where}.content"
-        raise RequestError(f"missing field {param!r}", param=param)
+        raise missing(f"{where}.content")
 
 
 def _call(call: ToolCallJson, where: str) -> ToolCall:
     param = f"{where}.function.arguments"
     arguments = call.function.arguments or "{}"
-    try:
-        value: Any = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f" is not valid JSON: {error}", at=param) from None
-    if not isinstance(value, dict):
+    if not isinstance(decoded_json(arguments, param), dict):
         raise RequestError(" must be the text of a JSON object", at=param)
     return ToolCall(call.id, call.function.name, arguments)
+
+
+def decoded_json(text: str, path: str) -> Any:
+    """The value of the JSON that the field `path` has as a text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f" is not valid JSON: {error}", at=path) from None
 
 
 def _text(content: str | list[ContentPart] | None, where: str) -> str:
@@ -137,7 +138,7 @@ def _media(message: Message, where: str) -> Iterator[GivenMedia]:
             elif kind == "video" and not isinstance(video, UnsetType):
                 yield GivenMedia(kind, video.url, f"{path}.url", num_frames=video.num_frames)
             else:
-                raise RequestError(f"missing field {path!r}", param=path)
+                raise missing(path)
 
 
 def _parts(parts: list[ContentPart], where: str, numbers: list[int]) -> list[str | int]:
@@ -169,7 +170,6 @@ def parts_text(
             param = f"{where}[{i}].type"
             raise RequestError(f" {quoted(part.type)} is not supported here", at=param)
         if isinstance(part.text, UnsetType):
-            param = f"{where}[{i}].text"
-            raise RequestError(f"missing field {param!r}", param=param)
+            raise missing(f"{where}[{i}].text")
         text += part.text
     return text

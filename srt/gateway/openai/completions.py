@@ -5,14 +5,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.batch import check_size
 from srt.gateway.constraint.fields import Given
 from srt.gateway.context import GatewayInfo
-from srt.gateway.openai.answers import NewTokens, captures_in, ended, finish_word, matched, steering
+from srt.gateway.openai.answers import (
+    Face,
+    NewTokens,
+    captures_in,
+    ended,
+    ending,
+    finish_word,
+)
 from srt.gateway.openai.logprobs import (
     CompletionScores,
     TokenNames,
@@ -84,9 +91,9 @@ def _scores_echo(body: CompletionRequest) -> bool:
     return body.echo and body.logprobs is not None
 
 
-class CompletionFace:
+class CompletionFace(Face):
     """Writes completions. `samples` requests stand for each of `prompts`, in the same order;
-    `prompt_ids` are the prompts' ids, if the answer is to have them."""
+    `prompt_ids` are the prompts' ids, if the answer is to have them: each choice has its own."""
 
     id_prefix = "cmpl-"
     object = chunk_object = "text_completion"
@@ -142,14 +149,6 @@ class CompletionFace:
         for choice in self._writers[index].feed(output):
             yield msgspec.structs.replace(choice, index=index)
 
-    def prompt_ids(self) -> UnsetType:
-        """None here: each choice has its own, since there may be several prompts."""
-        return UNSET
-
-    def prompt_logprobs(self, outputs: Sequence[GenerateOutput]) -> UnsetType:
-        """None here: each choice has its own."""
-        return UNSET
-
 
 class _CompletionWriter:
     """Writes one choice piece by piece; whole answers are one piece."""
@@ -168,7 +167,7 @@ class _CompletionWriter:
         self._prompt_ids = prompt_ids
         self._num_top = body.logprobs or 0
         self._scores = CompletionScores(
-            names, self._num_top, names.hidden(body.skip_special_tokens)
+            names, self._num_top, vocab.hidden_ids if body.skip_special_tokens else frozenset()
         )
         self._new = NewTokens(prompt.sampling)
         self._held = ""
@@ -191,7 +190,7 @@ class _CompletionWriter:
             return
         choice = self.write(output)
         ids = choice.token_ids or choice.prompt_token_ids or choice.token_origins
-        tokens = ids or _has_tokens(choice.logprobs)
+        tokens = ids or (choice.logprobs and choice.logprobs.tokens)
         if choice.text or choice.finish_reason or tokens:
             yield choice
 
@@ -212,8 +211,7 @@ class _CompletionWriter:
             text=text,
             logprobs=logprobs,
             finish_reason=finish_word(output),
-            matched_stop=matched(output),
-            **steering(output),
+            **ending(output.finish),
             captures=captures_in(output, self._echoed + output.text),
             token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
             token_origins=output.token_origins[start:end] or UNSET,
@@ -233,10 +231,6 @@ class _CompletionWriter:
             logprobs = self._scores.prompt(positions, prompt, given is not None)
         self._echoed = prompt
         return prompt + text, logprobs
-
-
-def _has_tokens(logprobs: CompletionLogprobs | None) -> bool:
-    return logprobs is not None and bool(logprobs.tokens)
 
 
 def _mean_logprob(output: GenerateOutput) -> float:

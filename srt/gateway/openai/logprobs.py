@@ -13,7 +13,6 @@ import msgspec
 from srt.client.generation import GenerateOutput
 from srt.files.vocab import Vocab
 from srt.gateway.wire.openai import (
-    ChatLogprobs,
     CompletionLogprobs,
     RankedLogprob,
     TokenLogprob,
@@ -71,15 +70,6 @@ class TokenNames:
     def data(self, token: int) -> bytes:
         """The bytes of a token's text."""
         return self._vocab.token_bytes[token]
-
-    def hidden(self, skip_special_tokens: bool) -> frozenset[int]:
-        """The tokens that are not part of an answer's text."""
-        return self._vocab.hidden_ids if skip_special_tokens else frozenset()
-
-
-def chat_logprobs(positions: Sequence[Position], names: TokenNames) -> ChatLogprobs:
-    """The log-probabilities of a chat's tokens."""
-    return ChatLogprobs([chat_token(position, names) for position in positions])
 
 
 def chat_token(position: Position, names: TokenNames) -> TokenLogprob:

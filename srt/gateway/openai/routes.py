@@ -1,4 +1,4 @@
-"""The OpenAI routes: completions, chat completions, models."""
+"""The OpenAI routes: completions, chat completions, models; embeddings are refused."""
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -7,13 +7,12 @@ from typing import Any
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from srt.client.generation import Request, TokenizeRequest
-from srt.gateway.batch import Batch, submit_all
+from srt.client.generation import Request
+from srt.gateway.batch import Batch, prompt_ids_of, submit_all
 from srt.gateway.constraint.fields import openai_constraint
 from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules, sees
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream
 from srt.gateway.media.given import MediaList
@@ -35,7 +34,7 @@ from srt.gateway.wire.openai import (
     OpenAIResponse,
     StreamOptions,
 )
-from srt.wire.errors import Names
+from srt.wire.errors import Names, RequestError
 
 _COMPLETION_NAMES: dict[str | None, str] = {
     "text": "prompt",
@@ -58,12 +57,10 @@ FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
 
 @post(
     "/v1/completions",
-    opt=documented(
-        CompletionRequest,
-        COMPLETION,
-        OpenAIResponse[CompletionChoice],
-        events=OpenAIResponse[CompletionChoice],
-    ),
+    CompletionRequest,
+    OpenAIResponse[CompletionChoice],
+    kind=COMPLETION,
+    events=OpenAIResponse[CompletionChoice],
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several, `n` times each."""
@@ -83,9 +80,10 @@ async def completions(request: HttpRequest) -> ASGIApp:
 
 @post(
     "/v1/chat/completions",
-    opt=documented(
-        ChatRequest, CHAT, OpenAIResponse[ChatChoice], events=OpenAIResponse[ChatChunkChoice]
-    ),
+    ChatRequest,
+    OpenAIResponse[ChatChoice],
+    kind=CHAT,
+    events=OpenAIResponse[ChatChunkChoice],
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
@@ -128,7 +126,7 @@ async def _answer(
         try:
             # What the ids of pictures are, only the ring knows.
             has_ids = body.return_token_ids and not any(each.given for each in media)
-            prompt_ids = await _prompt_ids(gateway, prompts) if has_ids else []
+            prompt_ids = [await prompt_ids_of(gateway, p) for p in prompts] if has_ids else []
             return batch, face_of(batch, prompt_ids)
         except BaseException:
             await batch.aclose()
@@ -150,18 +148,6 @@ async def _answer(
     return json_reply(await while_connected(request.receive, answer()))
 
 
-async def _prompt_ids(gateway: Gateway, prompts: Sequence[Request]) -> list[list[int]]:
-    """The ids of every prompt, which the server makes of text and messages."""
-    return [
-        await gateway.client.tokenize(
-            TokenizeRequest(text=p.text, messages=p.messages, tools=p.tools, chat=p.chat)
-        )
-        if p.input_ids is None
-        else list(p.input_ids)
-        for p in prompts
-    ]
-
-
 def _card(gateway: Gateway, name: str) -> ModelCard:
     info = gateway.info
     return ModelCard(
@@ -173,7 +159,7 @@ def _card(gateway: Gateway, name: str) -> ModelCard:
     )
 
 
-@get("/v1/models", opt=documented(answer=ModelList))
+@get("/v1/models", answer=ModelList)
 async def models(request: HttpRequest) -> ASGIApp:
     """The one model that is served, once for each of its names."""
     gateway = gateway_of(request)
@@ -181,7 +167,7 @@ async def models(request: HttpRequest) -> ASGIApp:
     return json_reply(ModelList(data=[_card(gateway, name) for name in names if name != "*"]))
 
 
-@get("/v1/models/{name}", opt=documented(answer=ModelCard))
+@get("/v1/models/{name}", answer=ModelCard)
 async def model(request: HttpRequest) -> ASGIApp:
     """The served model by its name or path."""
     gateway = gateway_of(request)
@@ -192,4 +178,7 @@ async def model(request: HttpRequest) -> ASGIApp:
     return json_reply(_card(gateway, name))
 
 
-ROUTES = [completions, chat_completions, models, model]
+@post("/v1/embeddings")
+async def embeddings(request: HttpRequest) -> ASGIApp:
+    """Refused: the models that this server runs generate text."""
+    raise RequestError("embeddings are not supported: this server's models generate text")

@@ -52,8 +52,7 @@ def _offered(tools: list[ToolIn]) -> list[OfferedTool]:
         size += len(spec.description) + len(spec.parameters)
         offered[spec.name] = OfferedTool(spec, tool.function.strict)
     if size > MAX_TOOL_CHARS:
-        limit = f" is limited to {MAX_TOOL_CHARS} characters, not {size}"
-        raise RequestError(limit, at="tools")
+        raise RequestError(f" is limited to {MAX_TOOL_CHARS} characters, not {size}", at="tools")
     return list(offered.values())
 
 
@@ -65,7 +64,6 @@ def _spec(function: FunctionIn, where: str) -> ToolSpec:
     if parameters is None:
         return ToolSpec(function.name, function.description)
     if parameters.get("type", "object") != "object":
-        param = f"{where}.parameters"
-        raise RequestError(" must be a schema of type object", at=param)
+        raise RequestError(" must be a schema of type object", at=f"{where}.parameters")
     text = msgspec.json.encode(parameters).decode()
     return ToolSpec(function.name, function.description, text)

@@ -4,7 +4,9 @@ import asyncio
 import time
 import uuid
 from contextlib import aclosing
+from typing import Any
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -13,20 +15,20 @@ from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.gateway.errors import RETRY_AFTER
 from srt.gateway.http.auth import ADMIN, PUBLIC
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import get, json_reply
-from srt.gateway.ops.ring_status import is_ready, ring_state, stats_or_none
-from srt.gateway.wire.operations import Generated, Health, Ready
+from srt.gateway.wire.operations import Generated, Health, Ready, RingState
 from srt.wire.errors import OVERLOADED, RequestError, RingError
+from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GENERATE_TIMEOUT_S = 20.0
 OVERLOAD_WATCH_S = 1.0
+STATS_TIMEOUT_S = 1.0
 _ONE_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
-@get("/health", opt=PUBLIC | documented(answer=Health))
+@get("/health", answer=Health, access=PUBLIC)
 async def health(request: HttpRequest) -> ASGIApp:
     """200 as long as this process runs, once requests could be taken; 503 before. The body has
     the ring's state."""
@@ -38,7 +40,7 @@ async def health(request: HttpRequest) -> ASGIApp:
     return json_reply(Health(ring=ring_state(ring), status="starting"), 503, RETRY_AFTER)
 
 
-@get("/ready", opt=PUBLIC | documented(answer=Ready))
+@get("/ready", answer=Ready, access=PUBLIC)
 async def ready(request: HttpRequest) -> ASGIApp:
     """200 when requests will be taken, 503 while starting, broken or draining."""
     gateway = gateway_of(request)
@@ -49,7 +51,7 @@ async def ready(request: HttpRequest) -> ASGIApp:
     return json_reply(Ready(ready=False, ring=ring_state(ring)), 503, RETRY_AFTER)
 
 
-@get("/health_generate", opt=documented(answer=Generated))
+@get("/health_generate", answer=Generated)
 async def health_generate(request: HttpRequest) -> ASGIApp:
     """200 when the model generates: a token for this request, or, under load, for others."""
     generated = await while_connected(request.receive, _generated(gateway_of(request)))
@@ -96,7 +98,7 @@ async def _steps(client: Client) -> float | None:
     return None if stats is None else float(stats.get("forward_steps_total", 0))
 
 
-@get("/metrics", opt=ADMIN | documented(answer=str, media_type=METRICS_MEDIA_TYPE))
+@get("/metrics", answer=str, media_type=METRICS_MEDIA_TYPE, access=ADMIN)
 async def metrics(request: HttpRequest) -> ASGIApp:
     """Prometheus text; `srt_up` is 0 when the scheduler did not answer."""
     gateway = gateway_of(request)
@@ -113,4 +115,23 @@ async def _program_counts(gateway: Gateway) -> dict[str, float] | None:
         return None
 
 
-ROUTES = [health, ready, health_generate, metrics]
+# ---- the ring, as the gateway sees it ----------------------------------------------------------
+
+
+def ring_state(ring: RingEvent | None) -> RingState | None:
+    """The last ring event as JSON; None before the first one."""
+    return None if ring is None else msgspec.convert(ring, RingState, from_attributes=True)
+
+
+def is_ready(ring: RingEvent | None) -> bool:
+    """Whether new requests can be served."""
+    return ring is not None and ring.ready and not ring.draining
+
+
+async def stats_or_none(client: Client) -> dict[str, Any] | None:
+    """The scheduler's statistics, or None if it does not answer within STATS_TIMEOUT_S."""
+    try:
+        async with asyncio.timeout(STATS_TIMEOUT_S):
+            return await client.stats()
+    except (TimeoutError, RequestError):
+        return None

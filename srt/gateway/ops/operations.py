@@ -1,7 +1,8 @@
-"""The server's own operations and facts: flush, abort, model and server info."""
+"""The server's own operations and facts: flush, abort, model and server info, pauses, profiles."""
 
 import asyncio
 import math
+import time
 from typing import Any
 
 from starlette.types import ASGIApp
@@ -10,6 +11,7 @@ from srt.gateway.callers.tenant import Name, check_admin, is_admin, tenant
 from srt.gateway.context import (
     Gateway,
     HttpRequest,
+    ProfileStart,
     abort,
     abort_all,
     gateway_of,
@@ -18,28 +20,31 @@ from srt.gateway.context import (
 )
 from srt.gateway.http.auth import ADMIN, WATCH
 from srt.gateway.http.body import read_body
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import get, json_reply, post, route
-from srt.gateway.ops.ring_status import STATS_TIMEOUT_S, ring_state, stats_or_none
+from srt.gateway.ops.health import STATS_TIMEOUT_S, ring_state, stats_or_none
 from srt.gateway.wire.operations import (
     ABORT_KIND,
+    PAUSE_KIND,
     Aborted,
     AbortRequest,
     Flushed,
     ModelInfo,
+    Paused,
+    PauseRequest,
+    Profile,
+    ProfileStarted,
     TokenizerInfo,
     Tree,
 )
-from srt.wire.errors import RequestError, RingError
+from srt.wire.errors import CONFLICT, RequestError, RingError
 
 MAX_FLUSH_WAIT_S = 300.0
+_COUNTER = "_total"  # endings of the names of counters, which only grow
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 @route(
-    "/flush_cache",
-    methods=("GET", "POST"),
-    opt=ADMIN | documented(answer=Flushed, query={"timeout": float}),
+    "/flush_cache", methods=("GET", "POST"), answer=Flushed, query={"timeout": float}, access=ADMIN
 )
 async def flush_cache(request: HttpRequest) -> ASGIApp:
     """Empty the prefix cache; 409 while requests run, after waiting `timeout` seconds."""
@@ -60,7 +65,7 @@ def _timeout(request: HttpRequest) -> float:
     return timeout_s
 
 
-@post("/abort_request", opt=documented(AbortRequest, ABORT_KIND, Aborted))
+@post("/abort_request", AbortRequest, Aborted, kind=ABORT_KIND)
 async def abort_request(request: HttpRequest) -> ASGIApp:
     """Abort a request or a batch of the caller's by its rid, or any of an admin's; an admin may
     also abort all that came through this gateway."""
@@ -91,7 +96,7 @@ def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
     return [name for name in dict.fromkeys(named) if name in names]
 
 
-@get(["/get_model_info", "/model_info"], opt=documented(answer=ModelInfo))
+@get(["/get_model_info", "/model_info"], answer=ModelInfo)
 async def model_info(request: HttpRequest) -> ASGIApp:
     """What is served."""
     gateway = gateway_of(request)
@@ -112,7 +117,7 @@ async def model_info(request: HttpRequest) -> ASGIApp:
     )
 
 
-@get("/tokenizer_info", opt=documented(answer=TokenizerInfo))
+@get("/tokenizer_info", answer=TokenizerInfo)
 async def tokenizer_info(request: HttpRequest) -> ASGIApp:
     """What a client must know of the tokenizer to prepare prompts for it."""
     vocab = gateway_of(request).vocab
@@ -128,7 +133,7 @@ async def tokenizer_info(request: HttpRequest) -> ASGIApp:
     return json_reply(info)
 
 
-@get(["/get_server_info", "/server_info"], opt=documented(answer=dict[str, Any]))
+@get(["/get_server_info", "/server_info"], answer=dict[str, Any])
 async def server_info(request: HttpRequest) -> ASGIApp:
     """The server's arguments, the ring's state and, for admins, the statistics: of each replica,
     and in all."""
@@ -151,7 +156,7 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-@get("/tree", opt=WATCH | documented(answer=Tree))
+@get("/tree", answer=Tree, access=WATCH)
 async def tree(request: HttpRequest) -> ASGIApp:
     """What the radix tree and the queue look like, of each replica."""
     try:
@@ -176,4 +181,58 @@ def _states(stats: dict[str, Any] | None) -> dict[str, Any]:
     return {"internal_states": stats.get("replicas", [totals]), "totals": totals}
 
 
-ROUTES = [flush_cache, abort_request, model_info, tokenizer_info, server_info, tree]
+# ---- pauses: no generation while somebody works on what the server serves ----------------------
+
+
+@post("/pause_generation", PauseRequest, Paused, kind=PAUSE_KIND, access=ADMIN)
+async def pause_generation(request: HttpRequest) -> ASGIApp:
+    """Abort all that came through this gateway, and refuse requests to generate.
+
+    These are refused as while the server starts.
+    """
+    await read_body(request, PauseRequest, PAUSE_KIND, empty=PauseRequest())
+    gateway = gateway_of(request)
+    gateway.is_paused = True
+    await abort_all(gateway)
+    return json_reply(Paused(message="generation is paused"))
+
+
+@post("/continue_generation", PauseRequest, Paused, kind=PAUSE_KIND, access=ADMIN)
+async def continue_generation(request: HttpRequest) -> ASGIApp:
+    """Take requests again."""
+    await read_body(request, PauseRequest, PAUSE_KIND, empty=PauseRequest())
+    gateway_of(request).is_paused = False
+    return json_reply(Paused(message="generation goes on"))
+
+
+# ---- profiles: what the scheduler did between two calls, from its counters ---------------------
+
+
+@route("/start_profile", methods=("GET", "POST"), answer=ProfileStarted, access=ADMIN)
+async def start_profile(request: HttpRequest) -> ASGIApp:
+    """Remember the scheduler's counters; a second call starts again."""
+    gateway = gateway_of(request)
+    gateway.profile = await _counters(gateway)
+    return json_reply(ProfileStarted())
+
+
+@route("/stop_profile", methods=("GET", "POST"), answer=Profile, access=ADMIN)
+async def stop_profile(request: HttpRequest) -> ASGIApp:
+    """What the counters have gained since the start; 409 without one."""
+    gateway = gateway_of(request)
+    before, gateway.profile = gateway.profile, None
+    if before is None:
+        raise RequestError("no profile has been started", code=CONFLICT)
+    after = await _counters(gateway)
+    gained = {name: value - before.counters.get(name, 0) for name, value in after.counters.items()}
+    if any(value < 0 for value in gained.values()):
+        raise RequestError("the scheduler was restarted since the start", code=CONFLICT)
+    return json_reply(Profile(seconds=after.at - before.at, gained=gained))
+
+
+async def _counters(gateway: Gateway) -> ProfileStart:
+    stats: dict[str, Any] | None = await stats_or_none(gateway.client)
+    if stats is None:
+        raise RingError("the scheduler did not answer")
+    counters = {name: value for name, value in stats.items() if name.endswith(_COUNTER)}
+    return ProfileStart(time.monotonic(), counters)

@@ -12,10 +12,16 @@ from starlette.types import ASGIApp
 
 from srt.client.programs import VarFailed
 from srt.gateway.callers.tenant import own_salt, tenant
-from srt.gateway.context import HttpRequest, check_model, check_running, gateway_of, programs_of
+from srt.gateway.context import (
+    HttpRequest,
+    check_model,
+    check_running,
+    gateway_of,
+    is_served,
+    programs_of,
+)
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
 from srt.gateway.wire.parrot import (
     CALL_KIND,
@@ -36,7 +42,6 @@ from srt.gateway.wire.parrot import (
     ParrotVarAnswer,
     ParrotVars,
 )
-from srt.gateway.wire.programs import PLAIN_KIND
 from srt.wire.errors import FORBIDDEN, RequestError, quoted
 from srt.wire.programs import Call, Input, Output, Perf, Program, Segment, Text
 from srt.wire.sampling import SamplingParams
@@ -46,7 +51,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _CRITERIA = ("latency", "throughput", "ttft", "tpot")
 
 
-@post("/v1/session", opt=documented(ParrotSession, SESSION_KIND, ParrotSessionAnswer))
+@post("/v1/session", ParrotSession, ParrotSessionAnswer, kind=SESSION_KIND)
 async def open_session(request: HttpRequest) -> ASGIApp:
     """Parrot's way to open a session."""
     await read_body(request, ParrotSession, SESSION_KIND)
@@ -54,14 +59,14 @@ async def open_session(request: HttpRequest) -> ASGIApp:
     return json_reply(ParrotSessionAnswer(session_id=session.id, session_auth=session.id))
 
 
-@get("/v1/session/{name}", opt=documented(answer=ParrotVars))
+@get("/v1/session/{name}", answer=ParrotVars)
 async def read_session(request: HttpRequest) -> ASGIApp:
     """Parrot's way to see a session."""
     await _auth(request)
     return json_reply(await _listed(request, name_of(request)))
 
 
-@delete("/v1/session/{name}", opt=documented(answer=ParrotVars))
+@delete("/v1/session/{name}", answer=ParrotVars)
 async def close_session(request: HttpRequest) -> ASGIApp:
     """Parrot's way to end a session."""
     await _auth(request)
@@ -69,14 +74,14 @@ async def close_session(request: HttpRequest) -> ASGIApp:
     return json_reply({})
 
 
-@post("/v1/semantic_call", opt=documented(ParrotCall, CALL_KIND, ParrotCallAnswer))
+@post("/v1/semantic_call", ParrotCall, ParrotCallAnswer, kind=CALL_KIND)
 async def semantic_call(request: HttpRequest) -> ASGIApp:
     """Parrot's way to hand in one call. It runs when one of its outputs is got."""
     body = await read_body(request, ParrotCall, CALL_KIND)
     gateway = gateway_of(request)
     check_running(gateway)
     check_auth(body.session_id, body.session_auth)
-    if body.models and not any(_is_served(request, model) for model in body.models):
+    if body.models and not any(is_served(model, gateway.info) for model in body.models):
         check_model(body.models[0], gateway.info)
     program = program_of(body)
     ids = await programs_of(request).submit_program(body.session_id, program, "", tenant())
@@ -92,7 +97,7 @@ async def semantic_call(request: HttpRequest) -> ASGIApp:
     return json_reply(ParrotCallAnswer(request_id=uuid.uuid4().hex, param_info=info))
 
 
-@post("/v1/py_native_call", opt=documented(answer=ParrotCallAnswer))
+@post("/v1/py_native_call", answer=ParrotCallAnswer)
 async def native_call(request: HttpRequest) -> ASGIApp:
     """Refused: no code of clients runs here."""
     raise RequestError(
@@ -101,31 +106,28 @@ async def native_call(request: HttpRequest) -> ASGIApp:
     )
 
 
-@post("/v1/semantic_var", opt=documented(ParrotVar, PLAIN_KIND, ParrotVarAnswer))
+@post("/v1/semantic_var", ParrotVar, ParrotVarAnswer)
 async def new_var(request: HttpRequest) -> ASGIApp:
     """Parrot's way to make a variable that is set later."""
-    body = await read_body(request, ParrotVar, PLAIN_KIND)
+    body = await read_body(request, ParrotVar)
     check_auth(body.session_id, body.session_auth)
     program = Program({body.var_name: None})
     ids = await programs_of(request).submit_program(body.session_id, program, "", tenant())
     return json_reply(ParrotVarAnswer(var_id=ids[body.var_name]))
 
 
-@post(
-    "/v1/semantic_var/{name}",
-    opt=documented(ParrotContent, PLAIN_KIND, ParrotText),
-)
+@post("/v1/semantic_var/{name}", ParrotContent, ParrotText)
 async def set_var(request: HttpRequest) -> ASGIApp:
     """Parrot's way to set a variable."""
-    body = await read_body(request, ParrotContent, PLAIN_KIND)
+    body = await read_body(request, ParrotContent)
     await programs_of(request).set_var(name_of(request), body.content, tenant())
     return json_reply({})
 
 
-@get("/v1/semantic_var/{name}", opt=documented(answer=ParrotText))
+@get("/v1/semantic_var/{name}", answer=ParrotText)
 async def get_var(request: HttpRequest) -> ASGIApp:
     """Parrot's way to wait for a variable, which is made now; a failed one is an error."""
-    body = await read_body(request, ParrotGet, PLAIN_KIND, empty=ParrotGet())
+    body = await read_body(request, ParrotGet, empty=ParrotGet())
     check_running(gateway_of(request))
     wanted = body.criteria or request.query_params.get("criteria")
     waits = programs_of(request).get_vars([name_of(request)], perf=_perf(wanted), tenant=tenant())
@@ -135,14 +137,14 @@ async def get_var(request: HttpRequest) -> ASGIApp:
     return json_reply(ParrotText(content=var.text))
 
 
-@get("/v1/semantic_var", opt=documented(answer=ParrotVars))
+@get("/v1/semantic_var", answer=ParrotVars)
 async def list_vars(request: HttpRequest) -> ASGIApp:
     """Parrot's way to list the variables of a session."""
     query = request.query_params
     asked = ParrotList(
         session_id=query.get("session_id", ""), session_auth=query.get("session_auth")
     )
-    body = await read_body(request, ParrotList, PLAIN_KIND, empty=asked)
+    body = await read_body(request, ParrotList, empty=asked)
     check_auth(body.session_id, body.session_auth)
     return json_reply(await _listed(request, body.session_id))
 
@@ -154,7 +156,7 @@ def check_auth(session: str, auth: str | None) -> None:
 
 
 async def _auth(request: HttpRequest) -> None:
-    body = await read_body(request, ParrotAuth, PLAIN_KIND, empty=ParrotAuth())
+    body = await read_body(request, ParrotAuth, empty=ParrotAuth())
     check_auth(name_of(request), body.session_auth)
 
 
@@ -165,22 +167,12 @@ async def _listed(request: HttpRequest, session: str) -> ParrotVars:
     return ParrotVars(vars=[{"var_id": var.id, "var_name": var.name} for var in infos])
 
 
-def _is_served(request: HttpRequest, model: str) -> bool:
-    try:
-        check_model(model, gateway_of(request).info)
-    except RequestError:
-        return False
-    return True
-
-
 def _perf(criteria: str | None) -> Perf | None:
     if criteria is None:
         return None
-    word = criteria.lower()
-    for objective in _CRITERIA:
-        if word == objective:
-            return Perf(objective)  # type: ignore[arg-type]
-    raise RequestError(f" must be one of {', '.join(_CRITERIA)}", at="criteria")
+    if (word := criteria.lower()) not in _CRITERIA:
+        raise RequestError(f" must be one of {', '.join(_CRITERIA)}", at="criteria")
+    return Perf(word)  # type: ignore[arg-type]
 
 
 # ---- from a template to a program ------------------------------------------------------------
@@ -251,16 +243,3 @@ def _sampling(given: ParrotSampling) -> SamplingParams:
         frequency_penalty=given.frequency_penalty,
         repetition_penalty=given.repetition_penalty,
     )
-
-
-ROUTES = [
-    open_session,
-    read_session,
-    close_session,
-    semantic_call,
-    native_call,
-    new_var,
-    set_var,
-    get_var,
-    list_vars,
-]

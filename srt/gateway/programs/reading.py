@@ -4,7 +4,6 @@ Calls and transforms are decoded one by one, so that a large program does not ho
 name the fields of the JSON.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import msgspec
 
 from srt.gateway.constraint.fields import json_text
 from srt.gateway.errors import refuse_validation
+from srt.gateway.http.turns import in_turns
 from srt.gateway.wire.fields import Kind, honoured_only
 from srt.gateway.wire.programs import (
     CALL_KIND,
@@ -43,8 +43,6 @@ MAX_PARTS = 1024  # calls and transforms
 MAX_REFERENCES = 16_384
 MAX_SEGMENTS = 1024  # of a call
 MAX_VALUES = 2**16  # of its sampling parameters
-_WEIGHT_AT_ONCE = 4096  # values that are decoded in one turn: some 2 ms
-_PART_WEIGHT = 64
 
 _OUTPUT_FIELDS = ("sampling_params", "choices", "default")
 
@@ -56,35 +54,15 @@ async def program_of(body: SubmitFrame) -> Program:
             raise RequestError(f" takes at most {MAX_PARTS}, not {len(parts)}", at=name)
     if sum(_num(transform.get("inputs")) for transform in body.transforms) > MAX_REFERENCES:
         raise RequestError(f" have more than {MAX_REFERENCES} inputs", at="transforms")
-    turns = _Turns()
-    calls, transforms = [], []
-    for i, call in enumerate(body.calls):
-        at = f"calls[{i}]"
-        await turns.before(_weight(call, at))
-        calls.append(_call(_converted(call, CallIn, CALL_KIND, at), at))
-    for i, transform in enumerate(body.transforms):
-        at = f"transforms[{i}]"
-        await turns.before(_num(transform.get("inputs")))
-        transforms.append(_transform(_converted(transform, TransformIn, TRANSFORM_KIND, at)))
+    calls = await in_turns(_call(each, f"calls[{i}]") for i, each in enumerate(body.calls))
+    transforms = await in_turns(
+        _transform(each, f"transforms[{i}]") for i, each in enumerate(body.transforms)
+    )
     return Program(body.vars, calls, transforms, body.eager)
 
 
-class _Turns:
-    """Lets other work have a turn now and then."""
-
-    def __init__(self) -> None:
-        self._done = 0
-
-    async def before(self, weight: int) -> None:
-        """Called before a part with so many values in it."""
-        self._done += _PART_WEIGHT + weight
-        if self._done > _WEIGHT_AT_ONCE:
-            self._done = 0
-            await asyncio.sleep(0)
-
-
-def _weight(call: Mapping[str, Any], at: str) -> int:
-    """How many values a call has. RequestError for too many, before anything looks at all."""
+def _check_size(call: Mapping[str, Any], at: str) -> None:
+    """Raise RequestError for a call of too many values, before anything looks at all."""
     messages = _list(call.get("messages"))
     contents = [each.get("content") for each in messages if isinstance(each, dict)]
     segments = [each for part in (call.get("segments"), *contents) for each in _list(part)]
@@ -92,10 +70,8 @@ def _weight(call: Mapping[str, Any], at: str) -> int:
         raise RequestError(f" has more than {MAX_SEGMENTS} segments", at=at)
     samplings = [each.get("sampling_params") for each in segments if isinstance(each, dict)]
     values = [value for each in samplings if isinstance(each, dict) for value in each.values()]
-    weight = len(segments) + len(values) + sum(map(_num, values))
-    if weight > MAX_VALUES:
+    if len(segments) + len(values) + sum(map(_num, values)) > MAX_VALUES:
         raise RequestError(f": its sampling_params have over {MAX_VALUES} values", at=at)
-    return weight
 
 
 def _num(value: Any) -> int:
@@ -115,7 +91,9 @@ def _converted(value: Any, kind: type[T], fields: Kind, at: str) -> T:
         raise refuse_validation(msgspec.ValidationError(text)) from error
 
 
-def _call(given: CallIn, at: str) -> Call:
+def _call(value: Mapping[str, Any], at: str) -> Call:
+    _check_size(value, at)
+    given = _converted(value, CallIn, CALL_KIND, at)
     args = given.chat_template_kwargs
     return Call(
         segments=[_segment(each, f"{at}.segments[{i}]") for i, each in enumerate(given.segments)],
@@ -166,7 +144,8 @@ def _sampling(given: SegmentIn, at: str) -> SamplingParams:
         raise error.renamed({name: f"{at}.sampling_params.{name}"}) from error
 
 
-def _transform(given: Any) -> Transform:
+def _transform(value: Mapping[str, Any], at: str) -> Transform:
     """The transform of a TransformIn, whose struct extends that of its operation."""
+    given = _converted(value, TransformIn, TRANSFORM_KIND, at)
     op = msgspec.convert(given, type(given).__base__, from_attributes=True)
     return Transform(given.output, op, given.when, given.default)

@@ -3,23 +3,26 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from msgspec import UNSET
+from msgspec.structs import asdict
 from starlette.types import ASGIApp
 
 from srt.client.programs import Got, Piece
 from srt.gateway.callers.tenant import own_salt, tenant
 from srt.gateway.context import HttpRequest, check_running, gateway_of, programs_of
+from srt.gateway.errors import ErrorDetail, error_body
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post, put
 from srt.gateway.http.sse import EventStream
-from srt.gateway.programs.answers import got_json, var_json
+from srt.gateway.native.answers import finish_reason
 from srt.gateway.programs.reading import program_of
 from srt.gateway.wire.programs import (
-    PLAIN_KIND,
+    CauseJson,
     GetAnswer,
     GetBody,
     GetEvent,
+    OutputMetaJson,
     SessionBody,
     SetBody,
     SubmitAnswer,
@@ -27,55 +30,51 @@ from srt.gateway.wire.programs import (
     SubmitFrame,
     VarJson,
 )
-from srt.wire.errors import RequestError
-from srt.wire.programs import Perf, SessionInfo
+from srt.wire.answer_meta import PROGRAMS, meta_of
+from srt.wire.errors import ErrorInfo, RequestError, renaming
+from srt.wire.programs import OutputMeta, Perf, SessionInfo, VarInfo
 
 KEY_HEADER = "idempotency-key"
 
 
-@post("/v1/sessions", opt=documented(SessionBody, PLAIN_KIND, SessionInfo))
+@post("/v1/sessions", SessionBody, SessionInfo)
 async def open_session(request: HttpRequest) -> ASGIApp:
     """Open a session for programs."""
-    body = await read_body(request, SessionBody, PLAIN_KIND)
+    body = await read_body(request, SessionBody)
     programs = programs_of(request)
     salt = own_salt(body.cache_salt)
     return json_reply(await programs.open_session(body.idle_s, salt, tenant()))
 
 
-@get("/v1/sessions/{name}", opt=documented(answer=SessionInfo))
+@get("/v1/sessions/{name}", answer=SessionInfo)
 async def read_session(request: HttpRequest) -> ASGIApp:
     """A session of the caller's, with the ids of its variables."""
     programs = programs_of(request)
     return json_reply(await programs.read_session(name_of(request), tenant()))
 
 
-@delete("/v1/sessions/{name}", opt=documented(answer=SessionInfo))
+@delete("/v1/sessions/{name}", answer=SessionInfo)
 async def close_session(request: HttpRequest) -> ASGIApp:
     """End a session, and all that runs in it."""
     programs = programs_of(request)
     return json_reply(await programs.close_session(name_of(request), tenant()))
 
 
-@post("/v1/submit", opt=documented(SubmitBody, PLAIN_KIND, SubmitAnswer))
+@post("/v1/submit", SubmitBody, SubmitAnswer)
 async def submit(request: HttpRequest) -> ASGIApp:
     """Take calls and transforms into a session, all or none."""
-    body = await read_body(request, SubmitFrame, PLAIN_KIND)
+    body = await read_body(request, SubmitFrame)
     check_running(gateway_of(request))
     program, key = await program_of(body), request.headers.get(KEY_HEADER, "")
-    try:
+    with renaming({"key": "Idempotency-Key"}):
         ids = await programs_of(request).submit_program(body.session, program, key, tenant())
-    except RequestError as error:
-        raise error.renamed({"key": "Idempotency-Key"}) from error
     return json_reply(SubmitAnswer(vars=ids))
 
 
-@post(
-    "/v1/get",
-    opt=documented(GetBody, PLAIN_KIND, GetAnswer, events=GetEvent),
-)
+@post("/v1/get", GetBody, GetAnswer, events=GetEvent)
 async def get_vars(request: HttpRequest) -> ASGIApp:
     """Have variables made, and wait for them."""
-    body = await read_body(request, GetBody, PLAIN_KIND)
+    body = await read_body(request, GetBody)
     check_running(gateway_of(request))
     if (body.var is None) == (not body.vars):
         raise RequestError("exactly one of vars and var must be given", param="vars")
@@ -90,22 +89,22 @@ async def get_vars(request: HttpRequest) -> ASGIApp:
     return json_reply(got_json(await while_connected(request.receive, waits)))
 
 
-@get("/v1/vars/{name}", opt=documented(answer=VarJson))
+@get("/v1/vars/{name}", answer=VarJson)
 async def read_var(request: HttpRequest) -> ASGIApp:
     """A variable as it is now."""
     programs = programs_of(request)
     return json_reply(var_json(await programs.read_var(name_of(request), tenant())))
 
 
-@put("/v1/vars/{name}", opt=documented(SetBody, PLAIN_KIND, VarJson))
+@put("/v1/vars/{name}", SetBody, VarJson)
 async def set_var(request: HttpRequest) -> ASGIApp:
     """Set a variable that clients set."""
-    body = await read_body(request, SetBody, PLAIN_KIND)
+    body = await read_body(request, SetBody)
     programs = programs_of(request)
     return json_reply(var_json(await programs.set_var(name_of(request), body.text, tenant())))
 
 
-@delete("/v1/vars/{name}", opt=documented(answer=VarJson))
+@delete("/v1/vars/{name}", answer=VarJson)
 async def cancel_var(request: HttpRequest) -> ASGIApp:
     """Cancel a variable, what needs it, and what is made for nothing else."""
     programs = programs_of(request)
@@ -129,13 +128,32 @@ def _event(item: Piece | Got) -> GetEvent:
     return GetEvent(vars=answer.vars, done=answer.done)
 
 
-ROUTES = [
-    open_session,
-    read_session,
-    close_session,
-    submit,
-    get_vars,
-    read_var,
-    set_var,
-    cancel_var,
-]
+# ---- variables as JSON -------------------------------------------------------------------------
+
+
+def got_json(got: Got) -> GetAnswer:
+    return GetAnswer(vars=[var_json(var) for var in got.vars], done=got.done)
+
+
+def var_json(var: VarInfo) -> VarJson:
+    fields = asdict(var)
+    meta = fields.pop("meta")
+    fields["error"] = _error(var.error)
+    fields["causes"] = [
+        CauseJson(**asdict(each) | {"error": _error(each.error)}) for each in var.causes
+    ]
+    return VarJson(**fields, meta_info=None if meta is None else _meta(meta))
+
+
+def _meta(meta: OutputMeta) -> OutputMetaJson:
+    return OutputMetaJson(
+        finish_reason=finish_reason(meta.finish, meta.completion_tokens),
+        e2e_latency=meta.latency_s,
+        attempts=meta.attempts,
+        probabilities=meta.probabilities or UNSET,
+        **meta_of(meta, PROGRAMS),
+    )
+
+
+def _error(error: ErrorInfo | None) -> ErrorDetail | None:
+    return None if error is None else error_body(error).error

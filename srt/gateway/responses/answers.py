@@ -16,7 +16,7 @@ from msgspec import UNSET
 from srt.client.generation import GenerateOutput, Generation
 from srt.files.vocab import Vocab
 from srt.gateway.batch import Batch
-from srt.gateway.errors import report_defect
+from srt.gateway.errors import body_of
 from srt.gateway.http.turns import each_in_turn
 from srt.gateway.openai.answers import ended
 from srt.gateway.openai.chat import AnswerReading
@@ -39,10 +39,15 @@ from srt.gateway.wire.responses import (
     ResponseUsage,
 )
 from srt.wire.answer_meta import USAGE, meta_of
-from srt.wire.errors import INTERNAL, RequestError
+from srt.wire.errors import INTERNAL
 
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
+# What a response repeats of its request.
+_ECHOED = {*ResponseObject.__struct_fields__} & {*ResponsesRequest.__struct_fields__} - {
+    "model",
+    "store",
+}
 _STATUS: dict[str, ResponseStatus] = {"length": "incomplete", "abort": "cancelled"}
 
 
@@ -71,21 +76,10 @@ class ResponseWriter:
             id=body.rid or f"resp_{generation.rid}",
             created_at=int(time.time()),
             status="in_progress",
-            instructions=body.instructions,
-            max_output_tokens=body.max_output_tokens,
-            metadata=body.metadata,
             model=model,
             output=[],
-            parallel_tool_calls=body.parallel_tool_calls,
-            previous_response_id=body.previous_response_id,
             store=is_stored,
-            reasoning=body.reasoning,
-            temperature=body.temperature,
-            text=body.text,
-            tool_choice=body.tool_choice,
-            tools=body.tools,
-            top_p=body.top_p,
-            usage=None,
+            **{name: getattr(body, name) for name in _ECHOED},
         )
 
     @property
@@ -129,11 +123,9 @@ class ResponseWriter:
 
     def failed(self, error: BaseException) -> Event:
         """The event that ends a failed response."""
-        if isinstance(error, RequestError) and error.info.code != INTERNAL:
-            failure = ResponseFailure(error.info.code, error.info.message)
-        else:
-            detail = report_defect(error).error
-            failure = ResponseFailure("server_error", detail.message)
+        detail = body_of(error).error
+        code = "server_error" if detail.code == INTERNAL else detail.code
+        failure = ResponseFailure(code, detail.message)
         self._state = msgspec.structs.replace(
             self._state, status="failed", error=failure, output=self._items
         )

@@ -12,7 +12,7 @@ from srt.gateway.wire.chat import ContentPart, ImageUrl, Message
 from srt.gateway.wire.fields import MAX_OBJECTS
 from srt.gateway.wire.responses import InputItem, InputPart, ResponsesRequest
 from srt.gateway.wire.tools import FunctionCall, ToolCallJson
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, missing
 
 _ROLES = ("system", "developer", "user", "assistant")
 _TEXT_PARTS = ("input_text", "output_text", "reasoning_text", "text")
@@ -96,12 +96,11 @@ def _check(item: InputItem, where: str) -> None:
     for name in ("role", "content", "call_id", "name", "arguments", "output"):
         value, param = getattr(item, name), f"{where}.{name}"
         if name in needed and value == _NOT_GIVEN[name]:
-            raise RequestError(f"missing field {param!r}", param=param)
+            raise missing(param)
         if name not in (*needed, *optional) and value != _NOT_GIVEN[name]:
             raise RequestError(f" is not for items of type {item.type!r}", at=param)
     if item.type == "message" and item.role not in _ROLES:
-        reason = f" must be one of {', '.join(_ROLES)}"
-        raise RequestError(reason, at=f"{where}.role")
+        raise RequestError(f" must be one of {', '.join(_ROLES)}", at=f"{where}.role")
 
 
 def _message(item: InputItem, where: str, reasoning: str) -> Message:
@@ -135,8 +134,7 @@ def _picture(part: InputPart, where: str) -> ContentPart:
     if not isinstance(part.file_id, UnsetType):
         raise RequestError(" is not supported: send image_url", at=f"{where}.file_id")
     if isinstance(part.image_url, UnsetType):
-        param = f"{where}.image_url"
-        raise RequestError(f"missing field {param!r}", param=param)
+        raise missing(f"{where}.image_url")
     return ContentPart("image_url", image_url=ImageUrl(part.image_url, part.detail))
 
 

@@ -22,7 +22,6 @@ from srt.gateway.constraint.wire import (
 from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream, named_events
 from srt.gateway.media.given import Frames, MediaList
@@ -35,6 +34,7 @@ from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.responses import (
     FunctionChoice,
+    FunctionTool,
     InputItem,
     ResponseDeleted,
     ResponseEvent,
@@ -43,7 +43,7 @@ from srt.gateway.wire.responses import (
     TextFormatIn,
 )
 from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
-from srt.wire.errors import Names, RequestError
+from srt.wire.errors import Names, RequestError, missing, renaming
 
 _NAMES: Names = {
     "text": "input",
@@ -58,10 +58,7 @@ _NAMES: Names = {
 }
 
 
-@post(
-    "/v1/responses",
-    opt=documented(ResponsesRequest, RESPONSES, ResponseObject, events=ResponseEvent),
-)
+@post("/v1/responses", ResponsesRequest, ResponseObject, kind=RESPONSES, events=ResponseEvent)
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items with a list of items."""
     body = await read_body(request, ResponsesRequest, RESPONSES, media_texts)
@@ -80,12 +77,10 @@ async def responses(request: HttpRequest) -> ASGIApp:
             stored.keep(owner, writer.stored, items, frames)
 
     async def admitted() -> tuple[Batch, ResponseWriter]:
-        try:
+        with renaming(_names(body)):
             batch = await submit_all(
                 gateway, [chat.request], names=lambda _: chat.names, media=[chat.media]
             )
-        except RequestError as error:
-            raise error.renamed(_names(body)) from error
         files = [file.frames for file in chat.media.files]
         is_stored = body.store and stored.takes(files)
         frames.extend(files if is_stored else ())
@@ -112,14 +107,14 @@ async def responses(request: HttpRequest) -> ASGIApp:
     return json_reply(await while_connected(request.receive, answer()))
 
 
-@get("/v1/responses/{name}", opt=documented(answer=ResponseObject))
+@get("/v1/responses/{name}", answer=ResponseObject)
 async def stored_response(request: HttpRequest) -> ASGIApp:
     """A stored response of the caller's."""
     found = gateway_of(request).stored.response(tenant(), name_of(request))
     return Response(found, media_type="application/json")
 
 
-@delete("/v1/responses/{name}", opt=documented(answer=ResponseDeleted))
+@delete("/v1/responses/{name}", answer=ResponseDeleted)
 async def delete_response(request: HttpRequest) -> ASGIApp:
     """Forget a stored response of the caller's."""
     name = name_of(request)
@@ -151,16 +146,14 @@ def _chat(
         response_format=_format(body.text.format),
         reasoning_effort=body.reasoning.effort,
         verbosity=None if body.text.verbosity is UNSET else body.text.verbosity,
-        tools=[_tool(body, i) for i in range(len(body.tools))],
+        tools=[_tool(tool) for tool in body.tools],
         tool_choice=_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
         **shared_fields(body),
     )
     names = _names(body) | places
-    try:
+    with renaming(names):
         chat = chat_of(asked, gateway.info.reasoning, gateway.vocab, media, ("user", "tool"))
-    except RequestError as error:
-        raise error.renamed(names) from error
     media.rename(names)
     return chat
 
@@ -174,23 +167,15 @@ def _format(form: TextFormatIn) -> ResponseFormat | None:
     if form.type != "json_schema":
         given = (form.schema, form.name, form.description, form.strict)
         if any(value is not UNSET for value in given):
-            reason = f" of type {form.type!r} takes no other fields"
-            raise RequestError(reason, at="text.format")
+            raise RequestError(f" of type {form.type!r} takes no other fields", at="text.format")
         return JsonObjectFormat() if form.type == "json_object" else None
     if form.schema is UNSET:
-        param = "text.format.schema"
-        raise RequestError(f"missing field {param!r}", param=param)
+        raise missing("text.format.schema")
     return JsonSchemaFormat(NamedSchema(schema=form.schema, strict=form.strict is True))
 
 
-def _tool(body: ResponsesRequest, index: int) -> ToolIn:
-    tool = body.tools[index]
-    function = FunctionIn(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
+def _tool(tool: FunctionTool) -> ToolIn:
+    function = FunctionIn(**{name: getattr(tool, name) for name in FunctionIn.__struct_fields__})
     return ToolIn(type="function", function=function)
 
 
@@ -199,6 +184,3 @@ def _choice(body: ResponsesRequest) -> ToolChoiceIn:
     if isinstance(choice, FunctionChoice):
         return NamedToolChoice("function", FunctionName(choice.name))
     return choice
-
-
-ROUTES = [responses, stored_response, delete_response]

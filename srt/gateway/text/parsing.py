@@ -15,17 +15,16 @@ from srt.answers.tool_events import (
 from srt.answers.tool_format import FORMATS, HARMONY, model_format
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.http.body import read_body
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import json_reply, post
 from srt.gateway.http.turns import in_turns, slices
 from srt.gateway.openai.tool_plan import tool_plan
-from srt.gateway.wire.fields import CHAT, NO_EXTRAS, Kind
+from srt.gateway.wire.fields import CHAT, Kind
 from srt.gateway.wire.parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
 
 _PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
 
 
-@post("/parse_function_call", opt=documented(ParseCallBody, _PARSE, ParsedCalls))
+@post("/parse_function_call", ParseCallBody, ParsedCalls, kind=_PARSE)
 async def parse_function_call(request: HttpRequest) -> ASGIApp:
     """Take the calls of tools out of a text."""
     body = await read_body(request, ParseCallBody, _PARSE)
@@ -56,10 +55,10 @@ async def _events(parser: EventParser, text: str) -> list[ToolEvent]:
     return [event for events in found for event in events]
 
 
-@post("/separate_reasoning", opt=documented(SeparateBody, NO_EXTRAS, Separated))
+@post("/separate_reasoning", SeparateBody, Separated)
 async def separate_reasoning(request: HttpRequest) -> ASGIApp:
     """Take the reasoning out of a text."""
-    body = await read_body(request, SeparateBody, NO_EXTRAS)
+    body = await read_body(request, SeparateBody)
     if body.reasoning_parser == "gpt-oss":
         reader = call_parser(HARMONY, {}, constrained=False)
         found = [
@@ -77,6 +76,3 @@ async def separate_reasoning(request: HttpRequest) -> ASGIApp:
             text="".join(text for text, is_reasoning in found if not is_reasoning),
         )
     )
-
-
-ROUTES = [parse_function_call, separate_reasoning]

@@ -24,7 +24,6 @@ from srt.gateway.context import (
 )
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import json_reply, post
 from srt.gateway.media.given import MediaList
 from srt.gateway.native.shown import media_of, media_texts
@@ -32,14 +31,13 @@ from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import PromptTokensDetails, Usage
 from srt.gateway.wire.score import (
     LABEL_KIND,
-    SCORE_KIND,
     LabelBody,
     LabelScores,
     ScoreBody,
     ScoreResponse,
     score_response,
 )
-from srt.wire.errors import CONFLICT, Names, RequestError
+from srt.wire.errors import CONFLICT, Names, RequestError, renaming
 from srt.wire.sampling import SamplingParams, Scoring
 
 MAX_ITEMS = 1024
@@ -49,14 +47,11 @@ MAX_JOINED_IDS = 2**21
 _NEXT_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
-@post(
-    "/score_choices",
-    opt=documented(ScoreBody, SCORE_KIND, ScoreResponse),
-)
+@post("/score_choices", ScoreBody, ScoreResponse)
 async def score_choices(request: HttpRequest) -> ASGIApp:
     """Log-probabilities of several continuations of one prefix, which is computed once."""
     started = time.monotonic()
-    body = await read_body(request, ScoreBody, SCORE_KIND, media_texts)
+    body = await read_body(request, ScoreBody, media_texts=media_texts)
     gateway = gateway_of(request)
     (media,) = media_of(body, 1, False, media_rules(gateway))
     body = replace(body, image_data=None, video_data=None)  # they may be large
@@ -70,8 +65,7 @@ async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOu
     check_running(gateway)
     count, limit = len(body.continuations), gateway.info.max_requests
     if count > limit:
-        reason = f" must be 1 to {limit}, not {count}"
-        raise RequestError(reason, at="continuations")
+        raise RequestError(f" must be 1 to {limit}, not {count}", at="continuations")
     rid = body.rid or uuid.uuid4().hex
     score = ScoreRequest(
         continuations=body.continuations,
@@ -83,17 +77,16 @@ async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOu
     mine = (tenant(), rid)
     gateway.live.setdefault(mine, score)
     try:
-        with gateway.media.room(tenant()) as room:
+        names = {"media": "image_data", **media.names}
+        with renaming(names), gateway.media.room(tenant()) as room:
             (files,) = await load_media(gateway, [media], [rid], room)
             return await gateway.client.score(replace(score, media=tuple(files)))
-    except RequestError as error:
-        raise error.renamed({"media": "image_data", **media.names}) from error
     finally:
         if gateway.live.get(mine) is score:
             del gateway.live[mine]
 
 
-@post("/v1/score", opt=documented(LabelBody, LABEL_KIND, LabelScores))
+@post("/v1/score", LabelBody, LabelScores, kind=LABEL_KIND)
 async def score_labels(request: HttpRequest) -> ASGIApp:
     """How likely each label is as the next token after query and item, for every item."""
     body = await read_body(request, LabelBody, LABEL_KIND)
@@ -122,12 +115,10 @@ def _label_prompts(body: LabelBody) -> list[Any]:
     most = MAX_JOINED_CHARS if isinstance(query, str) else MAX_JOINED_IDS
     if len(query) * len(items) > most:
         asked = f"query has a length of {len(query)} and {len(items)} items"
-        reason = f"{asked}: at most {most} together"
-        raise RequestError(reason, param="query")
+        raise RequestError(f"{asked}: at most {most} together", param="query")
     for index, item in enumerate(items):
         if isinstance(item, str) != isinstance(query, str):
-            param = f"items[{index}]"
-            raise RequestError(" must be of the query's kind: text or ids", at=param)
+            raise RequestError(" must be of the query's kind: text or ids", at=f"items[{index}]")
     return [item + query if body.item_first else query + item for item in items]
 
 
@@ -175,6 +166,3 @@ def _usage(outputs: Sequence[GenerateOutput]) -> Usage:
         total_tokens=prompt_tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
     )
-
-
-ROUTES = [score_choices, score_labels]

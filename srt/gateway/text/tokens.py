@@ -12,22 +12,17 @@ from srt.gateway.context import HttpRequest, check_model, gateway_of
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.json_pieces import MAX_ENTRIES
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import json_reply, post
 from srt.gateway.http.turns import in_turns
 from srt.gateway.openai.chat import OPTION_NAMES, chat_prompt
-from srt.gateway.wire.fields import NO_EXTRAS
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, Text, TokenizeBody, Tokens
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, renaming
 
 MAX_PROMPTS = 1024
 MAX_IDS = MAX_ENTRIES  # of one text
 
 
-@post(
-    ["/tokenize", "/v1/tokenize"],
-    opt=documented(TokenizeBody, TOKENIZE, Tokens),
-)
+@post(["/tokenize", "/v1/tokenize"], TokenizeBody, Tokens, kind=TOKENIZE)
 async def tokenize(request: HttpRequest) -> ASGIApp:
     """The token ids of a text, of several, or of a chat as the model's template writes it."""
     body = await read_body(request, TokenizeBody, TOKENIZE)
@@ -73,21 +68,16 @@ async def _tokenized(
 ) -> list[list[int]]:
     rows = []
     for index, request in enumerate(requests):
-        try:
+        at = f"[{index}]" if isinstance(body.prompt, list) else ""
+        with renaming({"text": f"prompt{at}", **OPTION_NAMES}):
             rows.append(await client.tokenize(request))
-        except RequestError as exc:
-            at = f"[{index}]" if isinstance(body.prompt, list) else ""
-            raise exc.renamed({"text": f"prompt{at}", **OPTION_NAMES}) from exc
     return rows
 
 
-@post(
-    ["/detokenize", "/v1/detokenize"],
-    opt=documented(DetokenizeBody, NO_EXTRAS, Text),
-)
+@post(["/detokenize", "/v1/detokenize"], DetokenizeBody, Text)
 async def detokenize(request: HttpRequest) -> ASGIApp:
     """The text of token ids, or of several lists of them; bytes that are no UTF-8 are U+FFFD."""
-    body = await read_body(request, DetokenizeBody, NO_EXTRAS)
+    body = await read_body(request, DetokenizeBody)
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
     _check_length(body.tokens)
@@ -111,6 +101,3 @@ def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
     _check_length(ids)
     if max(ids, default=0) >= vocab_size:
         raise RequestError(f" must be in [0, {vocab_size})", at="tokens")
-
-
-ROUTES = [tokenize, detokenize]

@@ -1,6 +1,9 @@
 """The page at /, its files, and what it watches: events, and the texts of the tree's nodes."""
 
-from collections.abc import AsyncGenerator
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -9,11 +12,8 @@ from starlette.types import ASGIApp
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.http.auth import PUBLIC, WATCH
 from srt.gateway.http.body import read_body
-from srt.gateway.http.openapi import documented
 from srt.gateway.http.routing import get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream
-from srt.gateway.ui.assets import Asset, assets
-from srt.gateway.wire.fields import NO_EXTRAS
 from srt.gateway.wire.operations import EdgeText
 from srt.gateway.wire.runs import RunReports, RunTaken
 from srt.wire.errors import NOT_FOUND, RequestError
@@ -31,15 +31,43 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",
 }
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+}
+_ROOT = Path(__file__).parent / "static"
 
 
-@get("/", opt=PUBLIC)
+class Asset(NamedTuple):
+    """A file, with the quoted tag by which a browser knows that its copy is the same."""
+
+    body: bytes
+    media_type: str
+    tag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """All files by their path below `static`, read once."""
+    found = {}
+    for path in sorted(_ROOT.rglob("*")):
+        if path.suffix in _TYPES:
+            body = path.read_bytes()
+            tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            found[path.relative_to(_ROOT).as_posix()] = Asset(body, _TYPES[path.suffix], tag)
+    return found
+
+
+@get("/", access=PUBLIC)
 async def index(request: HttpRequest) -> ASGIApp:
     """The page."""
     return _file(request, assets()["index.html"])
 
 
-@get("/ui/{name}", opt=PUBLIC)
+@get("/ui/{name}", access=PUBLIC)
 async def file(request: HttpRequest) -> ASGIApp:
     """One of its files."""
     found = assets().get(name_of(request))
@@ -55,19 +83,14 @@ def _file(request: HttpRequest, found: Asset) -> ASGIApp:
     return Response(found.body, media_type=found.media_type, headers=headers)
 
 
-@get("/ui/events", opt=WATCH)
+@get("/ui/events", access=WATCH)
 async def events(request: HttpRequest) -> ASGIApp:
     """Server-sent events for the page: trees, queues, numbers and runs of programs."""
     page = gateway_of(request).feed.open()
-    return EventStream(page.events(), page, frames=_as_they_are)
+    return EventStream(page.events(), page, frames=lambda frames: frames)
 
 
-async def _as_they_are(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async for frame in frames:
-        yield frame
-
-
-@get("/ui/text", opt=WATCH | documented(answer=EdgeText, query={"replica": int, "node": int}))
+@get("/ui/text", answer=EdgeText, query={"replica": int, "node": int}, access=WATCH)
 async def text(request: HttpRequest) -> ASGIApp:
     """The text of a node of the radix tree that has been shown; 404 if it has been evicted."""
     replica, node = _number(request, "replica"), _number(request, "node")
@@ -83,10 +106,10 @@ async def text(request: HttpRequest) -> ASGIApp:
     return json_reply(EdgeText(text=whole[:MAX_CHARS], tokens=tokens, cut=cut))
 
 
-@post("/ui/runs", opt=WATCH | documented(RunReports, NO_EXTRAS, RunTaken))
+@post("/ui/runs", RunReports, RunTaken, access=WATCH)
 async def runs(request: HttpRequest) -> ASGIApp:
     """Show steps of programs' runs on the page; `lang` posts them where SGL_TRACE is set."""
-    body = await read_body(request, RunReports, NO_EXTRAS)
+    body = await read_body(request, RunReports)
     kept, count = gateway_of(request).feed.runs, 0
     for about in msgspec.to_builtins(body.runs):
         steps = about.pop("steps")
@@ -100,6 +123,3 @@ def _number(request: HttpRequest, name: str) -> int:
     if not (given.isascii() and given.isdigit() and len(given) < 19):
         raise RequestError(" must be a number", at=name)
     return int(given)
-
-
-ROUTES = [index, file, events, text, runs]

@@ -7,17 +7,17 @@ page that comes gets everything at first, and again if it reads so slowly that i
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from srt.client.generation import ServerClient
-from srt.gateway.watch.changes import Event, QueueChanges, TreeChanges
-from srt.gateway.watch.parts import Parts
-from srt.gateway.watch.runs import Runs
+from srt.gateway.watch.runs import Event, Runs
 from srt.wire.errors import UNAVAILABLE, RequestError
 from srt.wire.ring_state import RingEvent
 
@@ -31,6 +31,9 @@ MAX_BEHIND = 8  # looks that a page may still have to read
 ANSWER_TIMEOUT_S = 2.0  # of the schedulers
 KEEP_ALIVE_S = 10.0
 Latencies = Callable[[], dict[str, list[float] | None]]
+_UNUSED = 5  # its place in a node, as /tree has it
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -231,3 +234,100 @@ class Feed:
 
 def _frame(event: Event) -> bytes:
     return b"data: " + _encode(event) + b"\n\n"
+
+
+# ---- a replica's tree and queue: whole at first, then what has changed ------------------------
+
+
+class TreeChanges:
+    """The tree of one replica, as it was last told."""
+
+    def __init__(self, replica: int) -> None:
+        self._replica = replica
+        self._nodes: dict[int, list[int]] = {}
+        self._facts: Event = {}
+
+    def take(self, look: Mapping[str, Any]) -> Event | None:
+        """The event that tells what `look` shows that is new; None for nothing."""
+        nodes = {node[0]: _placed(node, look["matches"]) for node in look["nodes"]}
+        changed = [node for uid, node in nodes.items() if self._nodes.get(uid) != node]
+        removed = [uid for uid in self._nodes if uid not in nodes]
+        facts = {
+            "is_whole": look["nodes_are_all"],
+            "cached_tokens": look["cached_tokens"],
+            "evicted_tokens_total": look["evicted_tokens_total"],
+            "matches": look["matches"],
+        }
+        is_first, is_same = not self._facts, facts == self._facts and not changed and not removed
+        self._nodes, self._facts = nodes, facts
+        return None if is_same else self._event(is_first, changed, removed)
+
+    def whole(self) -> Event:
+        """The event that tells all."""
+        return self._event(True, [*self._nodes.values()], [])
+
+    def _event(self, full: bool, nodes: list[list[int]], removed: list[int]) -> Event:
+        about = {"type": "tree", "replica": self._replica, "full": full}
+        return about | {"nodes": nodes, "removed": removed} | self._facts
+
+
+def _placed(node: Sequence[int], matches: int) -> list[int]:
+    """A node with the number of its last match: how many there have been since changes always."""
+    unused = node[_UNUSED]
+    last = matches - unused if unused >= 0 else -1
+    return [*node[:_UNUSED], last, *node[_UNUSED + 1 :]]
+
+
+class QueueChanges:
+    """The requests of one replica, as they were last told."""
+
+    def __init__(self, replica: int) -> None:
+        self._about = {"type": "queue", "replica": replica}
+        self._last: Event = {}
+
+    def take(self, look: Mapping[str, Any]) -> Event | None:
+        """The event that tells all of them, if anything has changed."""
+        names = ("running", "waiting", "num_running", "num_waiting")
+        found = {name: look[name] for name in names}
+        is_same = found == self._last
+        self._last = found
+        return None if is_same else self._about | found
+
+    def whole(self) -> Event:
+        return self._about | self._last
+
+
+class Parts:
+    """What the server's processes use of the machine, as Linux shows it, between one call and the
+    next."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._last: dict[int, tuple[float, float]] = {}  # by process: when, and its CPU time
+
+    def look(self, ring: RingEvent) -> list[dict[str, Any]]:
+        """For each part its name and state, the cores that it used since the last call, its memory
+        in bytes (both null where they are not known), and how often it was lost."""
+        losses: dict[str, int] = {}
+        for part, _, count in ring.losses:
+            losses[part] = losses.get(part, 0) + count
+        last, self._last = self._last, {}
+        found = []
+        for name, state in ({"launcher": "ready"} | ring.parts).items():
+            pid = ring.pids.get(name, 0)
+            row = {"name": name, "state": state, "losses": losses.get(name, 0)}
+            found.append(row | self._use(pid, last.get(pid)))
+        return found
+
+    def _use(self, pid: int, last: tuple[float, float] | None) -> dict[str, Any]:
+        try:
+            # The name, which stands in brackets, may hold spaces.
+            fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return {"cpu": None, "rss": None}
+        now, used_s = time.monotonic(), (int(fields[11]) + int(fields[12])) / _TICKS
+        self._last[pid] = now, used_s
+        cpu = None
+        if last is not None and now > last[0]:
+            cpu = round(max(0.0, used_s - last[1]) / (now - last[0]), 3)
+        return {"cpu": cpu, "rss": int(fields[21]) * _PAGE}

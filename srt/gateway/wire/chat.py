@@ -4,9 +4,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.media import Detail, FrameCount
 from srt.gateway.wire.tools import ToolCallJson, ToolIn
+from srt.wire.media import MAX_FRAMES
 
+Detail = Literal["auto", "low", "high"]
+FrameCount = Annotated[int, Meta(ge=0, le=MAX_FRAMES)]
 Tools = Annotated[list[ToolIn], Meta(description="Functions that the model may call.")]
 BeginsAnswer = Annotated[
     bool | None,

@@ -5,11 +5,10 @@
 * `OnlyNeutral`: accepted with a value that asks for nothing, refused by name with another one.
 
 Every other name is refused as unknown. Null means "default" for every field but
-those of `Kind.with_null`. `describe` lists a
-kind's fields with their class, for the documentation.
+those of `Kind.with_null`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -43,14 +42,6 @@ class Kind(NamedTuple):
     fields: Mapping[str, FieldClass]
     nested: "Mapping[str, Kind]" = MappingProxyType({})
     with_null: frozenset[str] = frozenset()
-
-
-class FieldRow(NamedTuple):
-    """One line of the documentation."""
-
-    name: str
-    treatment: str
-    note: str
 
 
 MAX_OBJECTS = 4096  # in a list: to check more would hold up all other requests
@@ -282,18 +273,3 @@ def rule_sentences(struct: type[msgspec.Struct]) -> dict[str, str]:
     for name, rule in rules_of(struct):
         rules[name] = f"{rules.get(name, '')} {rule.words[0].upper()}{rule.words[1:]}."
     return rules
-
-
-def describe(struct: type[msgspec.Struct], kind: Kind) -> Iterator[FieldRow]:
-    """Every field of a kind of request: honoured ones from `struct`, then the others by class."""
-    _, components = msgspec.json.schema_components([struct])
-    rules = rule_sentences(struct)
-    for name, schema in components[struct.__name__]["properties"].items():
-        yield FieldRow(name, "honoured", schema.get("description", "") + rules.get(name, ""))
-    for name, field in sorted(kind.fields.items()):
-        if isinstance(field, Ignored):
-            yield FieldRow(name, "accepted", field.why)
-    for name, field in sorted(kind.fields.items()):
-        if isinstance(field, OnlyNeutral):
-            values = ", ".join(msgspec.json.encode(v).decode() for v in (None, *field.neutral))
-            yield FieldRow(name, f"only {values}", field.why)

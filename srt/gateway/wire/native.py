@@ -10,9 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import native_constraint, sampling_of
 from srt.gateway.constraint.wire import SamplingFields
-from srt.gateway.wire.chat import ChatFields
-from srt.gateway.wire.fields import NATIVE, Kind
-from srt.gateway.wire.media import Modality, Shown
+from srt.gateway.wire.chat import ChatFields, Detail, FrameCount
 from srt.wire.answer_meta import GENERATE, meta_struct
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
@@ -30,6 +28,20 @@ RoutedReplica = Annotated[
     Count | None, Meta(description="The replica that is to serve it; otherwise the router chooses.")
 ]
 LogprobEntry = tuple[float | None, int, str | None]
+Modality = Literal["text", "image", "multi-images", "video"]
+
+
+class ShownFile(Struct, forbid_unknown_fields=True, frozen=True):
+    """A picture or video of /generate, with options: base64, a `data:` URL, or an http(s) URL of a
+    host that the server fetches from. Of a video `num_frames` are shown, 0 is the model's
+    default."""
+
+    url: str
+    detail: Detail = "auto"
+    num_frames: FrameCount = 0
+
+
+Shown = str | ShownFile
 ShownData = Shown | list[Shown | list[Shown | None] | None] | None
 Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -185,6 +197,3 @@ class NativeResponse(Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     index: int | UnsetType = UNSET
     start: int | UnsetType = UNSET
-
-
-REQUEST_KIND: Kind = NATIVE

@@ -70,13 +70,17 @@ class ParrotParameter(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     sampling_config: ParrotSampling | None = None
 
 
-class ParrotCall(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The body of /v1/semantic_call."""
+class ParrotList(ParrotAuth, kw_only=True, frozen=True):
+    """The body of a GET of all variables of a session."""
 
     session_id: str
+
+
+class ParrotCall(ParrotList, kw_only=True, frozen=True):
+    """The body of /v1/semantic_call."""
+
     template: Annotated[str, Meta(description="Text with {{name}} for each parameter.")]
     parameters: list[ParrotParameter]
-    session_auth: str | None = None
     func_name: str = ""
     models: Annotated[list[str], Meta(description="Allowed models; none: any.")] = field(
         default_factory=list
@@ -104,12 +108,10 @@ class ParrotCallAnswer(Struct, frozen=True, kw_only=True):
     param_info: list[ParrotParamInfo]
 
 
-class ParrotVar(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ParrotVar(ParrotList, kw_only=True, frozen=True):
     """The body of a POST of /v1/semantic_var."""
 
-    session_id: str
     var_name: str
-    session_auth: str | None = None
 
 
 class ParrotVarAnswer(Struct, frozen=True, kw_only=True):
@@ -118,33 +120,24 @@ class ParrotVarAnswer(Struct, frozen=True, kw_only=True):
     var_id: str
 
 
-class ParrotContent(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ParrotContent(ParrotAuth, kw_only=True, frozen=True):
     """The text of a variable, to set it."""
 
     content: str
     session_id: str | None = None
-    session_auth: str | None = None
 
 
-class ParrotGet(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ParrotGet(ParrotAuth, kw_only=True, frozen=True):
     """The body of a GET of a variable."""
 
     criteria: str | None = None
     session_id: str | None = None
-    session_auth: str | None = None
 
 
 class ParrotText(Struct, frozen=True, kw_only=True):
     """The text of a variable."""
 
     content: str
-
-
-class ParrotList(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The body of a GET of all variables of a session."""
-
-    session_id: str
-    session_auth: str | None = None
 
 
 class ParrotVars(Struct, frozen=True, kw_only=True):

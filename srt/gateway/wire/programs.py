@@ -17,7 +17,6 @@ CALL_KIND = Kind(
     {}, {"segments": _SEGMENT, "messages": Kind({}, {"content": _SEGMENT}), "when": NO_EXTRAS}
 )
 TRANSFORM_KIND = Kind({}, {"when": NO_EXTRAS})
-PLAIN_KIND: Kind = NO_EXTRAS
 
 
 class SessionBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.chat import Verbosity
-from srt.gateway.wire.media import Detail
+from srt.gateway.wire.chat import Detail, Verbosity
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
 from srt.wire.answer_meta import USAGE, meta_struct
 from srt.wire.sampling import Int
@@ -143,10 +142,6 @@ class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="mess
     status: ResponseStatus
     content: list[OutputText]
 
-    @property
-    def type(self) -> str:
-        return "message"
-
 
 class ReasoningText(Struct, frozen=True, kw_only=True):
     """The text of a reasoning."""
@@ -162,10 +157,6 @@ class ReasoningItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     summary: list[Any] = field(default_factory=list)
     status: ResponseStatus
     content: list[ReasoningText]
-
-    @property
-    def type(self) -> str:
-        return "reasoning"
 
 
 class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):

@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from srt.client.generation import ScoreOutput
-from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind
+from srt.gateway.wire.fields import Ignored, Kind
 from srt.gateway.wire.native import Count, RequestBody, ShownData, TokenId
 from srt.gateway.wire.openai import Usage
 
-SCORE_KIND: Kind = NO_EXTRAS
 LABEL_KIND = Kind({"user": Ignored("an end-user label")})
 
 

@@ -18,7 +18,7 @@ from srt.client.message_parts import with_media, without_media
 from srt.client.request_fields import checked_request
 from srt.client.ring.generation import RingSamples
 from srt.client.ring.score import RingScore
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, renaming
 from srt.wire.media import MediaRef
 from srt.wire.messages import ChatMessage, GenerateReq, decoder, encode
 
@@ -200,7 +200,7 @@ async def test_parts_of_messages(tmp_path: Path) -> None:
         VIDEO,
         IMAGE,
     ]
-    with pytest.raises(RequestError) as caught, shown.naming():
+    with pytest.raises(RequestError) as caught, renaming(shown.names):
         raise RequestError(" is no picture", at="media[2]")
     assert caught.value.info.param == "messages[1].content[4].image_url.url"
     assert len(content) == 8, "the caller's messages are unchanged"

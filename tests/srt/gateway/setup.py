@@ -1,5 +1,6 @@
 """What the gateway's tests share: an application over a fake client, and ways to reach it."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -12,6 +13,7 @@ from srt.files.vocab import Vocab
 from srt.gateway.app import app_of, gateway_over
 from srt.gateway.context import GatewayInfo
 from srt.gateway.http.server import MAX_CONNECTIONS, GatewayServer
+from srt.ring.listener import bind_listener
 from tests.fakes import DEFAULT_PIECES, FakeClient
 
 INFO = GatewayInfo(
@@ -55,12 +57,17 @@ async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx2.As
         yield http
 
 
+def listener() -> socket.socket:
+    """A socket for a server, at any free port."""
+    return bind_listener("127.0.0.1", 0)
+
+
 @asynccontextmanager
 async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer]:
     """The application on a real socket."""
     max_connections = info.pop("max_connections", MAX_CONNECTIONS)
     app = _app(client, info)
-    server = GatewayServer(app, max_connections=max_connections, stream_grace_s=0.5)
+    server = GatewayServer(app, listener(), max_connections=max_connections, stream_grace_s=0.5)
     await server.start()
     try:
         yield server

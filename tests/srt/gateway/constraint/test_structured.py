@@ -7,9 +7,10 @@ import pytest
 
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.wire.chat import Message
-from srt.gateway.wire.fields import CHAT, Kind, describe
+from srt.gateway.wire.fields import CHAT, Kind
 from srt.wire.errors import RequestError
 from srt.wire.sampling import SamplingParams
+from tests.docs.fields import describe
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, sse_payloads
 

@@ -10,8 +10,7 @@ import httpx2
 import pytest
 
 from srt.gateway.http import unread
-from srt.gateway.http.heads import MAX_HEAD_BYTES, MAX_HEADERS
-from srt.gateway.http.server import BoundedProtocol
+from srt.gateway.http.server import MAX_HEAD_BYTES, MAX_HEADERS, BoundedProtocol
 from srt.gateway.routes import HANDLERS
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served

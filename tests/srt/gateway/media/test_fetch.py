@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from srt.gateway.large_bodies import LargeBodies
+from srt.gateway.large_bodies import LargeBodies, Room
 from srt.gateway.media import fetch as fetch_module
 from srt.gateway.media.fetch import Connector, Fetcher, Resolver
 from srt.gateway.media.urls import WebAddress, is_public
@@ -316,7 +316,7 @@ class Slow:
         self.running = Counter[str]()
         self.go_on = asyncio.Event()
         self.fetcher = Fetcher(self._look_up)
-        self._room = LargeBodies().room("a")
+        self._room = Room(LargeBodies(), "a")
 
     async def _look_up(self, host: str, port: int) -> list[str]:
         self.running[host] += 1

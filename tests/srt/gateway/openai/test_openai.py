@@ -13,7 +13,6 @@ from srt.gateway.wire.fields import (
     NATIVE_SAMPLING,
     RESPONSES,
     Kind,
-    describe,
 )
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest
@@ -22,6 +21,7 @@ from srt.wire.answer_meta import DraftCounts
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish
 from srt.wire.sampling import Scoring
+from tests.docs.fields import describe
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, served, sse_payloads
 

@@ -10,8 +10,8 @@ from msgspec.structs import astuple
 
 from srt.client.http.programs import _told, _var, program_body
 from srt.client.programs import Got
-from srt.gateway.programs.answers import got_json, var_json
 from srt.gateway.programs.reading import program_of
+from srt.gateway.programs.routes import got_json, var_json
 from srt.gateway.wire.programs import SubmitFrame
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import CONFLICT, ErrorInfo
