@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.sampling.details import no_detail
