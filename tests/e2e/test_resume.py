@@ -122,7 +122,8 @@ class Calls:
             output = await (await patiently(lambda: self._client.submit(**fields))).result()
             known = msgspec.structs.asdict(output)
             times = ("queued_s", "ttft_s", "decode_s")
-            for name in ("rid", "delta", "cached_tokens", "routed_replica", "drafts", *times):
+            drafts = ("verified", "drafted", "accepted", "retractions")
+            for name in ("rid", "delta", "cached_tokens", "routed_replica", *drafts, *times):
                 del known[name]
             if output.finish is not None:
                 known["finish"] = msgspec.structs.replace(output.finish, steered=0)
