@@ -13,7 +13,7 @@ import uvloop
 
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
-from srt.gateway.callers.keys import Keys
+from srt.gateway.limits.keys import Keys
 from srt.hub import with_model_here
 from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging

@@ -63,7 +63,7 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "srt.client.ring.link.RingLink": (10, 17),
     "srt.files.control_tokens.ControlTokens": (4, 11),
     "srt.files.gguf_tokens.GGUFTokens": (6, 12),
-    "srt.gateway.watch.feed.Feed": (4, 14),
+    "srt.gateway.introspection.feed.Feed": (4, 14),
     "srt.patterns.read_ecma._EcmaParser": (19, 2),
     "srt.patterns.stops.StopNFA": (5, 11),
     "srt.programs.core.Core": (12, 15),

@@ -11,7 +11,7 @@ import zmq
 from srt.files.model_files import ModelFiles, resolve_model
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
-from srt.ring.blame_file import forget_before, left_by
+from srt.ring.crash_file import forget_before, left_by
 from srt.ring.socket import Blob
 from srt.wire.messages import AbortReq, ControlReq, FrontMessage
 from srt.wire.ring_messages import (

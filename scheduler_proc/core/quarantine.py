@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.steps.step import Row
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 
 MAX_CLEARED = 1024  # that are remembered
 

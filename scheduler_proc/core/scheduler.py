@@ -37,7 +37,7 @@ from scheduler_proc.core.steps.step import Row, Step
 from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.messages import Finish

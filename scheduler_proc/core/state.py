@@ -24,7 +24,7 @@ from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
 from scheduler_proc.memory.radix_cache import NoCache, RadixCache
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish
 

@@ -1,4 +1,4 @@
-"""Notes which requests run, in a file (`srt.ring.blame_file`): if this process is lost, the front
+"""Notes which requests run, in a file (`srt.ring.crash_file`): if this process is lost, the front
 finds there who may have ended it. The requests that it then calls suspects are tried alone
 (`Trials`), and those that it finds guilty are ended.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.steps.step import Step
-from srt.ring.blame_file import (
+from srt.ring.crash_file import (
     BlameFile,
     LastWords,
     Name,

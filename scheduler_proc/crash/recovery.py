@@ -14,7 +14,7 @@ from scheduler_proc.batch import StepResult
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.executor.failures import is_out_of_memory
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 
 MAX_SPLITS = 32
 _REASON = "the model failed on this request's step"

@@ -27,7 +27,7 @@ from scheduler_proc.crash.journal import Blame
 from scheduler_proc.executor.base import AsyncExecutor, Executor, asynchronous, seeing
 from scheduler_proc.process.in_flight import InFlight, ResultThread
 from scheduler_proc.process.metrics import StepClock
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 from srt.wire.media import MediaItem
 
 MAX_START_S = 0.005  # how long the loop waits for a step to start before it goes on

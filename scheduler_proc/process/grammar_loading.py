@@ -25,7 +25,7 @@ from scheduler_proc.grammar.closing.chain import ClosingGrammar
 from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.grammar.wrapped import Arguments, Result, WrappedGrammar
 from scheduler_proc.process.entry import CoreEntry
-from srt.ring.blame_file import Notes, packed
+from srt.ring.crash_file import Notes, packed
 from srt.tasks import TaskSet
 from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import unpack_ids

@@ -19,7 +19,7 @@ from scheduler_proc.core.steps.step_target import CostMeter
 from scheduler_proc.events.kv_events import KvEvents
 from scheduler_proc.memory.block_hashes import Changes, all_hashes
 from scheduler_proc.process.metrics import StepClock
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.ring_messages import CacheEvents, Pace, ReplicaLoad, TokenizedReq
 

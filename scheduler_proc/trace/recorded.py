@@ -26,7 +26,7 @@ from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.trace.traced_grammar import Calls, RecordedGrammar, ReplayedGrammar
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.ring_messages import Abort, SchedulerMessage, TokenizedReq

@@ -10,10 +10,10 @@ from srt.client.ring.client import RingClient
 from srt.files.model_files import ModelFiles, fingerprint_of, resolve_model
 from srt.files.vocab import Vocab, load_vocab
 from srt.gateway.app import app_of, gateway_over
-from srt.gateway.callers.keys import KeyFiles
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.http.places import PROBE_PLACES
 from srt.gateway.http.server import GatewayServer
+from srt.gateway.limits.keys import KeyFiles
 from srt.gateway.media.given import MediaRules
 from srt.ring.actor import Actor
 from srt.ring.listener import allow_connections

@@ -9,18 +9,18 @@ from starlette.types import ASGIApp
 from srt.client.generation import ServerClient
 from srt.client.programs import Programs
 from srt.files.vocab import Vocab
-from srt.gateway.callers.keys import Keys
-from srt.gateway.callers.tenant import Tenants
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import RETRY_AFTER
 from srt.gateway.http.routing import Application, routes_of
+from srt.gateway.introspection.feed import Facts, Feed
+from srt.gateway.limits.keys import Keys
+from srt.gateway.limits.tenant import Tenants
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.native.routes import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
 from srt.gateway.stored_responses import StoredResponses
 from srt.gateway.ui import routes as page
-from srt.gateway.watch.feed import Facts, Feed
 
 
 def gateway_over(

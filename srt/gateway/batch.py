@@ -17,9 +17,9 @@ import msgspec
 
 from srt.client.generation import GenerateOutput, Generation, Request, TokenizeRequest
 from srt.client.media import MediaFile
-from srt.gateway.callers.tenant import Name, tenant
 from srt.gateway.context import Gateway, Refusal, abortable, check_running, media_rules
-from srt.gateway.large_bodies import Room
+from srt.gateway.limits.large_bodies import Room
+from srt.gateway.limits.tenant import Name, tenant
 from srt.gateway.media.given import MediaList
 from srt.tasks import all_of
 from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError, renaming

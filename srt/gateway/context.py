@@ -16,15 +16,15 @@ from msgspec import Struct, field
 from srt.client.generation import Generation, Request, ScoreRequest, ServerClient
 from srt.client.programs import Programs
 from srt.files.vocab import Vocab
-from srt.gateway.callers.keys import Keys
-from srt.gateway.callers.tenant import Name
 from srt.gateway.errors import MODEL_NOT_FOUND
-from srt.gateway.large_bodies import LargeBodies
+from srt.gateway.introspection.feed import Feed
+from srt.gateway.limits.keys import Keys
+from srt.gateway.limits.large_bodies import LargeBodies
+from srt.gateway.limits.tenant import Name
 from srt.gateway.media.given import NO_MEDIA, MediaRules
 from srt.gateway.media.load import MediaLoader
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
-from srt.gateway.watch.feed import Feed
 from srt.wire.errors import CONFLICT, UNAVAILABLE, ErrorInfo, RequestError, RingError, quoted
 
 HttpRequest = starlette.requests.Request

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
-from srt.ring.blame_file import Record, left_by
+from srt.ring.crash_file import Record, left_by
 from srt.ring.places import RING_LOST_S
 from srt.wire.errors import RequestError
 from tests.e2e.faulty_scheduler import (

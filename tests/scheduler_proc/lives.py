@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.steps.step import Row, Step
 from scheduler_proc.crash.journal import Blame
-from srt.ring.blame_file import Left, Name, left_by
+from srt.ring.crash_file import Left, Name, left_by
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Progress, Reported, TokenizedReq
 from srt.wire.sampling import SamplingParams

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from cachetools import FIFOCache
 
-from srt.ring.blame_file import Left, Name
+from srt.ring.crash_file import Left, Name
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
 from srt.wire.messages import Refused
 from srt.wire.ring_messages import (

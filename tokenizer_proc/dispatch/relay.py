@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from cachetools import FIFOCache
 from msgspec.structs import replace
 
-from srt.ring.blame_file import Left, Name
+from srt.ring.crash_file import Left, Name
 from srt.wire.ring_messages import (
     Abort,
     Reported,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Set
 from typing import NamedTuple
 
-from srt.ring.blame_file import Left, Name
+from srt.ring.crash_file import Left, Name
 
 log = logging.getLogger(__name__)
 

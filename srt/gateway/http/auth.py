@@ -8,9 +8,9 @@ page. They are not for web pages of other origins, whoever's browser shows these
 
 from typing import Literal
 
-from srt.gateway.callers.keys import Caller
-from srt.gateway.callers.tenant import check_admin, set_caller
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.gateway.limits.keys import Caller
+from srt.gateway.limits.tenant import check_admin, set_caller
 from srt.wire.errors import FORBIDDEN, UNAUTHORIZED, RequestError
 
 Access = Literal["key", "public", "admin", "watch"]

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect
 
-from srt.gateway.callers.tenant import tenant
 from srt.gateway.context import HttpRequest, gateway_of, media_rules
 from srt.gateway.errors import (
     REQUEST_TIMEOUT,
@@ -21,7 +20,8 @@ from srt.gateway.errors import (
     refuse_validation,
 )
 from srt.gateway.http.json_pieces import MAX_ENTRIES, PIECE_BYTES, decoded, text_too_long
-from srt.gateway.large_bodies import LARGE_BYTES, LargeBodies, Room
+from srt.gateway.limits.large_bodies import LARGE_BYTES, LargeBodies, Room
+from srt.gateway.limits.tenant import tenant
 from srt.gateway.wire.fields import NO_EXTRAS, Kind, honoured_only
 from srt.wire.errors import RequestError
 

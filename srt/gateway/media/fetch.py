@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 
 import h11
 
-from srt.gateway.large_bodies import Room
+from srt.gateway.limits.large_bodies import Room
 from srt.gateway.media.urls import MAX_FILE_BYTES, PORTS, WebAddress, is_public
 from srt.wire.errors import OVERLOADED, RequestError
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from itertools import chain, pairwise
 
 from srt.client.media import MediaFile
-from srt.gateway.large_bodies import LargeBodies, Room
+from srt.gateway.limits.large_bodies import LargeBodies, Room
 from srt.gateway.media.fetch import Fetcher
 from srt.gateway.media.given import Frames, GivenMedia, MediaList
 from srt.gateway.media.urls import MAX_FILE_BYTES, base64_start, decoded, is_web, web_address

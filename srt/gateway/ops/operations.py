@@ -7,7 +7,6 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from srt.gateway.callers.tenant import Name, check_admin, is_admin, tenant
 from srt.gateway.context import (
     Gateway,
     HttpRequest,
@@ -21,6 +20,7 @@ from srt.gateway.context import (
 from srt.gateway.http.auth import ADMIN, WATCH
 from srt.gateway.http.body import read_body
 from srt.gateway.http.routing import get, json_reply, post, route
+from srt.gateway.limits.tenant import Name, check_admin, is_admin, tenant
 from srt.gateway.ops.health import STATS_TIMEOUT_S, ring_state, stats_or_none
 from srt.gateway.wire.operations import (
     ABORT_KIND,

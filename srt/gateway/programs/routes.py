@@ -8,13 +8,13 @@ from msgspec.structs import asdict
 from starlette.types import ASGIApp
 
 from srt.client.programs import Got, Piece
-from srt.gateway.callers.tenant import own_salt, tenant
 from srt.gateway.context import HttpRequest, check_running, gateway_of, programs_of
 from srt.gateway.errors import ErrorDetail, error_body
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post, put
 from srt.gateway.http.sse import EventStream
+from srt.gateway.limits.tenant import own_salt, tenant
 from srt.gateway.native.answers import finish_reason
 from srt.gateway.programs.reading import program_of
 from srt.gateway.wire.programs import (

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from srt.gateway.batch import Batch, submit_all
-from srt.gateway.callers.tenant import tenant
 from srt.gateway.constraint.wire import (
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -24,6 +23,7 @@ from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream, named_events
+from srt.gateway.limits.tenant import tenant
 from srt.gateway.media.given import Frames, MediaList
 from srt.gateway.openai.chat import Chat, chat_of
 from srt.gateway.responses.answers import ResponseWriter, response_events

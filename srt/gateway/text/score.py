@@ -13,7 +13,6 @@ from starlette.types import ASGIApp
 
 from srt.client.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest, softmax
 from srt.gateway.batch import load_media, submit_all
-from srt.gateway.callers.tenant import tenant
 from srt.gateway.context import (
     Gateway,
     HttpRequest,
@@ -25,6 +24,7 @@ from srt.gateway.context import (
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import json_reply, post
+from srt.gateway.limits.tenant import tenant
 from srt.gateway.media.given import MediaList
 from srt.gateway.native.shown import media_of, media_texts
 from srt.gateway.wire.native import shared_fields

@@ -9,7 +9,7 @@ import pytest
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.trace.recorded import replay
-from srt.ring.blame_file import Name
+from srt.ring.crash_file import Name
 from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.driver import Driver

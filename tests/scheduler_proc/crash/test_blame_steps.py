@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler_proc.core.steps.step import Step
-from srt.ring.blame_file import Left, Record, left_by, packed
+from srt.ring.crash_file import Left, Record, left_by, packed
 from srt.wire.ring_messages import Reported
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output

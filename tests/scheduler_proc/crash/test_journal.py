@@ -10,7 +10,7 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Row
 from scheduler_proc.crash.journal import Blame
-from srt.ring.blame_file import BlameFile, Record, blame_path, left_by
+from srt.ring.crash_file import BlameFile, Record, blame_path, left_by
 from srt.wire.ring_messages import Reported
 from tests.scheduler_proc.fake_executor import VOCAB, reference_output
 from tests.scheduler_proc.lives import CLIENT, Lives, Process, live, request

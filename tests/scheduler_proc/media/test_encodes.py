@@ -17,7 +17,7 @@ from scheduler_proc.core.steps.step_target import MAX_SLICE_S, StepCosts
 from scheduler_proc.crash.journal import Blame
 from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.process.metrics import StepClock
-from srt.ring.blame_file import Record, left_by
+from srt.ring.crash_file import Record, left_by
 from srt.wire.errors import INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.ring_messages import MediaSent

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scheduler_proc.core.steps.step_cost import StepSize
-from srt.ring.blame_file import left_by
+from srt.ring.crash_file import left_by
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Reported, TokenizedReq
 from srt.wire.sampling import SamplingParams

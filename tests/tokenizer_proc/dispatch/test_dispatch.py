@@ -1,6 +1,6 @@
 """What the front does when the scheduler is lost: refusals, places, and the expected wait."""
 
-from srt.ring.blame_file import Left
+from srt.ring.crash_file import Left
 from srt.wire.messages import ControlReq, Refused
 from srt.wire.ring_messages import ClientGone, Credit, SchedulerLost, TextStopped, TokenizedReq
 from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, request

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.ring.blame_file import Left, Name, Record
+from srt.ring.crash_file import Left, Name, Record
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.messages import Admitted, pack_ids
 from srt.wire.ring_messages import (

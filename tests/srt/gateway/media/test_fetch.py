@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from srt.gateway.large_bodies import LargeBodies, Room
+from srt.gateway.limits.large_bodies import LargeBodies, Room
 from srt.gateway.media import fetch as fetch_module
 from srt.gateway.media.fetch import Connector, Fetcher, Resolver
 from srt.gateway.media.urls import WebAddress, is_public

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.gateway.watch.feed import QueueChanges, TreeChanges
+from srt.gateway.introspection.feed import QueueChanges, TreeChanges
 from tests.fakes import LOOK
 
 NODES = st.lists(st.tuples(*[st.integers(-1, 3)] * 9), max_size=6, unique_by=lambda node: node[0])

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from srt.gateway.watch.feed import Parts
+from srt.gateway.introspection.feed import Parts
 from srt.wire.ring_state import RingEvent
 
 STATE = {"scheduler": "ready", "gateway": "dead"}

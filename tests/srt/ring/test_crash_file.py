@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.ring.blame_file import (
+from srt.ring.crash_file import (
     NOTE_BYTES,
     SLOT_BYTES,
     BlameFile,
@@ -98,7 +98,7 @@ def test_only_what_a_replica_has_left_before_is_removed(tmp_path: Path) -> None:
 PRELUDE = """
 import ctypes, os, sys, threading
 from pathlib import Path
-from srt.ring.blame_file import *
+from srt.ring.crash_file import *
 directory = Path(".")
 words = LastWords(last_words_path(directory, 1))
 words.listen()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from srt.client.generation import ServerClient
-from srt.gateway.watch.runs import Event, Runs
+from srt.gateway.introspection.runs import Event, Runs
 from srt.wire.errors import UNAVAILABLE, RequestError
 from srt.wire.ring_state import RingEvent
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from starlette.types import ASGIApp
 
 from srt.client.programs import VarFailed
-from srt.gateway.callers.tenant import own_salt, tenant
 from srt.gateway.context import (
     HttpRequest,
     check_model,
@@ -23,7 +22,8 @@ from srt.gateway.context import (
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
-from srt.gateway.wire.parrot import (
+from srt.gateway.limits.tenant import own_salt, tenant
+from srt.gateway.parrot.wire import (
     CALL_KIND,
     SESSION_KIND,
     ParrotAuth,

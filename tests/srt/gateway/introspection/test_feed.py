@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from srt.gateway.watch import feed as module
-from srt.gateway.watch.feed import MAX_BEHIND, MAX_PAGES, Facts, Feed, Page
+from srt.gateway.introspection import feed as module
+from srt.gateway.introspection.feed import MAX_BEHIND, MAX_PAGES, Facts, Feed, Page
 from srt.wire.errors import RequestError, RingError
 from tests.fakes import LOOK, READY, FakeClient
 from tests.waiting import SOON_S

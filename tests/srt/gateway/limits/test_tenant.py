@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from srt.args import ServerArgs
-from srt.gateway.callers.keys import KeyFiles, Keys
+from srt.gateway.limits.keys import KeyFiles, Keys
 from srt.wire.errors import OVERLOADED, RequestError
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process

@@ -2,7 +2,7 @@
 
 import pytest
 
-from srt.gateway.large_bodies import LargeBodies
+from srt.gateway.limits.large_bodies import LargeBodies
 from srt.wire.errors import OVERLOADED, RequestError
 
 

@@ -20,7 +20,7 @@ from srt.client.generation import (
     ServerClient,
     TokenizeRequest,
 )
-from srt.gateway.callers.keys import Caller
+from srt.gateway.limits.keys import Caller
 from srt.wire.errors import FORBIDDEN, RequestError
 from srt.wire.ring_state import RingEvent
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.gateway.watch import runs as module
-from srt.gateway.watch.runs import MAX_RUNS, MAX_STEPS, Runs
+from srt.gateway.introspection import runs as module
+from srt.gateway.introspection.runs import MAX_RUNS, MAX_STEPS, Runs
 
 MUCH = 10**9
 About = dict[str, Any]

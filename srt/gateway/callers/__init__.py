@@ -1,1 +1,0 @@
-"""Who calls: API keys, and tenants, which share the gateway's one client of the ring."""

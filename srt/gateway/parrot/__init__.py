@@ -1,0 +1,1 @@
+"""The routes of Parrot's front end, over programs."""
