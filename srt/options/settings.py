@@ -175,5 +175,7 @@ def as_toml(settings: Settings) -> str:
 
 
 def _toml(value: Value) -> str:
-    """As TOML has it: as JSON, but that it must not have DEL itself."""
+    """As TOML has it: as JSON, but for numbers that are not finite, and DEL."""
+    if isinstance(value, float):
+        return repr(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
