@@ -271,7 +271,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What is new of one request: text and ids since its last Output; `finish` on the last.
 
     `ids` replace the last `dropped` ids sent before: text never changes, but a jump may divide it
-    into other tokens. `meta` has all facts so far but `token_origins`, of which `origins` has a
+    into other tokens. `meta` has all facts so far but where tokens are from: `origins` has a
     letter for each of `ids`, if the request asked for them. `prompt_logprobs` come with the first
     Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `more`: this Output
     was too long for one message, and the next one continues it.
