@@ -174,6 +174,9 @@ class BackendDefaults(Backend):
 
     capabilities = Capabilities()
 
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        raise NotImplementedError(f"{type(self).__name__} has no method `generate`")
+
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
         yield await self.generate(prompt, sampling)
 

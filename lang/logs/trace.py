@@ -83,6 +83,9 @@ class Trace(Struct):
 
     steps: list[Call | ForkTrace] = []
 
+    def __copy__(self) -> "Trace":
+        return Trace(self.steps.copy())
+
     def calls(self) -> Iterator[Call]:
         """Every call of this state and of those below it."""
         for step in self.steps:

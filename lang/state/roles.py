@@ -1,19 +1,38 @@
 """Roles as expressions: `s += sgl.user("...")`, and `s += sgl.user_begin()`.
 
-The role `tool` is that of what a tool returned. A role takes the expression `expr` of its turn;
-without one it only opens the turn, as `user_begin` does. `user_end` closes it.
+The role `tool` is that of what a tool returned.
 """
 
-from functools import partial
+from collections.abc import Callable
 
-from lang.run.ir import RoleBegin, RoleEnd, role_text
+from lang.run.ir import Expr, Part, RoleBegin, RoleEnd, role_text
 
-system = partial(role_text, "system")
-user = partial(role_text, "user")
-assistant = partial(role_text, "assistant")
-tool = partial(role_text, "tool")
 
-system_begin, system_end = partial(RoleBegin, "system"), partial(RoleEnd, "system")
-user_begin, user_end = partial(RoleBegin, "user"), partial(RoleEnd, "user")
-assistant_begin, assistant_end = partial(RoleBegin, "assistant"), partial(RoleEnd, "assistant")
-tool_begin, tool_end = partial(RoleBegin, "tool"), partial(RoleEnd, "tool")
+def _turn(role: str) -> Callable[..., Expr]:
+    def turn(expr: Part | None = None) -> Expr:
+        return role_text(role, expr)
+
+    says = f"A turn of the role {role!r} with `expr`; without one it only opens the turn."
+    return _named(turn, role, says)
+
+
+def _begin(role: str) -> Callable[[], Expr]:
+    return _named(lambda: RoleBegin(role), f"{role}_begin", f"Opens a turn of the role {role!r}.")
+
+
+def _end(role: str) -> Callable[[], Expr]:
+    return _named(lambda: RoleEnd(role), f"{role}_end", f"Closes the turn of the role {role!r}.")
+
+
+def _named(made: Callable[..., Expr], name: str, says: str) -> Callable[..., Expr]:
+    """The function with what `help` shows of it."""
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = says
+    return made
+
+
+system, user, assistant, tool = map(_turn, ("system", "user", "assistant", "tool"))
+system_begin, system_end = _begin("system"), _end("system")
+user_begin, user_end = _begin("user"), _end("user")
+assistant_begin, assistant_end = _begin("assistant"), _end("assistant")
+tool_begin, tool_end = _begin("tool"), _end("tool")

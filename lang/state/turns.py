@@ -14,6 +14,9 @@ def _adding(mark: type[RoleBegin | RoleEnd], role: str) -> Callable[["Turns"], N
     def add(self: "Turns") -> None:
         self += mark(role)
 
+    add.__name__ = f"{role}_{'begin' if mark is RoleBegin else 'end'}"
+    add.__qualname__ = f"Turns.{add.__name__}"
+    add.__doc__ = f"{'Open' if mark is RoleBegin else 'Close'} a turn of the role {role!r}."
     return add
 
 

@@ -51,6 +51,7 @@ def app_of(gateway: Gateway) -> ASGIApp:
         allow_origins=gateway.info.cors_origins,
         allow_methods=["*"],
         allow_headers=["*"],
-        allow_private_network=True,  # the owner has named the origins: they may be other networks'
+        # Origins that the owner has named may be of other networks.
+        allow_private_network="*" not in gateway.info.cors_origins,
         expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER],
     )

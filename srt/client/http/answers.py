@@ -42,7 +42,8 @@ def parse_output(payload: Any) -> GenerateOutput:
 def joined(last: GenerateOutput, new: GenerateOutput, start: int) -> GenerateOutput:
     """All that is known of a sample after an event of an incremental stream, whose ids begin at the
     position `start`."""
-    fields: dict[str, Any] = {"text": last.text + new.text}
+    origins = last.token_origins[:start] + new.token_origins
+    fields: dict[str, Any] = {"text": last.text + new.text, "token_origins": origins}
     for name in OF_IDS:
         before, rows = getattr(last, name), getattr(new, name)
         if before is not None or rows is not None:  # an event may have no rows

@@ -62,27 +62,27 @@ class NativeAnswers:
 
     def response(self, index: int, output: GenerateOutput, latency_s: float) -> NativeResponse:
         """The answer number `index`, so far."""
-        meta = MetaInfo(
-            id=output.rid,
-            finish_reason=finish_reason(output.finish, output.completion_tokens),
-            e2e_latency=latency_s,
-            captures=captures_in(output, output.text),
-            **meta_of(output, GENERATE),
-        )
         start: int | UnsetType = UNSET
-        logprobs = self._logprobs[index]
+        captures, logprobs = captures_in(output, output.text), self._logprobs[index]
+        prompt_ids = self._prompt_ids[index // self._samples] if self._prompt_ids else UNSET
         if self._sent:
             sent, self._sent[index] = self._sent[index], output
             start = _num_common(sent, output)
             output = _since(output, sent, start)
             logprobs = logprobs and logprobs.of_a_part()
+            prompt_ids = prompt_ids if sent is _NOTHING else UNSET
+        meta = MetaInfo(
+            id=output.rid,
+            finish_reason=finish_reason(output.finish, output.completion_tokens),
+            e2e_latency=latency_s,
+            captures=captures,
+            **meta_of(output, GENERATE),
+        )
         return NativeResponse(
             text=output.text,
             output_ids=output.output_ids,
             meta_info=meta if logprobs is None else logprobs.added_to(meta, output),
-            prompt_token_ids=self._prompt_ids[index // self._samples]
-            if self._prompt_ids
-            else UNSET,
+            prompt_token_ids=prompt_ids,
             start=start,
         )
 
@@ -92,11 +92,11 @@ def _num_common(sent: GenerateOutput, now: GenerateOutput) -> int:
     before, after = sent.output_ids, now.output_ids
     old, new = sent.output_logprobs or before, now.output_logprobs or after
     count = max(0, len(before) - JUMP_WINDOW_TOKENS)
-    if before[:count] != after[:count]:  # several jumps since then
+    if before[:count] != after[:count] or old[:count] != new[:count]:  # several jumps since then
         count = 0
     for pair, other in zip(
-        zip(before[count:], old[count:], strict=True),
-        zip(after[count:], new[count:], strict=True),
+        zip(before[count:], old[count:], strict=False),
+        zip(after[count:], new[count:], strict=False),
         strict=False,
     ):
         if pair != other:
@@ -109,9 +109,11 @@ def _since(now: GenerateOutput, sent: GenerateOutput, start: int) -> GenerateOut
     """What `sent` lacks: the text after its own, and from `start` on all that ids have."""
     lists = {name: getattr(now, name) for name in OF_IDS}
     part = {name: rows and rows[start:] for name, rows in lists.items()}
-    if sent is not _NOTHING:
-        part |= dict.fromkeys(OF_PROMPT)
-    return replace(now, text=now.text[len(sent.text) :], **part)
+    for name in OF_PROMPT:  # which come with the first sample, perhaps after an event of another
+        if len(getattr(sent, name) or ()) == len(getattr(now, name) or ()):
+            part[name] = None
+    origins = now.token_origins[start:]
+    return replace(now, text=now.text[len(sent.text) :], token_origins=origins, **part)
 
 
 class _Column:

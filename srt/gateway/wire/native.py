@@ -187,9 +187,10 @@ class MetaInfo(meta_struct(GENERATE), frozen=True, kw_only=True):  # type: ignor
 
 class NativeResponse(Struct, frozen=True, kw_only=True):
     """One answer, or one snapshot of it; `text` and `output_ids` are cumulative. In an incremental
-    stream `text` is what is new, and `output_ids` and their log-probabilities are those from the
-    position `start` on: they replace what earlier events had there. The first event has the
-    prompt's log-probabilities."""
+    stream `text` is what is new; `output_ids`, their log-probabilities and their `token_origins`
+    are those from the position `start` on, and replace what earlier events had there. Only the
+    first event has `prompt_token_ids`. Log-probabilities of the prompt, and their mean, are in the
+    events that have more of them than those before, and are all that are known."""
 
     text: str
     output_ids: list[int]

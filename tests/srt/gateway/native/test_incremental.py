@@ -33,7 +33,8 @@ def snapshots(rng: random.Random, scores: bool) -> list[GenerateOutput]:
                     completion_tokens=len(ids),
                     output_logprobs=logprobs if scores else None,
                     output_top_logprobs=[[(each, 5)] for each in logprobs] if scores else None,
-                    prompt_logprobs=[(None, 1), (-0.5, 2)] if scores else None,
+                    prompt_logprobs=[(None, 1), (-0.5, 2)][:step] if scores else None,
+                    token_origins="s" * len(ids),
                 )
             )
     last = found[-1] if found else GenerateOutput(rid="r")
@@ -53,7 +54,8 @@ def test_events_add_up(scores: bool) -> None:
             known = joined(known, parse_output(payload), payload["start"])
             for name in ("text", *OF_IDS):
                 assert (getattr(known, name) or None) == (getattr(snapshot, name) or None)
-            assert known.prompt_logprobs == snapshot.prompt_logprobs or not snapshot.output_ids
+            assert (known.prompt_logprobs or None) == (snapshot.prompt_logprobs or None)
+            assert known.token_origins == snapshot.token_origins
 
 
 async def test_a_long_stream_says_each_thing_once() -> None:
