@@ -250,6 +250,11 @@ def in_a_thread(memory: "ref[np.ndarray]", *parts: range) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
 class TestPopulate:
+    @pytest.fixture(autouse=True)
+    def enough_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However little this machine has left, beside other tests."""
+        monkeypatch.setattr(library, "_LEFT_FREE", 0)
+
     def test_pages_are_there_and_values_stay(self) -> None:
         memory = library.huge_memory(64 * 4096)
         memory[::4096] = 7
