@@ -37,7 +37,8 @@ _CONSTRAINTS = ("json", "regex", "choice", "grammar", "structural_tag", "json_ob
 
 
 class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
-    """What the output must match; exactly one of these. `json` is a schema (text or dict)."""
+    """What the output must match; exactly one of these. `json` is a schema (text or dict).
+    `disable_additional_properties` is that of `srt.SamplingParams`."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -45,6 +46,7 @@ class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
     grammar: str | None = None
     structural_tag: str | dict[str, Any] | None = None
     json_object: bool | None = None
+    disable_additional_properties: bool | None = None
 
     def fields(self) -> dict[str, Any]:
         """The constraint as a field of `srt.SamplingParams`. ValueError unless one is given."""
@@ -56,7 +58,8 @@ class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
         if name == "json_object":
             return {"json_schema": '{"type": "object"}'}
         names = {"json": "json_schema", "choice": "choices", "grammar": "ebnf"}
-        return {names.get(name, name): value}
+        closed = self.disable_additional_properties
+        return {names.get(name, name): value, "disable_additional_properties": closed}
 
 
 class SamplingParams(CommonSampling, frozen=True, kw_only=True):

@@ -95,7 +95,7 @@ class GrammarCompiler:
         if constraint.kind == "regex":
             pattern = source
         elif constraint.kind == "json_schema":
-            pattern = prepare(source, constraint.whitespace).regex
+            pattern = prepare(source, constraint.whitespace, constraint.closed).regex
         if pattern is None:
             return None
         regular = pattern

@@ -176,7 +176,7 @@ def compile_xgrammar(constraint: Constraint, vocabulary: TokenVocabulary) -> Xgr
 
 
 def _schema(compiler: Any, constraint: Constraint) -> Any:
-    schema = prepare(constraint.source, constraint.whitespace).schema
+    schema = prepare(constraint.source, constraint.whitespace, constraint.closed).schema
     if constraint.whitespace == "free":
         return compiler.compile_json_schema(json.dumps(schema), strict_mode=False)
     return compiler.compile_json_schema(
@@ -206,7 +206,7 @@ def _with_lead(constraint: Constraint) -> dict[str, Any]:
         "ebnf": {"type": "grammar", "grammar": source},
     }
     if kind == "json_schema":
-        schema = prepare(source, constraint.whitespace).schema
+        schema = prepare(source, constraint.whitespace, constraint.closed).schema
         formats[kind] = {"type": "json_schema", "json_schema": schema}
     elif kind == "choices":
         formats[kind] = {"type": "grammar", "grammar": _choices(source)}

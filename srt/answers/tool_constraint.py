@@ -135,9 +135,11 @@ def _wrapped(form: ToolFormat, calls: dict[str, Any]) -> dict[str, Any]:
 def _tag(form: ToolFormat, tool: OfferedTool, *, checked: bool) -> dict[str, Any]:
     """One call of `tool`: with arguments that match its schema, or with any object."""
     given = json.loads(tool.spec.parameters or "{}")
+    if tool.strict and given:
+        given = {"x-closed": True, **given}
     schema: dict[str, Any] = _ANY_OBJECT
     if checked and given:
-        schema = {"x-closed": True, "type": "object", **given}
+        schema = {"type": "object", **given}
     elif checked:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
     content: dict[str, Any] = {"type": "json_schema", "json_schema": schema}

@@ -33,6 +33,7 @@ _KINDS: dict[type, tuple[str, ...]] = {
     type(None): ("null",),
 }
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
+_OF_ROOTS = ("x-closed", "$defs", "definitions")  # what holds for all parts of a schema
 _MAX_REFERENCES = 16  # that follow one another
 _MAX_VALUES = 1024  # whose types are looked at, where the schema has no type
 _MAX_CHOICES = 64  # of one parameter: through references, many parameters may have the same
@@ -175,8 +176,8 @@ def _value_format(given: Schema, root: Schema) -> dict[str, Any]:
     kinds = _kinds([given])
     if kinds is None or "string" in kinds:
         return {"type": "any_text"}
-    names = {name: root[name] for name in ("$defs", "definitions") if name in root}
-    return {"type": "json_schema", "json_schema": {"x-closed": True, **names, **given}}
+    names = {name: root[name] for name in _OF_ROOTS if name in root}
+    return {"type": "json_schema", "json_schema": {**given, **names}}
 
 
 def _parameters(schema: Schema) -> Schema:

@@ -244,6 +244,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "close-constrained",
             "end all constrained outputs within their limit, not only JSON and required calls",
         ),
+        Option(
+            "open-objects",
+            "objects that list properties may have others, where their JSON schemas do not say",
+        ),
     ),
     "Pictures and videos": (
         Option("limit-media", "pictures and videos of one request; 0: none"),

@@ -45,7 +45,8 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
     `whitespace` says what JSON may have between its tokens: nothing, or any blanks. With
     `after`, the output is free up to and including the first occurrence of that text, and the
     constraint holds from there on. With `before`, the output begins with that text, and all of
-    this applies to what follows it.
+    this applies to what follows it. With `closed`, objects that list properties have no others
+    unless the schema says so: it is the `x-closed` of schemas without that keyword.
     """
 
     kind: ConstraintKind
@@ -53,6 +54,7 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
     whitespace: Whitespace = "compact"
     after: str = ""
     before: str = ""
+    closed: bool = False
 
 
 def artefact_key(constraint: Constraint, naming: str) -> str:

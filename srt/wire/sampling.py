@@ -221,7 +221,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
 
     At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
     `choices` constrains the output; see `Constraint` for `json_whitespace` and
-    `constraint_after`.
+    `constraint_after`, and for `disable_additional_properties`, its `closed`; None is the server's
+    default.
 
     `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
     request with a seed draws the same as a request with `sub_seed(seed, i)`.
@@ -239,6 +240,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     structural_tag: str | None = None
     choices: list[str] | None = None
     json_whitespace: Whitespace = "compact"
+    disable_additional_properties: bool | None = None
     constraint_after: Annotated[
         str,
         Rule(
@@ -263,7 +265,9 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             value = getattr(self, kind)
             if value is not None:
                 source = msgspec.json.encode(value).decode() if kind == "choices" else value
-                return Constraint(kind, source, self.json_whitespace, self.constraint_after)
+                closed = self.disable_additional_properties is True
+                after = self.constraint_after
+                return Constraint(kind, source, self.json_whitespace, after, closed=closed)
         return None
 
     def check(self, vocab_size: int) -> None:
@@ -311,6 +315,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             _check(self.constraint_after == "", "constraint_after", "needs a constraint")
             _check(self.json_whitespace == "compact", "json_whitespace", "needs a constraint")
             _check(not self.close, "close", "needs a constraint")
+            name = "disable_additional_properties"
+            _check(not self.disable_additional_properties, name, "needs a constraint")
             return
         kind, value = given[-1]
         _check(len(given) == 1, kind, f"cannot be combined with {given[0][0]}")

@@ -30,12 +30,19 @@ _OF_SCORES = SamplingParams(max_new_tokens=0)
 class Builder:
     """For the model of `vocab`, whose requests hold at most `limit` tokens."""
 
-    def __init__(self, vocab: Vocab, limit: int, close_constrained: bool = False) -> None:
+    def __init__(
+        self,
+        vocab: Vocab,
+        limit: int,
+        close_constrained: bool = False,
+        open_objects: bool = False,
+    ) -> None:
         """With `close_constrained` every constrained output is closed unless it says otherwise,
-        without it that of a JSON Schema."""
+        without it that of a JSON Schema. With `open_objects` objects that list properties may have
+        others where neither request nor schema says anything about them, without it none."""
         self._vocab = vocab
         self._limit = limit
-        self._close_constrained = close_constrained
+        self._close_constrained, self._open_objects = close_constrained, open_objects
         self._end_of_reasoning = reasoning_tags(vocab.chat_template).end
         self._healer = PromptHealer(vocab)
 
@@ -100,10 +107,16 @@ class Builder:
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-        """The constraint; one that waits for the reasoning's end does not if the prompt has it."""
+        """The constraint; one that waits for the reasoning's end does not if the prompt has it.
+        Here, where all requests pass, objects are closed: the compiler leaves them as given."""
         if prompt.closes_reasoning and sampling.constraint_after == self._end_of_reasoning:
             sampling = replace(sampling, constraint_after="")
-        return sampling.constraint
+        constraint = sampling.constraint
+        if constraint is None or constraint.kind not in ("json_schema", "structural_tag"):
+            return constraint
+        if sampling.disable_additional_properties is not None:
+            return constraint
+        return replace(constraint, closed=not self._open_objects)
 
     def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
         """`sampling` with a `max_new_tokens` that fits after the prompt, and only those stop ids
@@ -149,7 +162,13 @@ def _unconstrained(sampling: SamplingParams) -> SamplingParams:
     if sampling.constraint is None:
         return sampling
     texts: dict[str, Any] = dict.fromkeys(CONSTRAINT_KINDS)
-    return replace(sampling, **texts, json_whitespace="compact", constraint_after="")
+    return replace(
+        sampling,
+        **texts,
+        json_whitespace="compact",
+        constraint_after="",
+        disable_additional_properties=None,
+    )
 
 
 def _check_scoring_start(scoring: Scoring | None, prompt_tokens: int) -> None:

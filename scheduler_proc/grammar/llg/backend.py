@@ -236,9 +236,9 @@ class LlguidanceMatcher(WithoutStates):
 # ---- From constraints ------------------------------------------------------------------------
 
 _GRAMMARS: dict[str, Callable[[Constraint], LLGrammar]] = {
-    "json_schema": lambda constraint: prepare(constraint.source, constraint.whitespace).grammar,
+    "json_schema": lambda c: prepare(c.source, c.whitespace, c.closed).grammar,
     "ebnf": lambda constraint: lark_of(constraint.source),
-    "structural_tag": lambda constraint: tags_grammar(constraint.source, constraint.whitespace),
+    "structural_tag": lambda c: tags_grammar(c.source, c.whitespace, c.closed),
     "regex": lambda constraint: LLGrammar.regex(constraint.source),
     "choices": lambda constraint: LLGrammar.literals(_choices(constraint.source)),
 }

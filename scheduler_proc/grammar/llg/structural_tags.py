@@ -60,10 +60,11 @@ class Compiled(NamedTuple):
         return self.lark if self.tree is None or self.lark else _spelled(self.tree)
 
 
-def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
-    """The grammar of a structural tag's JSON. Raises GrammarError naming the place."""
+def tags_grammar(source: str, whitespace: Whitespace, closed: bool = False) -> LLGrammar:
+    """The grammar of a structural tag's JSON, whose schemas are `closed` unless they say otherwise.
+    Raises GrammarError naming the place."""
     given, place = read_tag(source)
-    compiler = _TagCompiler(whitespace)
+    compiler = _TagCompiler(whitespace, closed)
     start = compiler.compiled(given, place, [], 0)
     if start.tree is not None:
         return LLGrammar.regex(regex(start.tree))
@@ -73,9 +74,9 @@ def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
 class _TagCompiler:
     """Turns formats into Lark. One of the strings `stops` must follow a format."""
 
-    def __init__(self, whitespace: Whitespace) -> None:
+    def __init__(self, whitespace: Whitespace, closed: bool) -> None:
         self.builder = LarkBuilder()
-        self._whitespace = whitespace
+        self._whitespace, self._closed = whitespace, closed
         self._num_tags = 0
 
     def compiled(self, given: Format, place: str, stops: list[str], depth: int) -> Compiled:
@@ -93,8 +94,8 @@ class _TagCompiler:
                     return Compiled(tree=tree)
                 return self._embedded(lambda: lark_of(source), place)
             case JsonSchemaFormat(schema):
-                text = bytes(schema).decode()
-                return self._embedded(lambda: prepare(text, self._whitespace).grammar, place)
+                text, rule = bytes(schema).decode(), (self._whitespace, self._closed)
+                return self._embedded(lambda: prepare(text, *rule).grammar, place)
             case AnyTextFormat(excluded):
                 return Compiled(self._text(stops, excluded), ends=bool(stops))
             case SequenceFormat(elements):

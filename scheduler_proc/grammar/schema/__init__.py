@@ -46,16 +46,16 @@ class PreparedSchema:
 
 
 @lru_cache(maxsize=4)  # asked for twice: to choose the back end, and by the back end
-def prepare(source: str, whitespace: Whitespace) -> PreparedSchema:
+def prepare(source: str, whitespace: Whitespace, closed: bool = False) -> PreparedSchema:
     """Read a JSON Schema. Raises GrammarError naming the keyword and its JSON pointer.
 
     Instances have their properties in the order of `properties`, others after them; with
-    "compact" whitespace there is none between JSON tokens.
+    "compact" whitespace there is none between JSON tokens. `closed` is the root's `x-closed` if the
+    schema has none.
     """
     try:
-        prepared = PreparedSchema(
-            SchemaPlan(Normaliser(Document(source)), ((0, True),)), whitespace
-        )
+        normaliser = Normaliser(Document(source), closed)
+        prepared = PreparedSchema(SchemaPlan(normaliser, ((0, True),)), whitespace)
         if prepared.regex is None:
             _ = prepared.grammar
         return prepared

@@ -144,7 +144,7 @@ class Complement:
 
     def _not_dependencies(self) -> Shapes:
         found = self._keywords.dependencies()
-        needs = [both(present, opposite(need)) for _, present, need in found if need]
+        needs = [both(present, opposite(need)) for present, need in found if need]
         return self._unions.union(needs, self._keywords.number)
 
 

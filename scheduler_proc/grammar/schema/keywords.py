@@ -135,15 +135,15 @@ class Keywords:
             patterns=tuple(map(pattern_of, wanted)), without=tuple(map(pattern_of, without))
         )
 
-    def dependencies(self) -> Iterator[tuple[str, Need, Need]]:
+    def dependencies(self) -> Iterator[tuple[Need, Need]]:
         """For each name: the need that it is present, and what must hold then."""
         for keyword in DEPENDENCIES:
             for name, wanted in self.named(keyword).items():
                 present = self.made({"type": "object", "required": [name]})
                 if isinstance(wanted, list):
-                    yield name, present, self.made({"required": self.names(keyword, wanted)})
+                    yield present, self.made({"required": self.names(keyword, wanted)})
                 else:
-                    yield name, present, self.need(wanted, keyword, name)
+                    yield present, self.need(wanted, keyword, name)
 
     # ---- Types, values and references ----
 

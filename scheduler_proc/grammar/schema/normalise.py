@@ -33,8 +33,8 @@ _MAX_ANY_OF_UNEVALUATED = 5
 class Normaliser(Unions):
     """The unions of shapes of one document's needs."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
+    def __init__(self, document: Document, closed: bool = False) -> None:
+        super().__init__(document, closed)
         self._watched = unevaluated.watched(document)
 
     def _expanded(self, number: int, holds: bool) -> Shapes:
@@ -104,7 +104,10 @@ class Normaliser(Unions):
     def _any_of(self, keywords: Keywords) -> Shapes:
         branches = keywords.branches("anyOf")
         if keywords.number not in self._watched:
-            return self.union(branches, keywords.number)
+            shapes = self.union(branches, keywords.number)
+            if self.is_closed:
+                shapes += unevaluated.together(shapes, lambda met: self._is_empty_shape(met, 1))
+            return self.capped(shapes, keywords.number)
         # What every valid branch evaluates counts, so that branches must also be met together.
         if len(branches) > _MAX_ANY_OF_UNEVALUATED:
             raise keywords.fail("anyOf", "has too many branches beside an unevaluated* keyword")
@@ -154,9 +157,8 @@ class Normaliser(Unions):
         """A property is absent, or what depends on it holds. In a value that is not an object
         nothing depends on it, so nothing counts as evaluated."""
         shapes: Shapes = UNIVERSE
-        for name, present, need in keywords.dependencies():
-            absent = keywords.made({"properties": {name: False}})
-            options = self.union([absent, both(present, need)], keywords.number)
+        for present, need in keywords.dependencies():
+            options = self.union([opposite(present), both(present, need)], keywords.number)
             shapes = self.product(shapes, options, keywords.number)
         return shapes
 

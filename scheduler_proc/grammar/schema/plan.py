@@ -34,7 +34,11 @@ class SchemaPlan:
         self._collect()
         self._possible = self._least_fixpoint()
         if not self.is_possible(root):
-            raise GrammarError("JSON schema: no value can be valid")
+            reason = "no value can be valid"
+            if normaliser.is_closed:
+                reason += ", where objects have only the properties that the schema lists for them"
+                reason += ' ("x-closed": false at its root allows others)'
+            raise GrammarError(f"JSON schema: {reason}")
         self.shapes = {need: self._pruned(shapes) for need, shapes in self.shapes.items()}
 
     def is_possible(self, need: Need) -> bool:

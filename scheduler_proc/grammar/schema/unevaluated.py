@@ -4,12 +4,12 @@ Called by the normaliser when all other keywords of a subschema have been met. S
 shape comes from a known choice of branches: what those evaluated is recorded in it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.schema.document import Document, subschemas
+from scheduler_proc.grammar.schema.document import Document, refuse, subschemas
 from scheduler_proc.grammar.schema.keywords import Keywords
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
@@ -17,12 +17,14 @@ from scheduler_proc.grammar.schema.shapes import (
     Need,
     Objects,
     Shape,
+    Shapes,
     Values,
     both,
     meet_objects,
 )
 
 _KEYWORDS = ("unevaluatedItems", "unevaluatedProperties")
+_MAX_TOGETHER = 32
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
@@ -84,12 +86,47 @@ def restrict_members(shape: Shape, need: Need, keywords: Keywords) -> Shape:
     return _others_meet(shape, need)
 
 
+def is_closed(document: Document, default: bool) -> bool:
+    """The root's `x-closed`. Raises GrammarError if it is not a boolean."""
+    root = document.places[0].schema
+    if not isinstance(root, dict):
+        return False
+    given = root.get("x-closed", default)
+    if not isinstance(given, bool):
+        raise refuse("#/x-closed", "must be a boolean")
+    return given
+
+
 def closed(shape: Shape, false: Need) -> Shape:
     """With `x-closed`, an object that has a list of properties, even an empty one, may have only
     those and the required ones."""
     if not isinstance(shape, Objects) or shape.all_evaluated or shape.evaluated is None:
         return shape
     return _others_meet(replace(shape, evaluated=shape.evaluated.union(shape.required)), false)
+
+
+def together(branches: Shapes, is_empty: Callable[[Objects], bool]) -> Shapes:
+    """For `anyOf` with `x-closed`: the objects that several branches hold for, as far as they list
+    more names together than one by one. Of very many such sets of branches the first ones."""
+    found: list[Objects] = []
+    added: list[Objects] = []
+    for shape in branches:
+        if isinstance(shape, Objects) and shape.evaluated is not None and not shape.all_evaluated:
+            met = [
+                both_of
+                for other in found
+                if (both_of := meet_objects(other, shape)) is not None
+                and _listed(both_of) not in (_listed(other), _listed(shape))
+                and not is_empty(both_of)
+            ]
+            met = met[: _MAX_TOGETHER - len(added)]
+            found += [shape, *met]
+            added += met
+    return tuple(added)
+
+
+def _listed(shape: Objects) -> tuple[object, object]:
+    return shape.evaluated, shape.evaluated_patterns
 
 
 def _others_meet(shape: Objects, need: Need) -> Shape:

@@ -35,16 +35,16 @@ _EMPTINESS_DEPTH = 4
 class Unions(ABC):
     """The unions of shapes of one document's needs."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, closed: bool = False) -> None:
+        """`closed` is the root's `x-closed` if it has none."""
         self.document = document
         self.judge = Judge(self.shapes)
         self._shapes: dict[Need, Shapes] = {}
         self._atoms: dict[tuple[int, bool], Shapes] = {}
         self._open: set[tuple[int, bool]] = set()
         self._meets = 0
-        root = document.places[0].schema
-        is_closed = isinstance(root, dict) and root.get("x-closed") is True
-        self._false: Need | None = ((document.add(False, 0), True),) if is_closed else None
+        self.is_closed = unevaluated.is_closed(document, closed)
+        self._false: Need | None = ((document.add(False, 0), True),) if self.is_closed else None
 
     # ---- Needs ----
 

@@ -83,6 +83,7 @@ def sampling_of(
         "stop_regex": _as_list(fields.stop_regex),
         "no_stop_trim": fields.no_stop_trim,
         "json_whitespace": _whitespace(fields, given),
+        "disable_additional_properties": _closing(fields),
         "constraint_after": after,
     }
     return SamplingParams(**values | held | others)
@@ -116,6 +117,16 @@ def _whitespace(fields: SamplingFields, given: Given | None) -> Whitespace:
     if given is None and "free" in wanted.values():
         raise RequestError(" needs a constraint", at=names[0])
     return wanted[names[0]] if names else "compact"
+
+
+def _closing(fields: SamplingFields) -> bool | None:
+    """Whether objects are closed; RequestError if the fields disagree."""
+    name, given = "disable_additional_properties", fields.disable_additional_properties
+    outputs = fields.structured_outputs if isinstance(fields, OpenAISamplingFields) else None
+    inner = None if outputs is None else outputs.disable_additional_properties
+    if given is not None and inner not in (None, given):
+        raise RequestError(f" contradicts {name}", at=f"structured_outputs.{name}")
+    return inner if given is None else given
 
 
 def _pattern(pattern: str, path: str) -> Whitespace:

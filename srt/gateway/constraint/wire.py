@@ -42,6 +42,13 @@ class SamplingFields(CommonSampling, forbid_unknown_fields=True, kw_only=True, f
     json_whitespace: Annotated[
         Whitespace, Meta(description='"compact" JSON has no blanks between its tokens.')
     ] = "compact"
+    disable_additional_properties: Annotated[
+        bool | None,
+        Meta(
+            description="Whether objects that list properties are closed where the schema does not "
+            "say so; by default they are."
+        ),
+    ] = None
     constraint_after: Annotated[
         str | None, Meta(description="The answer is free up to and including this text.")
     ] = None
@@ -57,7 +64,7 @@ class JsonObjectFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="jso
 
 class NamedSchema(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A JSON schema. It is enforced with and without `strict`, which closes objects that list
-    properties; name and description say nothing to the model."""
+    properties even with `--open-objects`; name and description say nothing to the model."""
 
     schema: dict[str, Any] | bool
     name: str = ""
@@ -92,6 +99,9 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     json_object: Annotated[bool, Meta(description="Any JSON object.")] = False
     structural_tag: Annotated[JsonText, Meta(description="A tag, object or text.")] = ""
     disable_any_whitespace: Annotated[bool, Meta(description="true is compact JSON.")] = False
+    disable_additional_properties: Annotated[
+        bool | None, Meta(description="As the field of this name beside it.")
+    ] = None
     whitespace_pattern: Annotated[
         str | None, Meta(description='"" is compact JSON, `[\\n\\t ]*` free.')
     ] = None

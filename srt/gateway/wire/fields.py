@@ -127,9 +127,6 @@ _STREAM_OPTIONS = Kind(
 _STRUCTURED_OUTPUTS = Kind(
     {
         "disable_fallback": Ignored("a constraint never falls back to a weaker one"),
-        "disable_additional_properties": OnlyNeutral(
-            (False,), "write additionalProperties: false into the schema"
-        ),
     }
 )
 

@@ -44,7 +44,7 @@ class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 class TextFormatIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """What the text must be; `schema` goes with json_schema, and is enforced whatever `strict`,
-    which closes objects that list properties."""
+    which closes objects that list properties even with `--open-objects`."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     schema: dict[str, Any] | bool | UnsetType = UNSET

@@ -1,0 +1,98 @@
+"""Which names a schema lists for the objects of a valid instance, found by jsonschema: what the
+rule of closed objects is compared with."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+
+Errors = Iterator[Any]
+_OPENERS = ("additionalProperties", "unevaluatedProperties")
+
+
+class _Names:
+    """By the ids of an instance's objects: the names that the schemas which hold for the object
+    list, and the objects about whose other names one says something."""
+
+    def __init__(self, validator: Any) -> None:
+        self._listed: dict[int, frozenset[str]] = {}
+        self._open: frozenset[int] = frozenset()
+        keywords: dict[str, Callable[..., Errors]] = {
+            **dict.fromkeys(("anyOf", "oneOf"), self._any),
+            **{name: self._noting(validator, name) for name in ("properties", "required")},
+            **{name: self._noting(validator, name) for name in ("patternProperties", *_OPENERS)},
+            "not": self._undone(validator, "not"),
+            "if": self._conditional,
+        }
+        known = {name: rule for name, rule in keywords.items() if name in validator.VALIDATORS}
+        self._validator = jsonschema.validators.extend(validator, known)
+
+    def only_listed(self, schema: Any, value: Any) -> bool:
+        """Whether a valid instance has listed names only, where its objects are to be closed."""
+        for _ in self._validator(schema).iter_errors(value):
+            pass
+        return self._is_listed(value)
+
+    def _is_listed(self, value: Any) -> bool:
+        if isinstance(value, list):
+            return all(map(self._is_listed, value))
+        if not isinstance(value, dict):
+            return True
+        listed = self._listed.get(id(value))
+        names_fit = listed is None or id(value) in self._open or value.keys() <= listed
+        return names_fit and all(map(self._is_listed, value.values()))
+
+    def _noting(self, validator: Any, name: str) -> Callable[..., Errors]:
+        rule = validator.VALIDATORS.get(name)
+
+        def noting(validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
+            if isinstance(instance, dict):
+                self._note(name, given, instance)
+            yield from rule(validator, given, instance, schema)
+
+        return noting
+
+    def _note(self, name: str, given: Any, instance: dict[str, Any]) -> None:
+        key, names = id(instance), frozenset[str]()
+        if name in _OPENERS:
+            self._open |= {key}
+            return
+        if name == "patternProperties":
+            patterns = [jsonschema._keywords.re.compile(pattern) for pattern in given]
+            names = frozenset(n for n in instance if any(p.search(n) for p in patterns))
+        elif name == "properties" or isinstance(given, list):
+            names = frozenset(given)
+        self._listed[key] = self._listed.get(key, frozenset()) | names
+
+    def _branch(self, validator: Any, instance: Any, schema: Any) -> bool:
+        """Whether a schema holds; if not, nothing in it counts."""
+        before = dict(self._listed), self._open
+        holds = not [*validator.descend(instance, schema)]
+        if not holds:
+            self._listed, self._open = before
+        return holds
+
+    def _any(self, validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
+        if not sum(self._branch(validator, instance, branch) for branch in given):
+            yield jsonschema.ValidationError("no branch holds")
+
+    def _conditional(self, validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
+        then = "then" if self._branch(validator, instance, given) else "else"
+        if then in schema:
+            yield from validator.descend(instance, schema[then])
+
+    def _undone(self, validator: Any, name: str) -> Callable[..., Errors]:
+        rule = validator.VALIDATORS.get(name)
+
+        def undone(validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
+            before = dict(self._listed), self._open
+            yield from [*rule(validator, given, instance, schema)]
+            self._listed, self._open = before
+
+        return undone
+
+
+def only_listed(schema: Any, value: Any) -> bool:
+    """Whether the closed schema must allow this valid instance of the open one."""
+    newest = jsonschema.Draft202012Validator
+    return _Names(jsonschema.validators.validator_for(schema, newest)).only_listed(schema, value)
