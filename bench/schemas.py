@@ -236,10 +236,11 @@ class Compiled(NamedTuple):
     orders: Orders | None
 
 
-def compile_ours(schema: Any) -> Compiled:
-    """By llguidance from our own grammar. Raises RefusedError."""
+def compile_ours(schema: Any, closed: bool = False) -> Compiled:
+    """By llguidance from our own grammar, with objects `closed` by default or not. Raises
+    RefusedError."""
     try:
-        prepared = prepare(json.dumps(schema), "compact")
+        prepared = prepare(json.dumps(schema), "compact", closed)
         return Compiled(_matcher(prepared.grammar.text(), parser_limits()), Orders(prepared.plan))
     except GrammarError as error:
         raise RefusedError(str(error)) from None

@@ -42,8 +42,8 @@ class ByteMatcher:
         return None
 
 
-def schema_matcher(schema: Any, whitespace: str = "compact") -> ByteMatcher:
-    return ByteMatcher(prepare(json.dumps(schema), whitespace).grammar)
+def schema_matcher(schema: Any, whitespace: str = "compact", closed: bool = False) -> ByteMatcher:
+    return ByteMatcher(prepare(json.dumps(schema), whitespace, closed).grammar)
 
 
 def compact(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Which names a schema lists for the objects of a valid instance, found by jsonschema: what the
 rule of closed objects is compared with."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,12 +17,13 @@ class _Names:
 
     def __init__(self, validator: Any) -> None:
         self._listed: dict[int, frozenset[str]] = {}
+        self._closed: frozenset[int] = frozenset()
         self._open: frozenset[int] = frozenset()
         keywords: dict[str, Callable[..., Errors]] = {
             **dict.fromkeys(("anyOf", "oneOf"), self._any),
             **{name: self._noting(validator, name) for name in ("properties", "required")},
             **{name: self._noting(validator, name) for name in ("patternProperties", *_OPENERS)},
-            "not": self._undone(validator, "not"),
+            "not": self._not,
             "if": self._conditional,
         }
         known = {name: rule for name, rule in keywords.items() if name in validator.VALIDATORS}
@@ -38,8 +40,8 @@ class _Names:
             return all(map(self._is_listed, value))
         if not isinstance(value, dict):
             return True
-        listed = self._listed.get(id(value))
-        names_fit = listed is None or id(value) in self._open or value.keys() <= listed
+        is_closed = id(value) in self._closed - self._open
+        names_fit = not is_closed or value.keys() <= self._listed[id(value)]
         return names_fit and all(map(self._is_listed, value.values()))
 
     def _noting(self, validator: Any, name: str) -> Callable[..., Errors]:
@@ -58,18 +60,18 @@ class _Names:
             self._open |= {key}
             return
         if name == "patternProperties":
-            patterns = [jsonschema._keywords.re.compile(pattern) for pattern in given]
-            names = frozenset(n for n in instance if any(p.search(n) for p in patterns))
-        elif name == "properties" or isinstance(given, list):
+            names = frozenset(n for n in instance if any(re.search(p, n) for p in given))
+        elif isinstance(given, dict | list):  # not the `required` of draft 3
             names = frozenset(given)
+            self._closed |= {key} if name == "properties" else set()
         self._listed[key] = self._listed.get(key, frozenset()) | names
 
     def _branch(self, validator: Any, instance: Any, schema: Any) -> bool:
         """Whether a schema holds; if not, nothing in it counts."""
-        before = dict(self._listed), self._open
+        before = dict(self._listed), self._closed, self._open
         holds = not [*validator.descend(instance, schema)]
         if not holds:
-            self._listed, self._open = before
+            self._listed, self._closed, self._open = before
         return holds
 
     def _any(self, validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
@@ -81,15 +83,9 @@ class _Names:
         if then in schema:
             yield from validator.descend(instance, schema[then])
 
-    def _undone(self, validator: Any, name: str) -> Callable[..., Errors]:
-        rule = validator.VALIDATORS.get(name)
-
-        def undone(validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
-            before = dict(self._listed), self._open
-            yield from [*rule(validator, given, instance, schema)]
-            self._listed, self._open = before
-
-        return undone
+    def _not(self, validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
+        if self._branch(validator, instance, given):
+            yield jsonschema.ValidationError("it holds")
 
 
 def only_listed(schema: Any, value: Any) -> bool:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.schemas import BENCH_FILE, Score, compile_ours, compile_theirs, groups
+from bench.schemas import (
+    BENCH_FILE,
+    OrderSearch,
+    RefusedError,
+    Score,
+    compile_ours,
+    compile_theirs,
+    groups,
+)
+from tests.scheduler_proc.grammar.schema.listed_names import only_listed
 
 DATA = Path(os.environ.get("SRT_DATA", Path(__file__).parents[5] / "shared" / "data"))
 
@@ -25,6 +34,30 @@ def check(group: str, every: int, at_least: float) -> None:
         theirs.add(row, compile_theirs)
     assert ours.mistakes == [] and not any(ours.undecided.values())
     assert ours.compiled >= max(theirs.compiled, at_least * ours.schemas), ours.reasons
+
+
+def check_closed(every: int, at_least: float) -> None:
+    """Closed schemas allow the valid instances that have listed names only, and no others."""
+    rows = dict(groups(DATA))["JSONSchemaBench"][::every]
+    compiled, allowed, others = 0, 0, 0
+    for row in rows:
+        try:
+            closed = compile_ours(row["schema"], closed=True)
+        except RefusedError:
+            continue
+        compiled += 1
+        search = OrderSearch(closed.matcher, row["schema"], closed.orders)
+        for test in row["tests"]:
+            expected = test["valid"] and only_listed(row["schema"], test["data"])
+            assert search.accepts(test["data"]) == expected, (row["name"], test["data"])
+            allowed += expected
+            others += test["valid"] and not expected
+    assert compiled >= at_least * len(rows)
+    print(f"{compiled} of {len(rows)}: {allowed} allowed, {others} with other names refused")
+
+
+def test_closed_objects_of_real_schemas() -> None:
+    check_closed(every=12, at_least=0.95)
 
 
 def test_a_sample_of_real_schemas() -> None:
@@ -46,3 +79,8 @@ def test_the_optional_part_of_the_suite() -> None:
 )
 def test_all_of_it(group: str, at_least: float) -> None:
     check(group, every=1, at_least=at_least)
+
+
+@pytest.mark.slow
+def test_all_closed_objects() -> None:
+    check_closed(every=1, at_least=0.99)

@@ -161,21 +161,6 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
       "then": {"required": ["v"]}, "else": {"properties": {"v": False}},
       "properties": {"k": {"type": "string"}, "v": {"type": "integer"}}},
      [{"k": "x", "v": 1}, {"k": "y"}, {}], [{"k": "x"}, {"k": "y", "v": 1}]),
-    # Closed as a whole
-    ({"x-closed": True, "type": "object", "required": ["r"], "properties": {
-        "a": {"$ref": "#/$defs/a"}, "o": {"type": "object"},
-        "p": {"additionalProperties": True, "properties": {"q": {}}}},
-      "allOf": [{"properties": {"c": {}}}], "patternProperties": {"^x": {}},
-      "$defs": {"a": {"type": "object", "properties": {"b": {}}}}},
-     [{"a": {"b": 1}, "o": {"z": 1}, "p": {"z": 1}, "c": 2, "r": 0, "x1": 0}],
-     [{"r": 0, "z": 1}, {"a": {"z": 1}, "r": 0}]),
-    ({"x-closed": True, "oneOf": [
-        {"type": "object", "properties": {"a": {}}}, {"type": "object", "properties": {"b": {}},
-         "required": ["b"]}]}, [{"a": 1}, {}], [{"a": 1, "b": 1}, {"c": 1}]),
-    ({"x-closed": True, "type": "object", "properties": {}}, [{}], [{"a": 1}]),
-    ({"x-closed": True, "type": "object"}, [{}, {"a": 1}], []),
-    ({"x-closed": True, "properties": {"a": {"type": "object", "properties": {},
-      "additionalProperties": True}}}, [{"a": {"b": 1}}], [{"b": 1}]),
     # References
     ({"$ref": "#/$defs/list", "$defs": {"list": {"anyOf": [{"type": "null"}, {**CLOSED,
       "properties": {"next": {"$ref": "#/$defs/list"}}, "required": ["next"]}]}}},
@@ -195,6 +180,61 @@ def test_accepts_the_valid_and_rejects_the_invalid(case: int) -> None:
         assert matcher.accepts(compact(value)), value
     for value in invalid:
         assert not matcher.accepts(compact(value)), value
+
+
+# The same for schemas that are closed by default
+CLOSED_CASES: list[tuple[Any, list[Any], list[Any]]] = [
+    ({"type": "object", "required": ["r"], "properties": {
+        "a": {"$ref": "#/$defs/a"}, "o": {"type": "object"},
+        "p": {"additionalProperties": True, "properties": {"q": {}}},
+        "u": {"unevaluatedProperties": True, "properties": {"q": {}}}},
+      "allOf": [{"properties": {"c": {}}}], "patternProperties": {"^x": {}},
+      "$defs": {"a": {"type": "object", "properties": {"b": {}}}}},
+     [{"a": {"b": 1}, "o": {"z": 1}, "p": {"z": 1}, "u": {"z": 1}, "c": 2, "r": 0, "x1": 0}],
+     [{"r": 0, "z": 1}, {"a": {"z": 1}, "r": 0}]),
+    ({"oneOf": [
+        {"type": "object", "properties": {"a": {}}}, {"type": "object", "properties": {"b": {}},
+         "required": ["b"]}]}, [{"a": 1}, {}], [{"a": 1, "b": 1}, {"c": 1}]),
+    ({"type": "object", "properties": {}}, [{}], [{"a": 1}]),
+    ({"type": "object"}, [{}, {"a": 1}], []),
+    ({"type": "object", "patternProperties": {"^x": {"type": "null"}}}, [{"a": 1}], [{"x": 1}]),
+    ({"properties": {"a": {"type": "object", "properties": {},
+      "additionalProperties": True}}}, [{"a": {"b": 1}}], [{"b": 1}]),
+    ({"x-closed": False, "properties": {"a": {}}}, [{"a": 1, "b": 1}], []),
+    ({"type": "object", "anyOf": [{"properties": {"a": {"type": "null"}}},
+      {"properties": {"b": {"type": "null"}}}, {"properties": {"c": {}}, "required": ["c"]}]},
+     [{"a": None}, {"a": None, "b": None}, {"a": None, "b": None, "c": 1}, {"b": None, "c": 1}],
+     [{"a": None, "b": 1}, {"a": None, "d": 1}]),
+    ({"type": "object", "anyOf": [
+        {"properties": {"t": {"const": i}, f"p{i}": {}}, "required": ["t"]} for i in range(40)]},
+     [{"t": 39, "p39": 1}], [{"t": 39, "p38": 1}]),
+    ({"type": "object", "properties": {"k": {"type": "string"}}, "if": {"required": ["k"]},
+      "then": {"properties": {"v": {}}}, "else": {"properties": {"w": {}}}},
+     [{"k": "x", "v": 1}, {"w": 1}], [{"k": "x", "w": 1}, {"v": 1}]),
+    ({"type": "object", "properties": {"a": {}}, "dependentSchemas": {"a": {"properties": {
+        "b": {}}}}}, [{"a": 1, "b": 1}, {}], [{"b": 1}, {"a": 1, "c": 1}]),
+    ({"type": "object", "dependentRequired": {"a": ["b"]}},
+     [{"c": 1}, {"a": 1, "b": 1, "c": 1}], [{"a": 1}]),
+    ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {
+        "v": {"type": "integer"}, "n": {"$ref": "#/$defs/n"}}}}},
+     [{"v": 1, "n": {"v": 2, "n": {}}}], [{"v": 1, "n": {"z": 2}}]),
+    ({"$ref": "#/$defs/a", "properties": {"b": {}}, "$defs": {"a": {"properties": {"a": {}}}}},
+     [{"b": 1, "a": 1}], [{"c": 1}]),
+    ({"type": "array", "items": {"properties": {"a": {}}}}, [[{"a": 1}, {}]], [[{"b": 1}]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(CLOSED_CASES)))
+def test_closed_objects_have_the_names_of_all_that_applies(case: int) -> None:
+    schema, valid, invalid = CLOSED_CASES[case]
+    matchers = [schema_matcher(schema, closed=True)]
+    if "x-closed" not in schema:
+        matchers.append(schema_matcher({"x-closed": True, **schema}))
+    for matcher in matchers:
+        for value in valid:
+            assert matcher.accepts(compact(value)), value
+        for value in invalid:
+            assert not matcher.accepts(compact(value)), value
 
 
 REFUSED = [
@@ -232,6 +272,11 @@ REFUSED = [
     ({"properties": []}, "#/properties"),
     ({"allOf": [1]}, "#/allOf/0"),
     (False, "no value can be valid"),
+    ({"x-closed": "no"}, "#/x-closed"),
+    (
+        {"x-closed": True, "properties": {}, "type": "object", "minProperties": 1},
+        '"x-closed": false',
+    ),
     ({"type": "string", "pattern": "b$", "not": {"pattern": "b$"}}, "no value can be valid"),
     ({"required": ["a"], "type": "object", "properties": {"a": {"$ref": "#"}}}, "no value"),
     ({"$schema": "http://example.com/mine"}, "$schema"),
