@@ -102,6 +102,8 @@ def test_stops_and_constraints(llm: LLM) -> None:
     (output,) = llm.generate("Is water wet?", params, use_tqdm=False)
     assert output.outputs[0].text in ("yes", "no")
     assert output.outputs[0].stop_reason is None
+    fields = StructuredOutputsParams(json="{}", disable_additional_properties=False).fields()
+    assert fields == {"json_schema": "{}", "disable_additional_properties": False}
     with pytest.raises(ValueError, match="exactly one"):
         StructuredOutputsParams(choice=["a"], regex="b").fields()
 

@@ -119,6 +119,33 @@ async def test_bad_constraints_are_named(
     assert (error["code"], error["param"]) == ("bad_request", param)
 
 
+async def test_objects_have_only_their_names(server: Server, oai: openai.AsyncOpenAI) -> None:
+    """Unless somebody says otherwise: a schema that asks for one name more is unsatisfiable."""
+    pet = {"type": "object", "properties": {"name": {"type": "string"}, "age": {}}}
+    asked = {"json_schema": pet, "temperature": 1.5, "max_new_tokens": 40}
+    for answer in await asyncio.gather(*[generate(server, **asked) for _ in range(4)]):
+        assert json.loads(answer["text"]).keys() <= {"name", "age"}
+    more = {"type": "object", "properties": {}, "minProperties": 1}
+    error = (await generate(server, json_schema=more))["error"]
+    assert error["param"] == "sampling_params.json_schema" and "x-closed" in error["message"]
+    for fields in (
+        {"json_schema": {"x-closed": False, **more}},
+        {"json_schema": more, "disable_additional_properties": False},
+    ):
+        assert json.loads((await generate(server, **fields))["text"])
+    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": more}}
+    form["json_schema"]["strict"] = False
+    with pytest.raises(openai.BadRequestError) as caught:
+        await oai.chat.completions.create(model="smollm2", messages=CHAT, response_format=form)
+    assert caught.value.param == "response_format.json_schema.schema"
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": more}}
+    with pytest.raises(openai.BadRequestError) as caught:
+        await oai.chat.completions.create(
+            model="smollm2", messages=CHAT, tools=[tool], tool_choice="required"
+        )
+    assert caught.value.param == "tools[0].function.parameters"
+
+
 # ---- the Python client ---------------------------------------------------------------------------
 
 

@@ -50,6 +50,7 @@ class DirectFront(Front):
         processor: MediaProcessor | None = None,
         limit_media: int = 0,
         media_bytes: int = 0,
+        open_objects: bool = False,
     ) -> None:
         tokenizer, template, vocab = args
         dispatch = Dispatch(
@@ -74,7 +75,7 @@ class DirectFront(Front):
         super().__init__(
             dispatch,
             TextReader(tokenizer, prompts, scores),
-            Builder(vocab, limit),
+            Builder(vocab, limit, open_objects=open_objects),
             MediaDesk(processor.kinds if processor else (), limit_media, media_bytes),
             Grammars(dispatch, Parking(max_compile_wait_s, max_silence_s), find),
         )

@@ -138,6 +138,22 @@ def test_prompts_of_each_kind() -> None:
         assert unpack_ids(req.input_ids).tolist() == ids
 
 
+@pytest.mark.parametrize("open_objects", [False, True])
+def test_objects_are_closed_where_the_request_does_not_say(open_objects: bool) -> None:
+    found: list[bool] = []
+    front = make_front(
+        open_objects=open_objects, find=lambda c: found.append(c.closed) or "key", max_requests=9
+    )
+    constraints: list[dict[str, Any]] = [{"json_schema": "{}"}, {"structural_tag": "{}"}]
+    for i, given in enumerate([*constraints, {"ebnf": "a"}, {"choices": ["a"]}]):
+        admitted(front, request(str(i), sampling=given))
+    for says in (False, True):
+        given = {"json_schema": "{}", "disable_additional_properties": says}
+        (part,) = samples(front, request(f"says {says}", sampling=given))
+        assert part.sampling.disable_additional_properties is None
+    assert found == [not open_objects, not open_objects, False, False, False, True]
+
+
 def test_ignore_eos_takes_the_eos_ids_away() -> None:
     assert admitted(make_front(), request(sampling={"ignore_eos": True})).eos_ids == []
 

@@ -149,6 +149,26 @@ async def test_whitespace(fields: dict[str, Any], expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": False}}, False),
+        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": None}}, None),
+        ({"guided_json": SCHEMA, "disable_additional_properties": True}, True),
+        (
+            {"guided_json": SCHEMA, "structured_outputs": {"disable_additional_properties": True}},
+            True,
+        ),
+    ],
+)
+async def test_what_says_that_objects_are_closed(
+    fields: dict[str, Any], expected: bool | None
+) -> None:
+    params = await sampling_of("/v1/completions", {"prompt": "a", **fields})
+    assert params.disable_additional_properties is expected
+
+
+@pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
         ({"regex": "a", "ebnf": "b"}, "ebnf", "regex"),
@@ -173,9 +193,17 @@ async def test_whitespace(fields: dict[str, Any], expected: str) -> None:
         ),
         ({"guided_whitespace_pattern": "a"}, "guided_whitespace_pattern", "blanks"),
         (
-            {"structured_outputs": {"disable_additional_properties": True}},
+            {"disable_additional_properties": True, "response_format": {"type": "text"}},
+            "disable_additional_properties",
+            "needs a constraint",
+        ),
+        (
+            {
+                "structured_outputs": {"json": SCHEMA, "disable_additional_properties": True},
+                "disable_additional_properties": False,
+            },
             "structured_outputs.disable_additional_properties",
-            "additionalProperties",
+            "contradicts",
         ),
         ({"structured_outputs": {"lark": "x"}}, "structured_outputs.lark", "unknown"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),

@@ -61,7 +61,8 @@ def call_tag(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 CLOSED = {"x-closed": True, **PARAMETERS}
-WEATHER_TAG, CLOCK_TAG = call_tag("weather", CLOSED), call_tag("clock", NO_ARGUMENTS)
+WEATHER_TAG, CLOCK_TAG = call_tag("weather", PARAMETERS), call_tag("clock", NO_ARGUMENTS)
+STRICT_WEATHER = call_tag("weather", CLOSED)
 ANY_WEATHER = call_tag("weather", {"type": "object"})
 ANY_CLOCK = call_tag("clock", {"type": "object"})
 
@@ -114,7 +115,7 @@ async def test_the_constraint_of_auto() -> None:
     triggered = {
         "type": "triggered_tags",
         "triggers": ["<tool_call>"],
-        "tags": [WEATHER_TAG, ANY_CLOCK],
+        "tags": [STRICT_WEATHER, ANY_CLOCK],
         "at_least_one": False,
         "stop_after_first": False,
     }
