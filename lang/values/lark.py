@@ -21,6 +21,7 @@ from lang.values.grammar import (
     Rule,
     Sequence,
 )
+from lang.values.type_schemas import closed_objects
 from srt.patterns.groups import GroupPattern
 from srt.patterns.lark import EMPTY, LarkWriter, body_of, either, times
 from srt.patterns.read_re import parse
@@ -233,9 +234,12 @@ def _with_patterns(schema: Any) -> Any:
 
 
 def _compact(schema: str) -> str:
-    """A schema for Lark: the JSON of its values has no blanks between its tokens."""
-    given = _with_patterns(msgspec.json.decode(schema))
+    """A schema for Lark: the JSON of its values has no blanks between its tokens, and its objects
+    are closed, as the server closes them only in a `json_schema`."""
+    given = msgspec.json.decode(schema)
     if not isinstance(given, dict):
         return schema
+    given = _with_patterns(closed_objects(given))
+    given.pop("x-closed", None)
     options = {"whitespace_flexible": False, "coerce_one_of": True}
     return msgspec.json.encode({**given, "x-guidance": options}).decode()

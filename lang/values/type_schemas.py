@@ -6,6 +6,7 @@ no members besides those of their types: small models would invent some up to th
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import _json_schema as schemas
@@ -18,6 +19,8 @@ _DATE = (  # without leap days
 )
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
 _ZONE = r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+_IN_PLACE = {"$ref", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies"}
+_OF_OTHERS = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
 _HEX = "[0-9a-f]"
 _BASE64 = {
     "pattern": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
@@ -42,8 +45,39 @@ def schema_of_type(kind: Any) -> dict[str, Any]:
 
 def schema_of_model(model: Any) -> dict[str, Any]:
     """The schema of a pydantic model."""
-    made: dict[str, Any] = _of_model(model.model_json_schema())
+    made: dict[str, Any] = closed_objects(_of_model(model.model_json_schema()))
     return made
+
+
+def closed_objects(schema: Any) -> Any:
+    """A JSON Schema whose objects, where they list properties and say nothing of others, have no
+    others: the server's rule for a `json_schema`, written out. Unchanged with `"x-closed": false`,
+    and if several of its schemas may list properties of one object, which keywords of a single
+    schema cannot say: then the rule is the server's."""
+    parts = [*_dicts(schema)]
+    if schema.get("x-closed") is False or any("allOf" in part or _joins(part) for part in parts):
+        return schema
+    for part in parts:
+        if _lists(part) and part.keys().isdisjoint(_OF_OTHERS):
+            part["additionalProperties"] = False
+    return schema
+
+
+def _dicts(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+    parts = schema.values() if isinstance(schema, dict) else schema
+    for part in parts if isinstance(schema, dict | list) else ():
+        yield from _dicts(part)
+
+
+def _lists(part: dict[str, Any]) -> bool:
+    """Whether a part of a schema lists properties, and is not itself a list of them."""
+    return part.get("type") == "object" and isinstance(part.get("properties"), dict)
+
+
+def _joins(part: dict[str, Any]) -> bool:
+    return _lists(part) and not part.keys().isdisjoint(_IN_PLACE)
 
 
 def _of_model(schema: Any) -> Any:
@@ -54,8 +88,6 @@ def _of_model(schema: Any) -> Any:
     made = {key: _of_model(value) for key, value in schema.items()}
     if made.get("type") == "array":
         made.pop("uniqueItems", None)
-    if made.get("type") == "object" and "properties" in made:
-        made.setdefault("additionalProperties", False)
     if version := re.fullmatch("uuid([1-8])", str(made.get("format"))):
         del made["format"]
         made["pattern"] = (

@@ -456,10 +456,22 @@ class Loose(pydantic.BaseModel, extra="allow"):
 def test_the_model_invents_no_members(kind: Any, is_closed: bool) -> None:
     for schema in (kind, pydantic.RootModel[list[kind]] if kind in (Model, Loose) else list[kind]):
         asked = sgl.gen("p", schema=schema).given["json_schema"]  # type: ignore[attr-defined]
-        matcher = schema_matcher(msgspec.json.decode(asked))
-        text = '{"x":1,"y":2}' if schema is kind else '[{"x":1,"y":2}]'
-        assert matcher.accepts(text.replace(',"y":2', ""))
-        assert matcher.accepts(text) is not bool(is_closed)
+        for closed in (False, True):  # whatever the server's rule
+            matcher = schema_matcher(msgspec.json.decode(asked), closed=closed)
+            text = '{"x":1,"y":2}' if schema is kind else '[{"x":1,"y":2}]'
+            assert matcher.accepts(text.replace(',"y":2', ""))
+            assert matcher.accepts(text) is not bool(is_closed)
+
+
+def test_a_model_of_several_schemas_is_closed_as_a_whole() -> None:
+    more = {"allOf": [{"properties": {"y": {"type": "integer"}}}]}
+
+    class Joined(pydantic.BaseModel, json_schema_extra=more):
+        x: int
+
+    asked = sgl.gen("p", schema=Joined).given["json_schema"]  # type: ignore[attr-defined]
+    matcher = schema_matcher(msgspec.json.decode(asked), closed=True)
+    assert matcher.accepts('{"x":1,"y":2}') and not matcher.accepts('{"x":1,"z":2}')
 
 
 def test_a_value_that_was_cut_keeps_its_text_and_says_why() -> None:
