@@ -24,7 +24,8 @@ from scheduler_proc.grammar.schema.shapes import (
 )
 
 _KEYWORDS = ("unevaluatedItems", "unevaluatedProperties")
-_MAX_TOGETHER = 32
+_MAX_LISTING = 64
+_MAX_TOGETHER = 4  # three branches, in every combination
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
@@ -107,21 +108,27 @@ def closed(shape: Shape, false: Need) -> Shape:
 
 def together(branches: Shapes, is_empty: Callable[[Objects], bool]) -> Shapes:
     """For `anyOf` with `x-closed`: the objects that several branches hold for, as far as they list
-    more names together than one by one. Of very many such sets of branches the first ones."""
+    more names together than one by one. None where there would be many: they cost more than the
+    branches themselves."""
+    listing = [
+        shape
+        for shape in branches
+        if isinstance(shape, Objects) and shape.evaluated is not None and not shape.all_evaluated
+    ]
     found: list[Objects] = []
     added: list[Objects] = []
-    for shape in branches:
-        if isinstance(shape, Objects) and shape.evaluated is not None and not shape.all_evaluated:
-            met = [
-                both_of
-                for other in found
-                if (both_of := meet_objects(other, shape)) is not None
-                and _listed(both_of) not in (_listed(other), _listed(shape))
-                and not is_empty(both_of)
-            ]
-            met = met[: _MAX_TOGETHER - len(added)]
-            found += [shape, *met]
-            added += met
+    for shape in listing if len(listing) <= _MAX_LISTING else ():
+        met = [
+            both_of
+            for other in found
+            if (both_of := meet_objects(other, shape)) is not None
+            and _listed(both_of) not in (_listed(other), _listed(shape))
+            and not is_empty(both_of)
+        ]
+        found += [shape, *met]
+        added += met
+        if len(added) > _MAX_TOGETHER:
+            return ()
     return tuple(added)
 
 
