@@ -98,6 +98,8 @@ _SAMPLING_NOTES = {
     "structural_tag": "parts of the text match (text or dict)",
     "choices": "the text is one of these strings",
     "json_whitespace": "`compact` JSON has no blanks between its tokens, `free` has what it likes",
+    "disable_additional_properties": "whether objects that list properties are closed where their "
+    "schema does not say so; None: as the server has it",
     "constraint_after": "the text is free up to and including the first occurrence of this",
     "n": f"completions of the prompt, which is computed once; up to {MAX_SAMPLES}",
     "stop_regex": f"up to {MAX_STOP_REGEXES} patterns whose first match ends the output",

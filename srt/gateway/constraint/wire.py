@@ -45,8 +45,8 @@ class SamplingFields(CommonSampling, forbid_unknown_fields=True, kw_only=True, f
     disable_additional_properties: Annotated[
         bool | None,
         Meta(
-            description="Whether objects that list properties are closed where the schema does not "
-            "say so; by default they are."
+            description="Whether objects that list properties are closed where their schema does "
+            "not say so; null: as the server has it."
         ),
     ] = None
     constraint_after: Annotated[
@@ -100,7 +100,7 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     structural_tag: Annotated[JsonText, Meta(description="A tag, object or text.")] = ""
     disable_any_whitespace: Annotated[bool, Meta(description="true is compact JSON.")] = False
     disable_additional_properties: Annotated[
-        bool | None, Meta(description="As the field of this name beside it.")
+        bool | None, Meta(description="As the request's own field of this name.")
     ] = None
     whitespace_pattern: Annotated[
         str | None, Meta(description='"" is compact JSON, `[\\n\\t ]*` free.')
