@@ -58,8 +58,8 @@ class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
         if name == "json_object":
             return {"json_schema": '{"type": "object"}'}
         names = {"json": "json_schema", "choice": "choices", "grammar": "ebnf"}
-        closed = self.disable_additional_properties
-        return {names.get(name, name): value, "disable_additional_properties": closed}
+        name, closed = names.get(name, name), self.disable_additional_properties
+        return {name: value} | ({} if closed is None else {"disable_additional_properties": closed})
 
 
 class SamplingParams(CommonSampling, frozen=True, kw_only=True):
