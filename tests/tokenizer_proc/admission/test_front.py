@@ -14,6 +14,7 @@ from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
+from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import (
     AbortReq,
@@ -141,9 +142,12 @@ def test_prompts_of_each_kind() -> None:
 @pytest.mark.parametrize("open_objects", [False, True])
 def test_objects_are_closed_where_the_request_does_not_say(open_objects: bool) -> None:
     found: list[bool] = []
-    front = make_front(
-        open_objects=open_objects, find=lambda c: found.append(c.closed) or "key", max_requests=9
-    )
+
+    def find(constraint: Constraint) -> str:
+        found.append(constraint.closed)
+        return "key"
+
+    front = make_front(open_objects=open_objects, find=find, max_requests=9)
     constraints: list[dict[str, Any]] = [{"json_schema": "{}"}, {"structural_tag": "{}"}]
     for i, given in enumerate([*constraints, {"ebnf": "a"}, {"choices": ["a"]}]):
         admitted(front, request(str(i), sampling=given))
