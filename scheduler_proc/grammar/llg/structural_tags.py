@@ -35,7 +35,7 @@ from scheduler_proc.grammar.llg.tag_formats import (
 )
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.schema import prepare
-from srt.patterns.lark import all_of, body_of, terminal, times
+from srt.patterns.lark import all_of, body_of, either, terminal, times
 from srt.patterns.read_re import parse
 from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat, whole
 from srt.patterns.write import FREE_TEXT, regex
@@ -126,16 +126,31 @@ class _TagCompiler:
     def _embedded(self, make: Callable[[], LLGrammar], place: str) -> Compiled:
         return Compiled(_placed(lambda: self.builder.embed(make()), place))
 
-    def _text(self, stops: list[str], excluded: list[str]) -> str:
-        """Free text without `excluded`, up to and including the first of `stops`, if any."""
-        return self._terminal("TEXT", stops, stops, excluded)
+    def _text(self, stops: list[str], excluded: list[str], never: list[str] | None = None) -> str:
+        """Free text up to and including the first of `stops`, if any; see `_terminal`."""
+        return self._terminal("TEXT", stops, stops, excluded, never or [])
 
-    def _terminal(self, prefix: str, ends: list[str], stops: list[str], excluded: list[str]) -> str:
-        """A terminal of free text without `excluded`, up to and including the first of `stops`,
-        which is one of `ends`; without stops nothing ends it."""
-        never = [f"{FREE_TEXT}{_any_of(stops)}[\\s\\S]+"] if stops else []
-        never += [f"{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}"] if excluded else []
-        return self.builder.rule(prefix, all_of([FREE_TEXT + _any_of(ends)], never))
+    def _terminal(
+        self,
+        prefix: str,
+        ends: list[str],
+        stops: list[str],
+        excluded: list[str],
+        never: list[str],
+    ) -> str:
+        """A terminal of free text up to and including the first of `stops`, which is one of `ends`;
+        without stops nothing ends it. What is before the end has none of `excluded`, which may
+        have a part in common with the end; the whole has none of `never`."""
+        without = [f"{FREE_TEXT}{_any_of(stops)}[\\s\\S]+"] if stops else []
+        without += [f"{FREE_TEXT}{_any_of(never)}{FREE_TEXT}"] if never else []
+        if not excluded:
+            return self.builder.rule(prefix, all_of([FREE_TEXT + _any_of(ends)], without))
+        # An end may itself end with another one: then the text before either may be meant.
+        options = [
+            all_of([FREE_TEXT + end], [f"{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}{end}", *without])
+            for end in ([_any_of([end]) for end in ends] or [""])
+        ]
+        return self.builder.rule(prefix, either(options) if len(options) > 1 else options[0])
 
     # ---- Combinations ----
 
@@ -215,7 +230,7 @@ class _TagCompiler:
         whole = self.builder.rule("tag", _either(tags).spelled())
         if given.at_least_one and given.stop_after_first:
             return Compiled(whole)
-        tail = self._text(stops, given.triggers + given.excludes)
+        tail = self._text(stops, given.excludes, given.triggers)
         if given.stop_after_first:
             closing = f" {_spelled(_one_of(stops))}" if stops else ""
             return Compiled(f"({triggered}{closing} | {tail})", ends=bool(stops))
@@ -227,11 +242,10 @@ class _TagCompiler:
     ) -> str:
         """Free text up to the first trigger, and the rest of a tag that begins with it."""
         options = []
-        excluded = given.excludes + stops
         for trigger in dict.fromkeys(given.triggers):
             rests = self._tags(given.tags, trigger, place, depth)
             if rests:
-                head = self._terminal("HEAD", [trigger], given.triggers, excluded)
+                head = self._terminal("HEAD", [trigger], given.triggers, given.excludes, stops)
                 options.append(f"{head} ({_either(rests).spelled()})")
         return self.builder.rule("triggered", " | ".join(options))
 
