@@ -26,9 +26,9 @@ from scheduler_proc.grammar.regex import (
 )
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.patterns.assertions import whole
 from srt.patterns.groups import GroupPattern
 from srt.patterns.read_re import parse
-from srt.patterns.tree import whole
 from srt.patterns.write import NO_CHARACTER, regex
 from srt.wire.constraint import Constraint, may_capture
 from srt.wire.errors import ConfigError

@@ -35,9 +35,10 @@ from scheduler_proc.grammar.llg.tag_formats import (
 )
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.schema import prepare
+from srt.patterns.assertions import whole
 from srt.patterns.lark import all_of, body_of, either, terminal, times
 from srt.patterns.read_re import parse
-from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat, whole
+from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat
 from srt.patterns.write import FREE_TEXT, regex
 from srt.wire.constraint import Whitespace
 

@@ -9,9 +9,9 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.regex import compile_regex
+from srt.patterns.assertions import whole
 from srt.patterns.errors import PatternError
 from srt.patterns.read_re import parse
-from srt.patterns.tree import whole
 from srt.patterns.write import regex
 from tests.scheduler_proc.grammar.regex.cases import TEXTS, patterns, sample
 
