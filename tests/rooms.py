@@ -76,23 +76,27 @@ ROOMS: dict[str, dict[str, str]] = {
         "mask_cache": "",
         "trie": "",
         "artefact": "base",
+        "library_errors": "base",
         "regex": "base",
         "retokenise": "base",
         "wrapped": "base",
-        "allowance": "base wrapped",
-        "schema": "base ll_grammar",
+        "allowance": "base library_errors wrapped",
+        "schema": "base library_errors ll_grammar",
         "vocabulary": "mask_cache trie",
         "fsm": "base trie regex vocabulary",
         "healed": "base wrapped vocabulary",
         "closing": "base regex wrapped vocabulary",
-        "xgrammar_backend": "base schema vocabulary",
-        "llg": "base ll_grammar regex schema vocabulary",
+        "llg": "base library_errors ll_grammar regex schema vocabulary",
+        "xgrammar_backend": "base library_errors schema vocabulary llg",
         "cache": "base artefact closing",
         "compiler": "base regex schema vocabulary fsm xgrammar_backend llg",
         "store": (
             "base artefact regex retokenise vocabulary fsm healed closing xgrammar_backend llg"
         ),
-        "worker": "base artefact allowance vocabulary closing cache compiler",
+        "worker": (
+            "base ll_grammar library_errors artefact allowance vocabulary closing llg cache "
+            "compiler"
+        ),
     },
     "scheduler_proc.grammar.regex": {
         "alphabet": "",

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.base import BackEndError, CompiledGrammar, GrammarError
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.llg.backend import compile_llguidance
 from scheduler_proc.grammar.llg.tokens import tokens_of
@@ -108,7 +108,8 @@ class GrammarCompiler:
             try:
                 return self._llguidance(constraint)
             except GrammarError as error:
-                raise GrammarError(f"{too_large}; llguidance: {error}") from None
+                kind = BackEndError if isinstance(error, BackEndError) else GrammarError
+                raise kind(f"{too_large}; llguidance: {error}") from None
 
     def _llguidance(self, constraint: Constraint) -> CompiledGrammar:
         if constraint.kind == "regex":  # in one syntax, and with one meaning, on every back end

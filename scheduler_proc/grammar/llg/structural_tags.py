@@ -71,11 +71,31 @@ def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
     return compiler.builder.build(start.lark)
 
 
+class TagPart(NamedTuple):
+    """A pattern, grammar or schema of a structural tag, and the JSON of a schema. `is_lark`: it is
+    the user's own text."""
+
+    place: str
+    grammar: LLGrammar
+    schema: str = ""
+    is_lark: bool = False
+
+
+def tag_parts(source: str, whitespace: Whitespace) -> list[TagPart]:
+    """The parts of a structural tag that `tags_grammar` takes."""
+    given, place = read_tag(source)
+    compiler = _TagCompiler(whitespace)
+    compiler.compiled(given, place, [], 0)
+    return compiler.parts
+
+
 class _TagCompiler:
-    """Turns formats into Lark. One of the strings `stops` must follow a format."""
+    """Turns formats into Lark. One of the strings `stops` must follow a format. `parts` are the
+    formats that have a grammar of their own."""
 
     def __init__(self, whitespace: Whitespace) -> None:
         self.builder = LarkBuilder()
+        self.parts: list[TagPart] = []
         self._whitespace = whitespace
         self._num_tags = 0
 
@@ -87,15 +107,15 @@ class _TagCompiler:
             case ConstStringFormat(value):
                 return Compiled(tree=Literal(value))
             case RegexFormat(pattern):
-                return Compiled(tree=_placed(lambda: whole(parse(pattern)), place))
+                return self._regular(_placed(lambda: whole(parse(pattern)), place), place)
             case GrammarFormat(source):
                 tree = _placed(lambda: regular_grammar(source), place)
                 if tree is not None:
-                    return Compiled(tree=tree)
+                    return self._regular(tree, place)
                 return self._embedded(lambda: lark_of(source), place)
             case JsonSchemaFormat(schema):
                 text = bytes(schema).decode()
-                return self._embedded(lambda: prepare(text, self._whitespace).grammar, place)
+                return self._embedded(lambda: prepare(text, self._whitespace).grammar, place, text)
             case AnyTextFormat(excluded):
                 return Compiled(self._text(stops, excluded), ends=bool(stops))
             case SequenceFormat(elements):
@@ -124,8 +144,14 @@ class _TagCompiler:
         part = self.compiled(given, place, stops, depth)
         return part if part.ends or not stops else _in_a_row([part, Compiled(tree=_one_of(stops))])
 
-    def _embedded(self, make: Callable[[], LLGrammar], place: str) -> Compiled:
-        return Compiled(_placed(lambda: self.builder.embed(make()), place))
+    def _regular(self, tree: Node, place: str) -> Compiled:
+        self.parts.append(TagPart(place, LLGrammar.regex(regex(tree))))
+        return Compiled(tree=tree)
+
+    def _embedded(self, make: Callable[[], LLGrammar], place: str, schema: str = "") -> Compiled:
+        grammar = _placed(make, place)
+        self.parts.append(TagPart(place, grammar, schema, not schema))
+        return Compiled(self.builder.embed(grammar))
 
     def _text(self, stops: list[str], excluded: list[str], never: list[str] | None = None) -> str:
         """Free text up to and including the first of `stops`, if any; see `_terminal`."""

@@ -31,7 +31,6 @@ from srt.patterns.tree import (
     Chars,
     Choice,
     Concat,
-    Literal,
     Node,
     Repeat,
     choice,
@@ -104,14 +103,15 @@ class _Resolver:
         self._work = 0
         kinds = _kinds(node)
         if AnchorKind.FINAL_END in kinds:
-            raise GrammarError(f"{AnchorKind.FINAL_END.value} inside a pattern is not supported here")
+            raise GrammarError("'$' inside a pattern is not supported here; write '\\Z'")
         classes: list[Ranges] = [ANY]
         for is_unicode in {_WORDS[kind] for kind in kinds & _WORDS.keys()}:
             classes = _split_by(classes, category("w", is_unicode))
         if kinds & _LINES:
             classes = _split_by(classes, ((_NEWLINE, _NEWLINE),))
         self._classes = classes
-        self._places = list(product(range(_EDGE, len(classes)), repeat=2))
+        sides = range(_EDGE, len(classes))
+        self._places: list[_Place] = [(before, after) for before in sides for after in sides]
         self._identity: _Matrix = {(place, place): EMPTY for place in self._places}
 
     def whole(self, node: Node) -> Node:
@@ -157,7 +157,8 @@ class _Resolver:
         return found
 
     def _in_a_row(self, items: tuple[Node, ...]) -> _Matrix:
-        found, plain = self._identity, []
+        found = self._identity
+        plain: list[Node] = []
         for item in items:
             if has_assertion(item):
                 found = self._product(found, self._plain(concat(plain)))
@@ -257,7 +258,5 @@ class _Resolver:
 
 
 def _split_by(classes: list[Ranges], ranges: Ranges) -> list[Ranges]:
-    parts = [
-        intersection(each, side) for each in classes for side in (ranges, complement(ranges))
-    ]
+    parts = [intersection(each, side) for each in classes for side in (ranges, complement(ranges))]
     return [part for part in parts if part]

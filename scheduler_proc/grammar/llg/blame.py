@@ -1,0 +1,108 @@
+"""Which part of a constraint is too much for llguidance: the error names it.
+
+Called by the compile worker's children. Where a whole constraint is refused by the library, or is
+too slow to follow, its parts are tried one by one: the schemas, patterns and grammars of a
+structural tag, and the strings of a schema. Strings with several conditions are always tried: a
+walk along the whole constraint may not come to them.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from scheduler_proc.grammar.base import BackEndError, GrammarError
+from scheduler_proc.grammar.ll_grammar import LLGrammar
+from scheduler_proc.grammar.llg.structural_tags import TagPart, tag_parts
+from scheduler_proc.grammar.schema import prepare
+from scheduler_proc.grammar.schema.shapes import Objects, Strings
+from scheduler_proc.grammar.schema.terminal import string_terminal
+from srt.patterns.lark import one_terminal
+from srt.wire.constraint import Constraint, Whitespace
+
+TryOut = Callable[[LLGrammar, bool], None]
+"""Raises GrammarError if a grammar cannot be used by itself; it is told whether the grammar is the
+user's own Lark."""
+
+_MAX_TRIED = 64
+
+
+class _Strings(NamedTuple):
+    """Strings of a schema: as a grammar, and the JSON pointer and the keywords they come from."""
+
+    grammar: LLGrammar
+    where: str
+    num_conditions: int
+
+
+def blamed(constraint: Constraint, error: BackEndError, try_out: TryOut) -> GrammarError:
+    """`error`, or one that names the first part of the constraint that fails by itself."""
+    for part in _parts(constraint):
+        found = _tried(part.grammar, try_out, part.is_lark) if part.place else None
+        if found is not None or not part.place:
+            inner = _failing_strings(part, constraint.whitespace, try_out, least=1)
+            if inner is not None or found is not None:
+                return inner or GrammarError(str(found), part.place)
+    return error
+
+
+def check_strings(constraint: Constraint, try_out: TryOut) -> None:
+    """Try the strings of schemas that have several conditions. Raises GrammarError that names
+    those that fail."""
+    for part in _parts(constraint):
+        found = _failing_strings(part, constraint.whitespace, try_out, least=2)
+        if found is not None:
+            raise found
+
+
+def _parts(constraint: Constraint) -> list[TagPart]:
+    """The parts of a constraint; a schema is its own only part, at no place."""
+    source, whitespace = constraint.source, constraint.whitespace
+    if constraint.kind == "json_schema":
+        return [TagPart("", prepare(source, whitespace).grammar, source)]
+    return tag_parts(source, whitespace) if constraint.kind == "structural_tag" else []
+
+
+def _tried(grammar: LLGrammar, try_out: TryOut, is_lark: bool = False) -> GrammarError | None:
+    try:
+        try_out(grammar, is_lark)
+    except GrammarError as error:
+        return error
+    return None
+
+
+def _failing_strings(
+    part: TagPart, whitespace: Whitespace, try_out: TryOut, least: int
+) -> GrammarError | None:
+    """The error about the first strings in a part that fail by themselves, of those that have at
+    least so many conditions."""
+    if not part.schema:
+        return None
+    fitting = (x for x in _strings(part.schema, whitespace) if x.num_conditions >= least)
+    for strings in islice(fitting, _MAX_TRIED):
+        found = _tried(strings.grammar, try_out)
+        if found is not None:
+            return GrammarError(f"JSON schema at {strings.where}: {found}", part.place)
+    return None
+
+
+def _strings(source: str, whitespace: Whitespace) -> Iterator[_Strings]:
+    """The sets of strings of a schema, those of names of members among them."""
+    plan = prepare(source, whitespace).plan
+    for need, shapes in plan.shapes.items():
+        for shape in shapes:
+            if isinstance(shape, Strings):
+                yield _with_place(shape, plan.pointer(need), "")
+            elif isinstance(shape, Objects):
+                for names, _ in shape.patterns:
+                    yield _with_place(names, plan.pointer(need), "patternProperties")
+
+
+def _with_place(strings: Strings, pointer: str, keyword: str) -> _Strings:
+    given = {
+        "pattern": len(strings.patterns) + len(strings.without),
+        "minLength": int(strings.least > 0),
+        "maxLength": int(strings.most is not None),
+    }
+    keywords = keyword or " with ".join(name for name, count in given.items() if count)
+    grammar = LLGrammar.lark(one_terminal(string_terminal(strings)))
+    return _Strings(grammar, f"{pointer or '#'}, {keywords}", sum(given.values()))
