@@ -2,12 +2,11 @@
 
 Called by the compile worker's children. Where a whole constraint is refused by the library, or is
 too slow to follow, its parts are tried one by one: the schemas, patterns and grammars of a
-structural tag, and the strings of a schema. Strings with several conditions are always tried: a
-walk along the whole constraint may not come to them.
+structural tag, and the strings of a schema. Strings whose conditions may be too much together are
+always tried: a walk along the whole constraint may not come to them.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from scheduler_proc.grammar.base import BackEndError, GrammarError
@@ -15,7 +14,7 @@ from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.llg.structural_tags import TagPart, tag_parts
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.schema.shapes import Objects, Strings
-from scheduler_proc.grammar.schema.terminal import string_terminal
+from scheduler_proc.grammar.schema.terminal import string_terminal, takes_terminal
 from srt.patterns.lark import one_terminal
 from srt.wire.constraint import Constraint, Whitespace
 
@@ -23,15 +22,15 @@ TryOut = Callable[[LLGrammar, bool], None]
 """Raises GrammarError if a grammar cannot be used by itself; it is told whether the grammar is the
 user's own Lark."""
 
-_MAX_TRIED = 64
+_MAX_TRIED = 16  # strings of a schema; each may take 0.1 s
 
 
 class _Strings(NamedTuple):
-    """Strings of a schema: as a grammar, and the JSON pointer and the keywords they come from."""
+    """Strings of a schema, and the JSON pointer and the keywords they come from."""
 
-    grammar: LLGrammar
+    strings: Strings
     where: str
-    num_conditions: int
+    are_hard: bool
 
 
 def blamed(constraint: Constraint, error: BackEndError, try_out: TryOut) -> GrammarError:
@@ -39,17 +38,19 @@ def blamed(constraint: Constraint, error: BackEndError, try_out: TryOut) -> Gram
     for part in _parts(constraint):
         found = _tried(part.grammar, try_out, part.is_lark) if part.place else None
         if found is not None or not part.place:
-            inner = _failing_strings(part, constraint.whitespace, try_out, least=1)
+            inner = _failing_strings(part, constraint.whitespace, try_out, only_hard=False)
             if inner is not None or found is not None:
                 return inner or GrammarError(str(found), part.place)
     return error
 
 
 def check_strings(constraint: Constraint, try_out: TryOut) -> None:
-    """Try the strings of schemas that have several conditions. Raises GrammarError that names
-    those that fail."""
+    """Try the strings of schemas with conditions that may be too much together. Raises GrammarError
+    that names those that fail."""
+    if '"pattern' not in constraint.source:
+        return
     for part in _parts(constraint):
-        found = _failing_strings(part, constraint.whitespace, try_out, least=2)
+        found = _failing_strings(part, constraint.whitespace, try_out, only_hard=True)
         if found is not None:
             raise found
 
@@ -71,17 +72,20 @@ def _tried(grammar: LLGrammar, try_out: TryOut, is_lark: bool = False) -> Gramma
 
 
 def _failing_strings(
-    part: TagPart, whitespace: Whitespace, try_out: TryOut, least: int
+    part: TagPart, whitespace: Whitespace, try_out: TryOut, only_hard: bool
 ) -> GrammarError | None:
-    """The error about the first strings in a part that fail by themselves, of those that have at
-    least so many conditions."""
+    """The error about the first strings in a part that fail by themselves."""
     if not part.schema:
         return None
-    fitting = (x for x in _strings(part.schema, whitespace) if x.num_conditions >= least)
-    for strings in islice(fitting, _MAX_TRIED):
-        found = _tried(strings.grammar, try_out)
+    seen: set[Strings] = set()
+    for each in _strings(part.schema, whitespace):
+        if each.strings in seen or (only_hard and not each.are_hard) or len(seen) == _MAX_TRIED:
+            continue
+        seen.add(each.strings)
+        grammar = LLGrammar.lark(one_terminal(string_terminal(each.strings)))
+        found = _tried(grammar, try_out)
         if found is not None:
-            return GrammarError(f"JSON schema at {strings.where}: {found}", part.place)
+            return GrammarError(f"JSON schema at {each.where}: {found}", part.place)
     return None
 
 
@@ -99,10 +103,10 @@ def _strings(source: str, whitespace: Whitespace) -> Iterator[_Strings]:
 
 def _with_place(strings: Strings, pointer: str, keyword: str) -> _Strings:
     given = {
-        "pattern": len(strings.patterns) + len(strings.without),
-        "minLength": int(strings.least > 0),
-        "maxLength": int(strings.most is not None),
+        "pattern": strings.patterns or strings.without,
+        "minLength": strings.least,
+        "maxLength": strings.most is not None,
     }
-    keywords = keyword or " with ".join(name for name, count in given.items() if count)
-    grammar = LLGrammar.lark(one_terminal(string_terminal(strings)))
-    return _Strings(grammar, f"{pointer or '#'}, {keywords}", sum(given.values()))
+    keywords = keyword or " with ".join(name for name, value in given.items() if value)
+    are_hard = takes_terminal(strings) or len(strings.patterns) > 1
+    return _Strings(strings, f"{pointer or '#'}, {keywords}", are_hard)
