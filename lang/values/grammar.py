@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lang.values.structured import schema_of
+from srt.patterns.assertions import whole
 from srt.patterns.read_re import parse
-from srt.patterns.tree import Node, whole
+from srt.patterns.tree import Node
 from srt.wire.constraint import GrammarError
 
 _MAX_FLAT = 128  # parts

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
+from srt.patterns.assertions import whole
 from srt.patterns.errors import StateLimitError
 from srt.patterns.groups import GroupPattern
 from srt.patterns.lark import all_of, one_terminal, terminal
@@ -27,7 +28,6 @@ from srt.patterns.tree import (
     choice,
     concat,
     repeat,
-    whole,
 )
 from srt.patterns.tree import Literal as Exactly
 from srt.patterns.write import FREE_TEXT, regex
@@ -311,4 +311,4 @@ def _with_others_around(node: Node) -> Node:
     first, last = items[0], items[-1]
     before = [] if isinstance(first, Anchor) and first.kind is AnchorKind.START else [ANY_TEXT]
     is_end = isinstance(last, Anchor) and last.kind in (AnchorKind.END, AnchorKind.FINAL_END)
-    return concat([*before, whole(node), *([] if is_end else [ANY_TEXT])])
+    return whole(concat([*before, node, *([] if is_end else [ANY_TEXT])]))

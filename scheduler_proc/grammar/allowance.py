@@ -12,6 +12,7 @@ from time import thread_time
 import numpy as np
 
 from scheduler_proc.grammar.base import NONE_SEEN, Grammar, GrammarError, SeenMasks
+from scheduler_proc.grammar.library_errors import in_our_words
 from scheduler_proc.grammar.wrapped import Arguments, Result, WrappedGrammar
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class MeteredGrammar(WrappedGrammar):
             raise
         except Exception as error:  # a library's defect, which may end its own request only
             log.exception("a grammar failed")
-            raise GrammarError(f"it cannot be followed: {error!r}") from error
+            raise in_our_words(repr(error)) from error
 
     def mask_after(self, token: int) -> np.ndarray | None:
         mask = self._grammar.mask_after(token) if self._left_s >= 0 else None

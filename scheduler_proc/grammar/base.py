@@ -12,6 +12,11 @@ import numpy as np
 
 from srt.wire.constraint import GrammarError as GrammarError  # patterns raise it too
 
+
+class BackEndError(GrammarError):
+    """A constraint that is right in itself, but too much for the back end, or too slow there."""
+
+
 SeenMasks = Mapping[int, Callable[[], np.ndarray | None]]
 NONE_SEEN: SeenMasks = {}
 

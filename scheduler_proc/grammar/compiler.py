@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.base import BackEndError, CompiledGrammar, GrammarError
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.llg.backend import compile_llguidance
 from scheduler_proc.grammar.llg.tokens import tokens_of
@@ -26,9 +26,9 @@ from scheduler_proc.grammar.regex import (
 )
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.patterns.assertions import whole
 from srt.patterns.groups import GroupPattern
 from srt.patterns.read_re import parse
-from srt.patterns.tree import whole
 from srt.patterns.write import NO_CHARACTER, regex
 from srt.wire.constraint import Constraint, may_capture
 from srt.wire.errors import ConfigError
@@ -108,7 +108,8 @@ class GrammarCompiler:
             try:
                 return self._llguidance(constraint)
             except GrammarError as error:
-                raise GrammarError(f"{too_large}; llguidance: {error}") from None
+                kind = BackEndError if isinstance(error, BackEndError) else GrammarError
+                raise kind(f"{too_large}; llguidance: {error}") from None
 
     def _llguidance(self, constraint: Constraint) -> CompiledGrammar:
         if constraint.kind == "regex":  # in one syntax, and with one meaning, on every back end

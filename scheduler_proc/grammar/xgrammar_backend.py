@@ -6,6 +6,7 @@ given the schema as we have rewritten it, which avoids most of that.
 """
 
 import json
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,9 +16,14 @@ import msgspec
 import numpy as np
 
 from scheduler_proc.grammar.base import GrammarError, WithoutStates, fewest_forced
+from scheduler_proc.grammar.library_errors import in_our_words
+from scheduler_proc.grammar.llg.backend import compile_llguidance
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.patterns.read_re import parse
 from srt.wire.constraint import Constraint
+
+log = logging.getLogger(__name__)
 
 _MAX_ROLLBACK = -1  # all of it
 _infos: "weakref.WeakKeyDictionary[TokenVocabulary, Any]" = weakref.WeakKeyDictionary()
@@ -79,7 +85,8 @@ class XgrammarGrammar:
         try:
             compiled = xgrammar.CompiledGrammar.deserialize_json(text, info)
         except (RuntimeError, ValueError) as error:
-            raise GrammarError(f"the compiled grammar is damaged: {_reason(error)}") from None
+            log.debug("a grammar is not read: %s", error)
+            raise GrammarError("the compiled grammar is damaged: xgrammar refuses it") from None
         return cls(compiled, vocabulary)
 
 
@@ -172,7 +179,16 @@ def compile_xgrammar(constraint: Constraint, vocabulary: TokenVocabulary) -> Xgr
     except (RuntimeError, ValueError) as error:
         if isinstance(error, GrammarError):
             raise
-        raise GrammarError(_reason(error)) from None
+        _check_with_ours(constraint, vocabulary)
+        raise in_our_words(str(error)) from None
+
+
+def _check_with_ours(constraint: Constraint, vocabulary: TokenVocabulary) -> None:
+    """Raise GrammarError for what is wrong in a constraint itself, in our words."""
+    if constraint.kind == "regex":
+        parse(constraint.source)
+    else:
+        compile_llguidance(constraint, vocabulary)
 
 
 def _schema(compiler: Any, constraint: Constraint) -> Any:
@@ -220,8 +236,3 @@ def _with_lead(constraint: Constraint) -> dict[str, Any]:
         elements.append({"type": "tag", "begin": "", "content": free, "end": constraint.after})
     elements.append(formats[kind])
     return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
-
-
-def _reason(error: Exception) -> str:
-    """The message without the place in xgrammar's own source that it begins with."""
-    return str(error).partition(": ")[2][:500] or str(error)[:500]

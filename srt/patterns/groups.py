@@ -9,6 +9,7 @@ Source: R. Cox, "Regular expression matching: the virtual machine approach", 200
 
 from typing import NamedTuple
 
+from srt.patterns.classes import category
 from srt.patterns.errors import StateLimitError
 from srt.patterns.ranges import Ranges, contains
 from srt.patterns.read_re import parse
@@ -246,5 +247,21 @@ def _holds(kind: AnchorKind, text: str, at: int) -> bool:
             return text[at : at + 2] in ("", "\n")
         case AnchorKind.LINE_END:
             return at == len(text) or text[at] == "\n"
+        case AnchorKind.BOUNDARY | AnchorKind.UNICODE_BOUNDARY:
+            return _is_boundary(kind is AnchorKind.UNICODE_BOUNDARY, text, at)
+        case AnchorKind.NO_BOUNDARY | AnchorKind.NO_UNICODE_BOUNDARY:
+            return not _is_boundary(kind is AnchorKind.NO_UNICODE_BOUNDARY, text, at)
         case _:
             return True
+
+
+def _is_boundary(unicode: bool, text: str, at: int) -> bool:
+    """Whether a word begins or ends at the place `at`."""
+    words = category("w", unicode)
+    before, after = (char != "" and contains(words, ord(char)) for char in _around(text, at))
+    return before != after
+
+
+def _around(text: str, at: int) -> tuple[str, str]:
+    """The characters before and after a place; empty at an edge."""
+    return text[max(0, at - 1) : at], text[at : at + 1]

@@ -8,8 +8,11 @@ position; nothing is passed on without being parsed.
 from functools import lru_cache
 from typing import NamedTuple
 
+from srt.patterns.assertions import whole
+from srt.patterns.assertions.split import has_assertion
 from srt.patterns.classes import general_category
 from srt.patterns.ranges import (
+    ANY,
     MAX_CODE_POINT,
     Range,
     Ranges,
@@ -26,12 +29,12 @@ from srt.patterns.tree import (
     Choice,
     Concat,
     Node,
-    Repeat,
     character,
     choice,
     concat,
     repeat,
 )
+from srt.patterns.unicode.emoji import emoji_property
 from srt.wire.constraint import GrammarError
 
 MAX_PATTERN_CHARS = 32_768
@@ -55,9 +58,15 @@ _CATEGORIES = {
     "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S",
     "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc",
 }  # fmt: skip
+_EMOJI = {
+    "EComp": "Emoji_Component", "EMod": "Emoji_Modifier", "EBase": "Emoji_Modifier_Base",
+    "EPres": "Emoji_Presentation", "ExtPict": "Extended_Pictographic",
+}  # fmt: skip
+_PROPERTIES: dict[str, Ranges] = {"Any": ANY, "ASCII": ((0x00, 0x7F),)}
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
-_START = Anchor(AnchorKind.START)
+_START, _END = Anchor(AnchorKind.START), Anchor(AnchorKind.END)
+_BOUNDARY, _NO_BOUNDARY = Anchor(AnchorKind.BOUNDARY), Anchor(AnchorKind.NO_BOUNDARY)
 
 
 class EcmaConditions(NamedTuple):
@@ -91,20 +100,18 @@ def read_ecma(source: str) -> EcmaConditions:
 
 
 def _whole(tree: Node) -> Node:
-    return choice(_unanchored(branch) for branch in _branches(tree))
-
-
-# ---- Anchors ---------------------------------------------------------------------------------
+    """A tree without assertions for the texts in which `tree` matches somewhere."""
+    return whole(choice(_unanchored(branch) for branch in _branches(tree)))
 
 
 def _branches(tree: Node) -> list[list[Node]]:
     """The alternatives of a tree, each a list of items; groups that hold anchors and begin or end
-    an alternative are expanded."""
+    an alternative are expanded, as long as they are few."""
     found: list[list[Node]] = []
     for branch in tree.items if isinstance(tree, Choice) else (tree,):
         items: list[Node] = [*branch.items] if isinstance(branch, Concat) else [branch]
         for at in sorted({0, len(items) - 1}):
-            if isinstance(items[at], Choice | Concat) and _first_anchor(items[at]):
+            if isinstance(items[at], Choice | Concat) and has_assertion(items[at]):
                 inner = _branches(items[at])
                 found += _branches(
                     choice(concat([*items[:at], *option, *items[at + 1 :]]) for option in inner)
@@ -117,33 +124,14 @@ def _branches(tree: Node) -> list[list[Node]]:
     return found
 
 
-def _first_anchor(node: Node) -> Anchor | None:
-    match node:
-        case Anchor():
-            return node
-        case Concat(items) | Choice(items):
-            return next((found for item in items if (found := _first_anchor(item))), None)
-        case Repeat(item):
-            return _first_anchor(item)
-        case _:
-            return None
-
-
 def _unanchored(items: list[Node]) -> Node:
-    """An alternative, changed to match the whole string."""
+    """An alternative, changed to match the whole string; assertions may be left in the middle."""
     head: Node = ANY_TEXT
     tail: Node = ANY_TEXT
-    while items and isinstance(items[0], Anchor) and items[0].kind is AnchorKind.START:
+    while items and items[0] == _START:
         head, items = EMPTY, items[1:]
-    while items and isinstance(items[-1], Anchor) and items[-1].kind is AnchorKind.END:
+    while items and items[-1] == _END:
         tail, items = EMPTY, items[:-1]
-    for item in items:
-        anchor = _first_anchor(item)
-        if anchor is not None:
-            name = "^" if anchor.kind is AnchorKind.START else "$"
-            raise GrammarError(
-                f"{name!r} in the middle is not supported at position {anchor.position}"
-            )
     return concat([head, *items, tail])
 
 
@@ -234,8 +222,7 @@ class _EcmaParser:
         start = self.at
         char = self.next_char()
         if char in "^$":
-            kind = AnchorKind.START if char == "^" else AnchorKind.END
-            return Anchor(kind, position=start)
+            return _START if char == "^" else _END
         if char == ".":
             return character(complement(_LINE_END))
         if char == "(":
@@ -243,6 +230,8 @@ class _EcmaParser:
         if char == "[":
             return character(self.char_class(start))
         if char == "\\":
+            if self.peek("b") or self.peek("B"):
+                return _BOUNDARY if self.next_char() == "b" else _NO_BOUNDARY
             return character(self.escape(start, in_class=False))
         if char in "*+?":
             raise self.error("nothing to repeat", start)
@@ -303,9 +292,8 @@ class _EcmaParser:
             return self.property(start, negated=char == "P")
         if char == "b" and in_class:
             return characters("\b")
-        if char in "bB" or (char.isdigit() and char != "0") or char == "k":
-            name = "a word boundary" if char in "bB" else "a back-reference"
-            raise self.error(f"{name} is not supported", start)
+        if (char.isdigit() and char != "0") or char == "k":
+            raise self.error("a back-reference is not supported", start)
         if char in _CONTROLS:
             return ((_CONTROLS[char], _CONTROLS[char]),)
         if char in "xu":
@@ -350,6 +338,7 @@ class _EcmaParser:
         self.at = end + 1
         name_of = name.removeprefix("General_Category=").removeprefix("gc=")
         found = general_category(_CATEGORIES.get(name_of, name_of))
+        found = found or emoji_property(_EMOJI.get(name, name)) or _PROPERTIES.get(name)
         if found is None:
             raise self.error(f"the Unicode property {name!r} is not supported", start)
         return complement(found) if negated else found

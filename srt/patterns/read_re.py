@@ -3,9 +3,8 @@ r"""The parser: a pattern in the syntax of Python's `re` becomes an AST.
 All code that accepts patterns of `re` calls `parse`. Everything is read as by
 `re.compile(pattern, re.ASCII)` of Python 3.11, except what needs more than a finite automaton
 (look-around, back-references, conditionals, atomic groups, possessive quantifiers): that is
-refused, and so are `\b` and `\B` outside sets for callers that do not handle them. `(?u)` at the
-start has the effect of omitting re.ASCII. Groups are kept on a stack of our own, so no pattern can
-exhaust Python's.
+refused. `(?u)` at the start has the effect of omitting re.ASCII. Groups are kept on a stack of our
+own, so no pattern can exhaust Python's.
 """
 
 from srt.patterns.charset import parse_set
@@ -42,14 +41,14 @@ _REFUSED_GROUPS = {
 }
 
 
-def parse(pattern: str, *, boundaries: bool = False, groups: bool = False) -> Node:
-    """The AST of `pattern`; `boundaries`: word boundaries are allowed. `groups`: it records
-    where named groups begin and end, and what is lazy.
+def parse(pattern: str, *, groups: bool = False) -> Node:
+    """The AST of `pattern`; with `groups`, it records where named groups begin and end, and what is
+    lazy.
 
     Raises PatternError, with the position of what is wrong, or StateLimitError for sets of more
     than MAX_RANGES ranges in all.
     """
-    return _ReParser(pattern, boundaries, groups).parse()
+    return _ReParser(pattern, groups).parse()
 
 
 class _Group:
@@ -84,9 +83,8 @@ class _Group:
 
 
 class _ReParser:
-    def __init__(self, pattern: str, boundaries: bool, groups: bool) -> None:
+    def __init__(self, pattern: str, groups: bool) -> None:
         self._source = PatternSource(pattern)
-        self._boundaries = boundaries
         self._tells_groups = groups
         self._name = ""  # of the group that is being opened, if it is to be reported
         self._groups = [_Group(0, Flags())]
@@ -163,8 +161,6 @@ class _ReParser:
             kind = AnchorKind.START if letter == "A" else AnchorKind.END
             group.add(Anchor(kind), anchored=True)
         elif letter and letter in "bB":
-            if not self._boundaries:
-                raise PatternError(f"the word boundary \\{letter} is not supported", start)
             group.add(Anchor(_boundary(letter, group.flags)), anchored=True)
         elif letter and letter in DIGITS:
             self._character(self._octal(letter, start), start)

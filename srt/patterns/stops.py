@@ -188,7 +188,7 @@ def build_stops(patterns: Sequence[str]) -> StopNFA:
 def _add(nfa: StopNFA, number: int, pattern: str) -> None:
     end = nfa.node()
     nfa.accepts |= {end + MAX_STOP_NODES * ends: number for ends in (ANYTHING, NEWLINE_OR_END, END)}
-    nfa.starts.append(_StopBuilder(nfa).build(parse(pattern, boundaries=True), end))
+    nfa.starts.append(_StopBuilder(nfa).build(parse(pattern), end))
 
 
 def _check_reads(nfa: StopNFA, number: int, pattern: str) -> None:

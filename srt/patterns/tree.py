@@ -12,7 +12,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from srt.patterns.ranges import ANY, Ranges
-from srt.wire.constraint import GrammarError
 
 MAX_DEPTH = 200  # groups within groups; each costs up to three levels of recursion
 
@@ -46,12 +45,10 @@ class AnchorKind(Enum):
 
 
 class Anchor(NamedTuple):
-    """The empty text, at certain places. `group` names the group that begins or ends here.
-    `position` counts the pattern's characters, where the reader keeps that."""
+    """The empty text, at certain places. `group` names the group that begins or ends here."""
 
     kind: AnchorKind
     group: str = ""
-    position: int = 0
 
 
 class Concat(NamedTuple):
@@ -81,6 +78,7 @@ Node = Literal | Chars | Anchor | Concat | Choice | Repeat
 EMPTY = Literal("")
 ANY_TEXT = Repeat(Chars(ANY), 0, None)
 _STARTS = (AnchorKind.START, AnchorKind.LINE_START)
+_ENDS = (AnchorKind.END, AnchorKind.FINAL_END, AnchorKind.LINE_END)
 
 
 class Reference(NamedTuple):
@@ -136,31 +134,15 @@ def repeat(item: Node, low: int, high: int | None, lazy: bool = False) -> Node:
     return Repeat(item, low, high, lazy)
 
 
-def whole(node: Node) -> Node:
-    """`node` without the assertions that always hold where the whole text must match.
-
-    Raises GrammarError for any other assertion: anywhere but at an end of the pattern or of one of
-    its alternatives.
-    """
-    node = _trimmed(node, at_start=True, at_end=True)
-    _refuse_anchors(node)
-    return node
-
-
-def _refuse_anchors(node: Node) -> None:
-    match node:
-        case Anchor(kind):
-            raise GrammarError(f"{kind.value} inside a pattern is not supported here")
-        case Concat(items) | Choice(items):
-            for item in items:
-                _refuse_anchors(item)
-        case Repeat(item):
-            _refuse_anchors(item)
+def trimmed(node: Node) -> Node:
+    """`node` without the assertions that always hold where the whole text must match: those at an
+    end of the pattern, or of one of its alternatives."""
+    return _trimmed(node, at_start=True, at_end=True)
 
 
 def _trimmed(node: Node, *, at_start: bool, at_end: bool) -> Node:
     match node:
-        case Anchor(kind) if at_start if kind in _STARTS else at_end:
+        case Anchor(kind) if (at_start and kind in _STARTS) or (at_end and kind in _ENDS):
             return EMPTY
         case Choice(items):
             return choice(_trimmed(i, at_start=at_start, at_end=at_end) for i in items)

@@ -126,6 +126,7 @@ def test_examples(where: Callable[[Any], Any], field: str, good: list[str], bad:
         ("b$", ["b", "ab"], ["ba"]),
         (r"\Aa|b\Z", ["ac", "cb"], ["ca", "bc"]),
         ("^(a|b)$", ["a", "b"], ["ab"]),
+        (r"\bcat\b|^$", ["cat", "a cat."], ["cats", "tomcat", "a"]),
     ],
 )
 def test_patterns_of_types_are_searched(pattern: str, good: list[str], bad: list[str]) -> None:

@@ -6,7 +6,6 @@ again where it is loaded. A matcher that refused a token stays in error for ever
 validated before they are consumed; EOS never reaches the matcher.
 """
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -18,13 +17,14 @@ import msgspec
 import numpy as np
 
 from scheduler_proc.grammar.base import GrammarError, WithoutStates, fewest_forced
+from scheduler_proc.grammar.library_errors import about_lark, in_our_words
 from scheduler_proc.grammar.ll_grammar import LLGrammar, free_until, text_first
 from scheduler_proc.grammar.llg.ebnf import lark_of
 from scheduler_proc.grammar.llg.structural_tags import tags_grammar
 from scheduler_proc.grammar.llg.tokens import tokens_of
 from scheduler_proc.grammar.schema import prepare
-from scheduler_proc.grammar.schema.oracle import first_line
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.patterns.read_gbnf import is_gbnf
 from srt.wire.constraint import Constraint
 
 # Bounds of one compile and one mask: lexer fuel goes at about 50k/ms when a grammar is built and
@@ -48,28 +48,12 @@ _MAX_VALIDATED = 256  # tokens that are tried one by one
 _BYTES_PER_GRAMMAR_CHAR = 64  # of the compiled form; llguidance does not report its size
 
 
+Refusal = Callable[[str], GrammarError]  # from the library's message
+
+
 def parser_limits() -> llguidance.LLParserLimits:
     """The bounds that every grammar is compiled and stepped within."""
     return llguidance.LLParserLimits(**_LIMITS)
-
-
-def _placed(error: str) -> str:
-    """A message of the library's about Lark, with its place as in all of our messages."""
-    if "assertion failed: grammar.symbols.len()" in error:
-        return "the grammar is too large: characters, groups and rules are more than 65,000"
-    cause = re.search(r"^error: (.+)$", error, re.MULTILINE)  # of a pattern, below its drawing
-    error = first_line(error)
-    if cause is not None:
-        error = error.replace(" (in regex): regex parse error:", f": {cause[1]}")
-    found = re.fullmatch(r"(?:at )?(\d+)\((\d+)\): (.*?)(?: \(at .*\))?", error)
-    if found is None:
-        return error
-    line, column, what = found.groups()
-    if what == "lexer error":
-        what = "expected a name, a string in double quotes, a /pattern/ or an operator"
-    what = what.replace('"string..."', "a string")
-    what = re.sub(r"Expected token (.*), found (.*)", r"expected \1, not \2", what)
-    return f"{what} at line {line}, column {column}".replace("not '\\n'", "not the end of the line")
 
 
 class LlguidanceGrammar:
@@ -78,8 +62,11 @@ class LlguidanceGrammar:
     backend = "llguidance"
     narrows = False
 
-    def __init__(self, text: str, vocabulary: TokenVocabulary) -> None:
-        """Raises GrammarError if llguidance refuses the grammar or it is above its limits."""
+    def __init__(
+        self, text: str, vocabulary: TokenVocabulary, refusal: Refusal = in_our_words
+    ) -> None:
+        """Raises what `refusal` makes of the library's message if llguidance refuses the grammar,
+        and GrammarError if it is above the limits."""
         if len(text) > MAX_GRAMMAR_CHARS:
             raise GrammarError(
                 f"the grammar takes {len(text)} characters, above the limit of {MAX_GRAMMAR_CHARS}"
@@ -90,7 +77,7 @@ class LlguidanceGrammar:
         started = thread_time()
         self._pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=parser_limits())
         if self._pristine.is_error():
-            raise GrammarError(_placed(self._pristine.get_error()))
+            raise refusal(self._pristine.get_error())
         self.load_s = thread_time() - started  # seconds of CPU time, as wherever it is loaded
 
     @property
@@ -230,7 +217,7 @@ class LlguidanceMatcher(WithoutStates):
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(first_line(self._matcher.get_error()))
+            raise in_our_words(self._matcher.get_error())
 
 
 # ---- From constraints ------------------------------------------------------------------------
@@ -257,8 +244,14 @@ def compile_llguidance(constraint: Constraint, vocabulary: TokenVocabulary) -> L
     A `regex` is expected in the syntax of Rust's regex crate, as `srt.patterns.write` has it.
     """
     grammar = _GRAMMARS[constraint.kind](constraint)
+    refusal = about_lark if _is_lark(constraint) else in_our_words
     if constraint.after:
         grammar = free_until(constraint.after, grammar)
     if constraint.before:
         grammar = text_first(constraint.before, grammar)
-    return LlguidanceGrammar(grammar.text(), vocabulary)
+    return LlguidanceGrammar(grammar.text(), vocabulary, refusal)
+
+
+def _is_lark(constraint: Constraint) -> bool:
+    """Whether the grammar is the user's own text, so that places in it are known to the user."""
+    return constraint.kind == "ebnf" and not is_gbnf(constraint.source)

@@ -35,9 +35,10 @@ from scheduler_proc.grammar.llg.tag_formats import (
 )
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.schema import prepare
-from srt.patterns.lark import all_of, body_of, terminal, times
+from srt.patterns.assertions import whole
+from srt.patterns.lark import all_of, body_of, either, terminal, times
 from srt.patterns.read_re import parse
-from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat, whole
+from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat
 from srt.patterns.write import FREE_TEXT, regex
 from srt.wire.constraint import Whitespace
 
@@ -71,11 +72,31 @@ def tags_grammar(source: str, whitespace: Whitespace, closed: bool = False) -> L
     return compiler.builder.build(start.lark)
 
 
+class TagPart(NamedTuple):
+    """A pattern, grammar or schema of a structural tag, and the JSON of a schema. `is_lark`: it is
+    the user's own text."""
+
+    place: str
+    grammar: LLGrammar
+    schema: str = ""
+    is_lark: bool = False
+
+
+def tag_parts(source: str, whitespace: Whitespace, closed: bool = False) -> list[TagPart]:
+    """The parts of a structural tag that `tags_grammar` takes."""
+    given, place = read_tag(source)
+    compiler = _TagCompiler(whitespace, closed)
+    compiler.compiled(given, place, [], 0)
+    return compiler.parts
+
+
 class _TagCompiler:
-    """Turns formats into Lark. One of the strings `stops` must follow a format."""
+    """Turns formats into Lark. One of the strings `stops` must follow a format. `parts` are the
+    formats that have a grammar of their own."""
 
     def __init__(self, whitespace: Whitespace, closed: bool) -> None:
         self.builder = LarkBuilder()
+        self.parts: list[TagPart] = []
         self._whitespace, self._closed = whitespace, closed
         self._num_tags = 0
 
@@ -87,15 +108,15 @@ class _TagCompiler:
             case ConstStringFormat(value):
                 return Compiled(tree=Literal(value))
             case RegexFormat(pattern):
-                return Compiled(tree=_placed(lambda: whole(parse(pattern)), place))
+                return self._regular(_placed(lambda: whole(parse(pattern)), place), place)
             case GrammarFormat(source):
                 tree = _placed(lambda: regular_grammar(source), place)
                 if tree is not None:
-                    return Compiled(tree=tree)
+                    return self._regular(tree, place)
                 return self._embedded(lambda: lark_of(source), place)
             case JsonSchemaFormat(schema):
                 text, rule = bytes(schema).decode(), (self._whitespace, self._closed)
-                return self._embedded(lambda: prepare(text, *rule).grammar, place)
+                return self._embedded(lambda: prepare(text, *rule).grammar, place, text)
             case AnyTextFormat(excluded):
                 return Compiled(self._text(stops, excluded), ends=bool(stops))
             case SequenceFormat(elements):
@@ -124,19 +145,40 @@ class _TagCompiler:
         part = self.compiled(given, place, stops, depth)
         return part if part.ends or not stops else _in_a_row([part, Compiled(tree=_one_of(stops))])
 
-    def _embedded(self, make: Callable[[], LLGrammar], place: str) -> Compiled:
-        return Compiled(_placed(lambda: self.builder.embed(make()), place))
+    def _regular(self, tree: Node, place: str) -> Compiled:
+        self.parts.append(TagPart(place, LLGrammar.regex(regex(tree))))
+        return Compiled(tree=tree)
 
-    def _text(self, stops: list[str], excluded: list[str]) -> str:
-        """Free text without `excluded`, up to and including the first of `stops`, if any."""
-        return self._terminal("TEXT", stops, stops, excluded)
+    def _embedded(self, make: Callable[[], LLGrammar], place: str, schema: str = "") -> Compiled:
+        grammar = _placed(make, place)
+        self.parts.append(TagPart(place, grammar, schema, not schema))
+        return Compiled(self.builder.embed(grammar))
 
-    def _terminal(self, prefix: str, ends: list[str], stops: list[str], excluded: list[str]) -> str:
-        """A terminal of free text without `excluded`, up to and including the first of `stops`,
-        which is one of `ends`; without stops nothing ends it."""
-        never = [f"{FREE_TEXT}{_any_of(stops)}[\\s\\S]+"] if stops else []
-        never += [f"{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}"] if excluded else []
-        return self.builder.rule(prefix, all_of([FREE_TEXT + _any_of(ends)], never))
+    def _text(self, stops: list[str], excluded: list[str], never: list[str] | None = None) -> str:
+        """Free text up to and including the first of `stops`, if any; see `_terminal`."""
+        return self._terminal("TEXT", stops, stops, excluded, never or [])
+
+    def _terminal(
+        self,
+        prefix: str,
+        ends: list[str],
+        stops: list[str],
+        excluded: list[str],
+        never: list[str],
+    ) -> str:
+        """A terminal of free text up to and including the first of `stops`, which is one of `ends`;
+        without stops nothing ends it. What is before the end has none of `excluded`, which may
+        have a part in common with the end; the whole has none of `never`."""
+        without = [f"{FREE_TEXT}{_any_of(stops)}[\\s\\S]+"] if stops else []
+        without += [f"{FREE_TEXT}{_any_of(never)}{FREE_TEXT}"] if never else []
+        if not excluded:
+            return self.builder.rule(prefix, all_of([FREE_TEXT + _any_of(ends)], without))
+        # An end may itself end with another one: then the text before either may be meant.
+        options = [
+            all_of([FREE_TEXT + end], [f"{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}{end}", *without])
+            for end in ([_any_of([end]) for end in ends] or [""])
+        ]
+        return self.builder.rule(prefix, either(options) if len(options) > 1 else options[0])
 
     # ---- Combinations ----
 
@@ -216,7 +258,7 @@ class _TagCompiler:
         whole = self.builder.rule("tag", _either(tags).spelled())
         if given.at_least_one and given.stop_after_first:
             return Compiled(whole)
-        tail = self._text(stops, given.triggers + given.excludes)
+        tail = self._text(stops, given.excludes, given.triggers)
         if given.stop_after_first:
             closing = f" {_spelled(_one_of(stops))}" if stops else ""
             return Compiled(f"({triggered}{closing} | {tail})", ends=bool(stops))
@@ -228,11 +270,10 @@ class _TagCompiler:
     ) -> str:
         """Free text up to the first trigger, and the rest of a tag that begins with it."""
         options = []
-        excluded = given.excludes + stops
         for trigger in dict.fromkeys(given.triggers):
             rests = self._tags(given.tags, trigger, place, depth)
             if rests:
-                head = self._terminal("HEAD", [trigger], given.triggers, excluded)
+                head = self._terminal("HEAD", [trigger], given.triggers, given.excludes, stops)
                 options.append(f"{head} ({_either(rests).spelled()})")
         return self.builder.rule("triggered", " | ".join(options))
 

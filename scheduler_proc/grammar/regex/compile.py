@@ -14,6 +14,7 @@ from scheduler_proc.grammar.regex.dfa import NO_MATCH, ByteDFA, finish, finish_m
 from scheduler_proc.grammar.regex.nfa import NFA, build_nfa
 from scheduler_proc.grammar.regex.prefix import byte_masks, put_after, put_before
 from scheduler_proc.grammar.regex.subset import StateGraph, determinise
+from srt.patterns.assertions import looks_at_words, whole
 from srt.patterns.errors import StateLimitError
 from srt.patterns.read_re import parse
 
@@ -41,7 +42,10 @@ def compile_regex(
     the output begins with. No text may contain `absent_bytes`. `max_states` bounds the
     automaton before it is minimised.
     """
-    nfa = resolve_end_anchors(build_nfa(parse(pattern)))
+    tree = parse(pattern)
+    if looks_at_words(tree):
+        tree = whole(tree)
+    nfa = resolve_end_anchors(build_nfa(tree))
     alphabet = Alphabet(_masks(nfa) | set(byte_masks(before + after)), absent_bytes)
     graph = put_after(after, determinise(nfa, alphabet, max_states), alphabet)
     return finish(put_before(before, graph, alphabet), alphabet.byte_class)

@@ -7,7 +7,7 @@ Called while schemas are simplified: values of `enum` against `pattern`, names a
 from functools import cache, lru_cache
 from typing import Any
 
-from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.library_errors import in_our_words
 
 _END = 256
 
@@ -43,7 +43,7 @@ def _matcher(regex: str) -> Any:
     grammar = llguidance.LLMatcher.grammar_from_regex(regex)
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if matcher.is_error():
-        raise GrammarError(f"pattern {regex[:80]!r}: {first_line(matcher.get_error())}")
+        raise in_our_words(matcher.get_error())
     return matcher
 
 
@@ -56,9 +56,3 @@ def accepts_text(matcher: Any, text: str) -> bool:
     """Whether `text` is a whole output of a matcher over the byte vocabulary."""
     tokens = [*text.encode("utf-8", "surrogatepass"), _END]
     return bool(matcher.validate_tokens(tokens) == len(tokens))
-
-
-def first_line(error: str) -> str:
-    """The first line of a message of the back end, which appends the whole grammar to it."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[0][:300] if lines else "unknown error"

@@ -45,6 +45,10 @@ class SchemaPlan:
         """Whether some value meets a need."""
         return need == ANYTHING or need in self._possible
 
+    def pointer(self, need: Need) -> str:
+        """The JSON pointer of the first schema that speaks of a need."""
+        return self._normaliser.document.places[need[0][0]].pointer
+
     def _collect(self) -> None:
         simplifier = Simplifier(self._normaliser)
         pending, total = [self.root], 0

@@ -60,7 +60,7 @@ class Simplifier:
             case Numbers():
                 check_refusals(tuple(refusal for _, refusal in shape.not_multiples))
                 return [shape]
-            case Strings(without=(_, *_)) if is_never_met(shape):
+            case Strings() if is_never_met(shape):
                 return []
             case Arrays():
                 return self._arrays(shape)

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.oracle import byte_tokenizer
-from scheduler_proc.grammar.schema.pattern import one_of, pattern_of
+from scheduler_proc.grammar.schema.pattern import Pattern, none_of, one_of, pattern_of
 from scheduler_proc.grammar.schema.shapes import Strings
 from srt.patterns.lark import all_of, one_terminal
 from srt.patterns.ranges import ANY
@@ -37,6 +37,42 @@ def is_never_met(strings: Strings) -> bool:
     if conditions + (strings.least > 0 or strings.most is not None) < 2:
         return False
     return _is_empty(string_terminal(strings))
+
+
+@lru_cache(1024)
+def takes_terminal(strings: Strings) -> bool:
+    """Whether llguidance takes these strings as a terminal only: its JSON Schema has no negation,
+    and looks for a string in the product of several conditions before it compiles, for which it
+    gives up early."""
+    if strings.without:
+        return True
+    if not strings.patterns or (not strings.least and strings.most is None):
+        return False
+    import llguidance
+
+    text = LLGrammar({"json_schema": strings_schema(strings)}).text()
+    return bool(llguidance.LLMatcher(byte_tokenizer(), text, log_level=0).is_error())
+
+
+def strings_schema(strings: Strings) -> dict[str, Any]:
+    """The JSON Schema of strings, without `without`."""
+    printed: dict[str, Any] = {"type": "string"}
+    if strings.least:
+        printed["minLength"] = strings.least
+    if strings.most is not None:
+        printed["maxLength"] = strings.most
+    patterns = list(strings.patterns)
+    if strings.excluded:
+        patterns.append(none_of(strings.excluded))
+    conditions: list[dict[str, Any]] = [{"pattern": anchored(p)} for p in patterns]
+    if len(conditions) == 1:
+        return printed | conditions[0]
+    return printed | ({"allOf": conditions} if conditions else {})
+
+
+def anchored(pattern: Pattern) -> str:
+    """The pattern of a whole string in llguidance's JSON Schema."""
+    return f"^(?:{pattern.back_end_regex()})$"
 
 
 @lru_cache(1024)

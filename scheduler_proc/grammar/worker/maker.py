@@ -9,11 +9,15 @@ from contextlib import suppress
 import msgspec
 
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
-from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.base import BackEndError, CompiledGrammar, GrammarError
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.closing.texts import texts_of
 from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler
+from scheduler_proc.grammar.library_errors import about_lark, in_our_words
+from scheduler_proc.grammar.ll_grammar import LLGrammar
+from scheduler_proc.grammar.llg.backend import LlguidanceGrammar
+from scheduler_proc.grammar.llg.blame import blamed, check_strings
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.grammar.worker.job import Outcome
 from scheduler_proc.grammar.worker.trial import check_affordable
@@ -53,8 +57,7 @@ class ArtefactMaker:
         key, constraint = msgspec.msgpack.decode(job, type=_Job)
         if self._cache is not None and self._folder.copy_from(self._cache, key):
             return Outcome("cached")
-        compiled = self._compiler.compile(constraint)
-        check_affordable(compiled, self._vocabulary)
+        compiled = self._compiled(constraint)
         completion = self._completion(compiled, constraint)
         facts, arrays = compiled.to_arrays()
         artefact = Artefact(compiled.backend, facts, arrays, completion)
@@ -65,6 +68,23 @@ class ArtefactMaker:
         finally:
             temporary.unlink(missing_ok=True)
         return Outcome("ok", f"{compiled.backend}, {size} bytes")
+
+    def _compiled(self, constraint: Constraint) -> CompiledGrammar:
+        """Compiled, and found to be affordable. Raises GrammarError that names the part of the
+        constraint that is not."""
+        try:
+            compiled = self._compiler.compile(constraint)
+            check_affordable(compiled, self._vocabulary)
+            if compiled.backend == "llguidance":
+                check_strings(constraint, self._try_out)
+        except BackEndError as error:
+            raise blamed(constraint, error, self._try_out) from None
+        return compiled
+
+    def _try_out(self, grammar: LLGrammar, is_lark: bool) -> None:
+        refusal = about_lark if is_lark else in_our_words
+        compiled = LlguidanceGrammar(grammar.text(), self._vocabulary, refusal)
+        check_affordable(compiled, self._vocabulary)
 
     def _completion(self, compiled: CompiledGrammar, constraint: Constraint) -> list[int] | None:
         """A short output, for closing others; None if none is found, or the grammar narrows."""

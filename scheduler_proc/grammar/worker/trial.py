@@ -10,7 +10,7 @@ from time import thread_time
 import numpy as np
 
 from scheduler_proc.grammar.allowance import MeteredGrammar
-from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
+from scheduler_proc.grammar.base import BackEndError, CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 
 # The slowest of 462 schemas of real programs takes 83 ms.
@@ -21,7 +21,7 @@ _QUICK_S = 0.005  # of CPU time; if one walk takes no more, another would hardly
 
 
 def check_affordable(compiled: CompiledGrammar, vocabulary: TokenVocabulary) -> None:
-    """Raise GrammarError with the reason if the grammar must not reach the scheduler.
+    """Raise BackEndError with the reason if the grammar must not reach the scheduler.
 
     `compiled.load_s`, if there is one, is the CPU time in seconds that loading it takes. An
     automaton of ours is always affordable: it is loaded without a trial.
@@ -30,7 +30,7 @@ def check_affordable(compiled: CompiledGrammar, vocabulary: TokenVocabulary) -> 
         return
     load_s = getattr(compiled, "load_s", 0.0)
     if load_s > MAX_LOAD_S:
-        raise GrammarError(
+        raise BackEndError(
             f"it is too large: {compiled.backend} takes {1000 * load_s:.0f} ms to make its grammar,"
             f" above the limit of {1000 * MAX_LOAD_S:.0f} ms"
         )
@@ -42,7 +42,7 @@ def check_affordable(compiled: CompiledGrammar, vocabulary: TokenVocabulary) -> 
             if thread_time() - started < _QUICK_S:
                 return
     except GrammarError as error:
-        raise GrammarError(f"it cannot be followed: {error}") from None
+        raise BackEndError(f"it cannot be followed: {error}") from None
 
 
 def _walk(grammar: Grammar, vocabulary: TokenVocabulary, random: np.random.Generator) -> None:

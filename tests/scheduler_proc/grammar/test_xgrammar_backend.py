@@ -99,7 +99,7 @@ def test_a_vocabulary_without_eos() -> None:
 def test_errors_are_grammar_errors() -> None:
     from scheduler_proc.grammar.xgrammar_backend import compile_xgrammar
 
-    with pytest.raises(GrammarError, match="parenthesis"):
+    with pytest.raises(GrammarError, match="unterminated subpattern"):
         compile_xgrammar(Constraint("regex", "(a"), VOCABULARY)
     with pytest.raises(GrammarError, match="#/uniqueItems"):
         compile_xgrammar(

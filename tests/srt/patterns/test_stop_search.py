@@ -66,7 +66,7 @@ def are_stops(given_patterns: Sequence[str]) -> bool:
 
 def looks_ahead(pattern: str) -> bool:
     """Whether the end of a match depends on what comes after it."""
-    return any(kind in repr(parse(pattern, boundaries=True)) for kind in ("LINE_END", "BOUNDARY"))
+    return any(kind in repr(parse(pattern)) for kind in ("LINE_END", "BOUNDARY"))
 
 
 ALL_STOPS = st.lists(patterns(boundaries=True), min_size=1, max_size=3).filter(are_stops)
@@ -106,7 +106,7 @@ def ends_by_tree(stops: Sequence[str], text: str) -> set[int]:
 def starts_by_tree(stop: str, text: str, end: int) -> list[int]:
     """Where matches that end at `end` may begin, found by trying all ways through the tree. For `$`
     and `\\Z` the text ends at `end`; the other assertions see the rest."""
-    tree = parse(stop, boundaries=True)
+    tree = parse(stop)
     return [start for start in range(end) if end in tree_ends(tree, text, {start}, end)]
 
 

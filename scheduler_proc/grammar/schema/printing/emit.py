@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.numbers import EXACT, takes_regex
-from scheduler_proc.grammar.schema.pattern import Pattern, none_of
+from scheduler_proc.grammar.schema.pattern import none_of
 from scheduler_proc.grammar.schema.plan import SchemaPlan
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
@@ -25,6 +25,7 @@ from scheduler_proc.grammar.schema.shapes import (
     Values,
     least_common,
 )
+from scheduler_proc.grammar.schema.terminal import anchored, strings_schema, takes_terminal
 
 _UNIVERSE = frozenset(UNIVERSE)
 # Beside `properties` this stands for all other names: llguidance excludes the listed ones itself,
@@ -117,7 +118,7 @@ class Emitter:
         else:
             properties = {name: sub for name, sub in properties.items() if sub is not False}
             if rest is not False and names:
-                printed["patternProperties"] = {_anchored(none_of(names)): rest}
+                printed["patternProperties"] = {anchored(none_of(names)): rest}
             else:
                 printed["additionalProperties"] = rest
         printed |= {"properties": properties} if properties else {}
@@ -133,33 +134,14 @@ def scalar_schema(shape: Shape) -> dict[str, Any]:
             return {"enum": [_exact(literal.value) for literal in literals]}
         case Numbers():
             return _numbers(shape)
-        case Strings(without=()):
-            return _strings(shape)
+        case Strings() if not takes_terminal(shape):
+            return strings_schema(shape)
         case _:
             raise BeyondSchemaError
 
 
-def _anchored(pattern: Pattern) -> str:
-    return f"^(?:{pattern.back_end_regex()})$"
-
-
 def _have_one_spelling(names: list[str]) -> bool:
     return all(char >= " " and char != "\x7f" for name in names for char in name)
-
-
-def _strings(shape: Strings) -> dict[str, Any]:
-    printed: dict[str, Any] = {"type": "string"}
-    if shape.least:
-        printed["minLength"] = shape.least
-    if shape.most is not None:
-        printed["maxLength"] = shape.most
-    patterns = list(shape.patterns)
-    if shape.excluded:
-        patterns.append(none_of(shape.excluded))
-    conditions: list[dict[str, Any]] = [{"pattern": _anchored(p)} for p in patterns]
-    if len(conditions) == 1:
-        return printed | conditions[0]
-    return printed | ({"allOf": conditions} if conditions else {})
 
 
 def _exact(value: Any) -> Any:

@@ -26,7 +26,7 @@ from scheduler_proc.grammar.schema.shapes import (
     Strings,
     meet_strings,
 )
-from scheduler_proc.grammar.schema.terminal import is_never_met, string_terminal
+from scheduler_proc.grammar.schema.terminal import is_never_met, string_terminal, takes_terminal
 from srt.patterns.lark import EMPTY, LarkWriter, either, terminal, times
 from srt.patterns.write import NO_CHARACTER
 from srt.wire.constraint import Whitespace
@@ -92,7 +92,7 @@ class _Rules:
                     found.append(self._distinct(shape))
                 case Objects():
                     found.append(self._object(shape))
-                case Strings(without=(_, *_)):
+                case Strings() if takes_terminal(shape):
                     found.append(self._writer.terminal(string_terminal(shape)))
                 case Numbers() if takes_regex(shape):
                     found.append(self._writer.terminal(number_terminal(shape)))

@@ -1,6 +1,7 @@
 """Structural tags: free text can hold a trigger only as the start of a tag."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -157,6 +158,47 @@ def test_free_text_ends_at_the_end_of_its_tag() -> None:
     inner = matcher_of({"type": "tag", "begin": "<t>", "content": triggered(), "end": "</t>"})
     assert inner.accepts(f"<t>a{FIRST}b</t>") and inner.accepts("<t></t>")
     assert not inner.accepts("<t>a</t></t>") and not inner.accepts("<t><f</t>")
+
+
+def text_without(*excluded: str) -> dict[str, Any]:
+    return {"type": "any_text", "excludes": list(excluded)}
+
+
+def ends(text: str, stops: list[str], excluded: list[str]) -> bool:
+    """Whether a text is one without `excluded`, and then the first of `stops`."""
+    first = min((at + len(stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
+    befores = [text.removesuffix(stop) for stop in stops if text.endswith(stop)]
+    return first == len(text) and any(
+        not any(each in before for each in excluded) for before in befores
+    )
+
+
+EXCLUDED_AT_ENDS = [
+    (["<xy>"], ["<xy>"]), (["<xy>\n"], ["<xy>"]), (["<xy>"], ["<"]), (["<xy>"], ["<x", "y"]),
+    (["<xy>"], ["y>"]), (["<xy>"], ["x<"]), (["<xy>"], ["<xy>\n"]), (["<xy>", "y>"], ["<x"]),
+    (["<<", "x>"], [">", "<x>"]), (["xx"], ["x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stops", "excluded"), EXCLUDED_AT_ENDS)
+def test_excluded_texts_may_meet_the_end(stops: list[str], excluded: list[str]) -> None:
+    """The end is not part of the text that must be without them."""
+    content = text_without(*excluded)
+    matcher = matcher_of({"type": "tag", "begin": "", "content": content, "end": stops})
+    rng = random.Random(str(stops))
+    parts = [*"<xy>\n", *stops, *excluded]
+    texts = {"".join(rng.choices(parts, k=rng.randrange(7))) for _ in range(400)} | {*stops}
+    found = {text for text in texts if ends(text, stops, excluded)}
+    assert found and {text for text in texts if matcher.accepts(text)} == found
+
+
+def test_excluded_texts_may_meet_a_trigger_and_what_follows() -> None:
+    before = matcher_of(sequence(text_without("<"), {**AB, "value": "<t>"}, NULL))
+    assert before.accepts("a<t>null") and before.accepts("<t>null")
+    assert not before.accepts("a<a<t>null")
+    among = matcher_of(triggered(excludes=["<", "f"]))
+    assert among.accepts(f"a{FIRST}b{OTHER}c")
+    assert not among.accepts("a<b" + FIRST) and not among.accepts(FIRST + "f")
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 """What children make: artefacts, with a completion where closing needs one."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler_proc.grammar.artefact import Artefact, read_artefact
+from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.store import GrammarStore, Shared, load_compiled
 from scheduler_proc.grammar.worker.maker import ArtefactMaker
-from srt.wire.constraint import Constraint
+from srt.wire.constraint import Constraint, ConstraintKind
 from tests.scheduler_proc.grammar.automata import BYTES
 
 OPEN = Constraint("json_schema", '{"type": "object", "required": ["a"]}')
@@ -39,6 +42,42 @@ async def test_a_completion_for_those_that_show_no_states(tmp_path: Path, after:
     closing.accept(artefact.completion[:-1])
     assert closing.instead_of(other) == artefact.completion[-1:]
     store.close()
+
+
+CRON = {"type": "string", "pattern": r"^(\S+\s+){4}\S+$", "maxLength": 100_000}
+NAMES = {"patternProperties": {CRON["pattern"]: {}}, "propertyNames": {"maxLength": 100_000}}
+
+
+def format_of(content: dict[str, Any]) -> dict[str, Any]:
+    tag = {"type": "tag", "begin": "<f>", "content": content, "end": "</f>"}
+    return {"format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [tag]}}
+
+
+def object_of(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: schema}, "required": [name]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "places"),
+    [
+        ("json_schema", object_of("when", CRON), ["#/properties/when, pattern with maxLength"]),
+        ("json_schema", {"type": "array", "items": CRON}, ["#/items, pattern with maxLength"]),
+        ("json_schema", {"type": "object", **NAMES}, ["#, patternProperties"]),
+        ("structural_tag", format_of({"type": "json_schema", "json_schema": object_of("a", CRON)}),
+         ["format.tags[0].content: ", "#/properties/a, pattern with maxLength"]),
+        ("structural_tag", format_of({"type": "grammar", "grammar": "start: missing"}),
+         ["format.tags[0].content: ", "missing", "line 1, column 8"]),
+    ],
+)  # fmt: skip
+def test_what_the_library_cannot_do_is_told_in_our_words(
+    tmp_path: Path, kind: ConstraintKind, source: dict[str, Any], places: list[str]
+) -> None:
+    with pytest.raises(GrammarError) as caught:
+        made(tmp_path, Constraint(kind, json.dumps(source)))
+    message = str(caught.value)
+    assert [place for place in places if place not in message] == []
+    for word in ("SearchRegex", "expressions", "lexer", "NoExtension", "fuel", "Parser"):
+        assert word not in message
 
 
 def test_none_for_automata_and_where_the_search_fails(

@@ -1,0 +1,1 @@
+"""Tables of Unicode that Python has not."""
