@@ -121,6 +121,7 @@ class ServerArgs(Struct, frozen=True):
     grammar_cache_dir: str = "auto"
     disable_jump_forward: bool = False
     close_constrained: bool = False
+    sampling_defaults: str = "model"
     drain_timeout: float = 10.0
     resume_timeout: float = 30.0
     queue_while_restarting: bool = False

@@ -206,6 +206,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "model_files": "",
         "sorted_tokens": "",
         "text_config": "",
+        "sampling_defaults": "",
         "gguf": "model_files",
         "context": "gguf",
         "gguf_tokens": "gguf",
@@ -214,8 +215,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "spm": "gguf_tokens",
         "sizes": "model_files text_config gguf context",
         "tiktoken": "gguf_tokens spm",
-        "hf": "model_files text_config gguf_tokens spm tiktoken",
-        "vocab": "model_files gguf context gguf_tokens hf",
+        "hf": "model_files sampling_defaults text_config gguf_tokens spm tiktoken",
+        "vocab": "model_files sampling_defaults gguf context gguf_tokens hf",
         "tokenizer": "model_files gguf gguf_tokens control_tokens gguf_encoder hf",
     },
     "srt.gateway": {

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, field
 
 from srt.files.gguf_tokens import check_lengths
 from srt.files.model_files import require_file
+from srt.files.sampling_defaults import ModelSampling, read_sampling
 from srt.files.spm import spm_content
 from srt.files.text_config import text_config
 from srt.files.tiktoken import is_tiktoken, tiktoken_content
@@ -136,7 +137,7 @@ class HFFiles:
         )
         self._typed = self._convert(self.tokenizer_path.name, self.tokenizer, _TokenizerFile)
         check_lengths(self.tokenizer_path, [token.content for token in self.added_tokens])
-        found = self._read("generation_config.json")
+        self.sampling, found = self._generation_config()
         self._generation_ids = self._convert("generation_config.json", found, _Ids)
         self._config_ids = self._convert("config.json", self.config, _Ids)
 
@@ -149,6 +150,16 @@ class HFFiles:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
+
+    def _generation_config(self) -> tuple[ModelSampling, dict[str, Any]]:
+        """The model's sampling defaults, and the content of their file, which is empty if it cannot
+        be read: no model needs it."""
+        name = "generation_config.json"
+        try:
+            found = self._read(name)
+        except ConfigError as error:
+            return ModelSampling(name, problems=(f"{error}; it is not used",)), {}
+        return read_sampling(self.path / name, found, "hf"), found
 
     def _converted(self, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
         """What a tokenizer.json would hold, made from a file of another kind."""

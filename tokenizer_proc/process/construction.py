@@ -39,7 +39,12 @@ def make_front(
     return Front(
         dispatch,
         _text_reader(args, files, vocab, processor, limit),
-        Builder(vocab, limit, args.close_constrained),
+        Builder(
+            vocab,
+            limit,
+            args.close_constrained,
+            vocab.sampling.under(args.sampling_defaults).defaults,
+        ),
         MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
         Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),
     )

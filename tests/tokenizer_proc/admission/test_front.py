@@ -15,6 +15,7 @@ from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.wire.filled_params import NEUTRAL, FilledParams
 from srt.wire.messages import (
     AbortReq,
     Admitted,
@@ -119,7 +120,7 @@ def test_everything_is_passed_on() -> None:
         rid="r",
         incarnation=0,
         input_ids=pack_ids(list(b"hello")),
-        sampling=req.sampling,
+        sampling=FilledParams.of(req.sampling, NEUTRAL),
         eos_ids=[EOS],
         **fields,
     )
