@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from srt.wire.constraint import Constraint
+from srt.wire.filled_params import NEUTRAL, SamplingDefaults
 from srt.wire.messages import (
     AbortReq,
     Captured,
@@ -50,6 +51,7 @@ class DirectFront(Front):
         processor: MediaProcessor | None = None,
         limit_media: int = 0,
         media_bytes: int = 0,
+        defaults: SamplingDefaults = NEUTRAL,
     ) -> None:
         tokenizer, template, vocab = args
         dispatch = Dispatch(
@@ -74,7 +76,7 @@ class DirectFront(Front):
         super().__init__(
             dispatch,
             TextReader(tokenizer, prompts, scores),
-            Builder(vocab, limit),
+            Builder(vocab, limit, defaults=defaults),
             MediaDesk(processor.kinds if processor else (), limit_media, media_bytes),
             Grammars(dispatch, Parking(max_compile_wait_s, max_silence_s), find),
         )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from tokenizers import AddedToken, models, pre_tokenizers
 
 from srt.files.gguf_tokens import byte_level_alphabet
@@ -15,7 +15,7 @@ from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
-from srt.wire.filled_params import NEUTRAL, FilledParams
+from srt.wire.filled_params import NEUTRAL, FilledParams, SamplingDefaults
 from srt.wire.messages import (
     AbortReq,
     Admitted,
@@ -137,6 +137,18 @@ def test_prompts_of_each_kind() -> None:
     for name, (prompt, ids) in prompts.items():
         req = admitted(front, request(rid=name, **{name: prompt}))
         assert unpack_ids(req.input_ids).tolist() == ids
+
+
+def test_unset_parameters_are_filled_in_before_samples_are_made() -> None:
+    own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.05)
+    names, front = own.__struct_fields__, make_front(defaults=own)
+    for part in samples(front, request("unset", sampling={"n": 2})):
+        assert [getattr(part.sampling, name) for name in names] == [*astuple(own)]
+    given = dict(zip(names, astuple(NEUTRAL), strict=True))
+    part = admitted(front, request("given", sampling=given))
+    assert [getattr(part.sampling, name) for name in names] == [*astuple(NEUTRAL)]
+    one = admitted(front, request("one", sampling={"top_p": 1.0})).sampling
+    assert (one.top_p, one.temperature, one.has_penalties) == (1.0, 0.6, True)
 
 
 def test_ignore_eos_takes_the_eos_ids_away() -> None:
