@@ -97,7 +97,7 @@ def test_null_is_unset(served: Server) -> None:
 
 @pytest.mark.parametrize("transport", ["ring", "url"])
 async def test_clients_and_programs_of_theirs(served: Server, transport: str) -> None:
-    params = {"max_new_tokens": TOKENS, "ignore_eos": True}
+    params: dict[str, Any] = {"max_new_tokens": TOKENS, "ignore_eos": True}
     async with AsyncClient(getattr(served, transport)) as client:
         unset = await client.generate(PROMPT, sampling=params)
         greedy = await client.generate(PROMPT, sampling={**params, **GREEDY})
@@ -122,8 +122,8 @@ def test_answers_and_server_info_tell_them(served: Server) -> None:
 
 @pytest.mark.parametrize("option", ["model", pytest.param("neutral", marks=pytest.mark.full)])
 def test_offline(model: Path, option: str) -> None:
-    args = {"threads": 1, "max_total_tokens": 2048, "sampling_defaults": option}
-    asked = [{}, {"temperature": 0.0}, {"temperature": 1.0, "top_k": 0}]
+    args: dict[str, Any] = {"threads": 1, "max_total_tokens": 2048, "sampling_defaults": option}
+    asked: list[dict[str, Any]] = [UNSET, GREEDY, {"temperature": 1.0, "top_k": 0}]
     params = [SamplingParams(max_tokens=TOKENS, ignore_eos=True, **each) for each in asked]
     with LLM(model, **args) as llm:
         outputs = llm.generate([PROMPT] * 3, params)

@@ -105,10 +105,11 @@ def test_a_common_field_is_known_to_every_api(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), msgspec.structs.asdict(NEUTRAL).items())
-def test_a_neutral_value_is_not_unset(name: str, value: float) -> None:
-    assert SamplingParams(**{name: value}) != SamplingParams() == SamplingParams(**{name: None})
-    assert params_of(PLAIN.merged({name: value})) == {name: value}
-    assert VllmParams(**{name: value}).request()["sampling"][name] == value
+def test_a_neutral_value_is_not_unset(name: str, value: Any) -> None:
+    given, null = {name: value}, dict.fromkeys([name])
+    assert SamplingParams(**given) != SamplingParams() == SamplingParams(**null)  # type: ignore[arg-type]
+    assert params_of(PLAIN.merged(given)) == given
+    assert VllmParams(**given).request()["sampling"][name] == value
     assert name not in VllmParams().request()["sampling"]
     assert VllmParams(top_k=0).request()["sampling"]["top_k"] == -1
 
