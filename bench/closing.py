@@ -48,7 +48,7 @@ from scheduler_proc.grammar.worker.trial import check_affordable
 from srt.benchmark.summary import now
 from srt.machine import machine
 from srt.wire.constraint import Constraint
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 
 MORE = (-4, -2, -1, 0, 1, 2, 4, 8, 16, 64)  # tokens that a limit is above the short output's
 TOGETHER = 16
@@ -162,7 +162,7 @@ def jobs_of(
     prompt, found = lab.tokenizer.encode(PROMPT), list[tuple[Case, Job]]()
     for case, limit in given:
         for temperature in temperatures:
-            sampling = SamplingParams(
+            sampling = FilledParams(
                 max_new_tokens=limit,
                 temperature=temperature,
                 seed=len(found),

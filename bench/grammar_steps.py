@@ -20,9 +20,9 @@ from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from srt.wire.constraint import Constraint
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 BATCH = 16
 _ROUNDS = 3
@@ -91,7 +91,7 @@ def run_batch(lab: Laboratory, compiled: CompiledGrammar | None, seed: int) -> P
     )
     prompt, clock, parts = lab.tokenizer.encode("The record as JSON:\n"), _Clock(), Parts()
     for i in range(BATCH):
-        sampling = SamplingParams(
+        sampling = FilledParams(
             max_new_tokens=100, temperature=1.0, seed=seed + i, ignore_eos=compiled is None
         )
         wire = TokenizedReq(

@@ -21,7 +21,7 @@ from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from srt.benchmark.summary import now
 from srt.machine import machine
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 
 POOL = 16384
 
@@ -35,7 +35,7 @@ def jobs_of(lab: Laboratory, seeds: int, num_patterns: int, temperature: float) 
         grammar = FsmGrammar.build(compile_regex(pattern), lab.vocabulary)
         for seed in range(seeds):
             prompt = lab.tokenizer.encode(prompts[seed % len(prompts)])
-            sampling = SamplingParams(max_new_tokens=400, temperature=temperature, seed=seed)
+            sampling = FilledParams(max_new_tokens=400, temperature=temperature, seed=seed)
             jobs.append(Job(prompt, grammar, sampling))
     return jobs
 
@@ -52,9 +52,9 @@ def both(lab: Laboratory, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
     return [a for a, _ in whole], [b for _, b in whole]
 
 
-def replaced(sampling: SamplingParams, **changes: object) -> SamplingParams:
+def replaced(sampling: FilledParams, **changes: object) -> FilledParams:
     fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
-    return SamplingParams(**{**fields, **changes})
+    return FilledParams(**{**fields, **changes})
 
 
 def non_canonical(lab: Laboratory, jobs: list[Job]) -> float:

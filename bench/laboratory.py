@@ -18,9 +18,10 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import Vocab, load_vocab
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids, unpack_floats, unpack_ids
 from srt.wire.ring_messages import TokenBatch, TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 
 POOL = 16384
 
@@ -36,7 +37,7 @@ class Job(Struct):
 
     prompt: np.ndarray
     grammar: Startable
-    sampling: SamplingParams
+    sampling: FilledParams
     ids: list[int] = []
     jumps: list[tuple[int, int]] = []
     finish: Finish | None = None
@@ -106,7 +107,7 @@ class Laboratory:
                 rid=str(i),
                 incarnation=0,
                 input_ids=pack_ids(ids),
-                sampling=SamplingParams(max_new_tokens=0),
+                sampling=FilledParams(max_new_tokens=0),
                 scoring=Scoring(start=len(prompt)),
             )
             core.add(wire, 0.0)

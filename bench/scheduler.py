@@ -21,9 +21,9 @@ from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 VOCAB = 49152
 PROMPT, OUTPUTS = 512, 16  # of a request that decodes, in tokens
@@ -73,7 +73,7 @@ class Loop:
         grammar: Grammar | None = None,
         retokeniser: Retokeniser | None = None,
     ) -> None:
-        sampling = SamplingParams(
+        sampling = FilledParams(
             max_new_tokens=outputs, temperature=0.0, presence_penalty=presence_penalty
         )
         wire = TokenizedReq(b"c", str(self._count), 0, pack_ids(prompt), sampling, stream=True)

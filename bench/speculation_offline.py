@@ -28,9 +28,9 @@ from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.radix_cache import RadixCache
 from srt.benchmark.workloads import Node
 from srt.offline.engine import Engine
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 LENGTHS = (1, 2, 3, 4, 6, 8)
 COMPARED = 8  # with the server
@@ -96,7 +96,7 @@ def replay(
 def req_of(prompt: Sequence[int], limit: int) -> Req:
     """A greedy req without limits."""
     handle = next(_handles)
-    sampling = SamplingParams(max_new_tokens=limit, temperature=0.0)
+    sampling = FilledParams(max_new_tokens=limit, temperature=0.0)
     wire = TokenizedReq(b"", str(handle), 0, pack_ids(list(prompt)), sampling)
     return Req.of(handle, wire, 0.0, VOCAB)
 
@@ -225,5 +225,5 @@ def _insert(tree: RadixCache, pool: TokenPool, tokens: list[int]) -> None:
     pool.free(slots[: done.existing])
 
 
-def _greedy(limit: int) -> SamplingParams:
-    return SamplingParams(max_new_tokens=limit, temperature=0.0)
+def _greedy(limit: int) -> FilledParams:
+    return FilledParams(max_new_tokens=limit, temperature=0.0)

@@ -23,10 +23,10 @@ from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import CostMeter
 from scheduler_proc.media.spans import MediaFacts
+from srt.wire.filled_params import FilledParams
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 STREAMS, STEPS_ALONE = 4, 400
 TILE, TILE_TOKENS, HIDDEN = 512, 64, 576
@@ -107,7 +107,7 @@ class Simulation:
     def _add(self, rid: str, items: Sequence[MediaItem], outputs: int) -> None:
         tokens = self._rng.integers(0, VOCAB, QUESTION + TILE_TOKENS * len(items))
         spans = [MediaSpan(TILE_TOKENS * number, item) for number, item in enumerate(items)]
-        sampling = SamplingParams(max_new_tokens=outputs, temperature=0.0)
+        sampling = FilledParams(max_new_tokens=outputs, temperature=0.0)
         wire = TokenizedReq(b"c", rid, 0, pack_ids(tokens), sampling, stream=True, media=spans)
         self._core.add(wire, self._now)
 

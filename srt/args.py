@@ -122,6 +122,7 @@ class ServerArgs(Struct, frozen=True):
     disable_jump_forward: bool = False
     close_constrained: bool = False
     open_objects: bool = False
+    sampling_defaults: str = "model"
     drain_timeout: float = 10.0
     resume_timeout: float = 30.0
     queue_while_restarting: bool = False

@@ -70,7 +70,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     `prompt_logprobs` at each of the prompt. `top_k` 0 and -1 are off.
     """
 
-    top_k: int = 0
+    top_k: int | None = None
     n: int = 1
     stop: str | list[str] | None = None
     max_tokens: int | None = 16
@@ -87,13 +87,14 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
                 raise RequestError(" must be 0 or more", at=name)
         given = {name: value for name, value in self.shared().items() if value is not None}
         sampling = given | {
-            "top_k": self.top_k or -1,
             "n": self.n,
             "stop": [self.stop] if isinstance(self.stop, str) else self.stop or [],
             "max_new_tokens": self.max_tokens,
             "min_new_tokens": self.min_tokens,
             "no_stop_trim": self.include_stop_str_in_output,
         }
+        if self.top_k == 0:
+            sampling["top_k"] = -1
         if self.structured_outputs is not None:
             sampling |= self.structured_outputs.fields()
         return {

@@ -17,9 +17,9 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
 from srt.args import ServerArgs
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 DEFAULTS = ServerArgs()
 UNBOUNDED_S = 1e9
@@ -130,7 +130,7 @@ class Simulator:
         while self._num_arrived < len(arrived_s) and arrived_s[self._num_arrived] <= self._now:
             index = self._num_arrived
             ids = pack_ids(self._prompts[index])
-            sampling = SamplingParams(max_new_tokens=self._setting.outputs, temperature=0.0)
+            sampling = FilledParams(max_new_tokens=self._setting.outputs, temperature=0.0)
             wire = TokenizedReq(b"client", str(index), 0, ids, sampling)
             self.core.add(wire, arrived_s[index])
             self._num_arrived += 1

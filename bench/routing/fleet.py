@@ -15,9 +15,9 @@ from bench.routing.shapes import Words, answer
 from scheduler_proc.process.load_reports import REPORT_INTERVAL_S
 from srt.benchmark.workloads import Node, Workload
 from srt.block_hash import hashes_of, seed_of
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tokenizer_proc.routing.router import Router
 
 SEED = seed_of(MODEL, "")
@@ -117,7 +117,7 @@ class Fleet:
         self._open[rid] = node, prompt
         among = range(len(self._replicas))
         number = self._router.place(rid, hashes_of(ids, SEED), len(prompt), among)
-        sampling = SamplingParams(max_new_tokens=node.out_tokens, temperature=0.0)
+        sampling = FilledParams(max_new_tokens=node.out_tokens, temperature=0.0)
         replica = self._replicas[number]
         wire = TokenizedReq(b"client", rid, replica.core.incarnation, ids, sampling)
         replica.add(wire, self._now)

@@ -36,7 +36,6 @@ _UNKNOWN_TO: dict[Dialect, set[str]] = {
     "sglang": set(),
     "vllm": _AS_THEY_ARE - _VLLM,
 }
-_CONFIGURED = {"temperature", "top_p", "top_k", "min_p"}  # models have defaults of their own
 _REGEX_META = frozenset("\\.+*?()|[]{}^$")
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -55,8 +54,7 @@ def sampling_fields(sampling: Sampling, dialect: Dialect, is_chat: bool) -> dict
     body: dict[str, Any] = {
         "max_completion_tokens" if is_new else "max_tokens": sampling.max_tokens
     }
-    always = {"temperature"} if dialect == "openai" else _CONFIGURED
-    sent = sampling.set_fields() & _AS_THEY_ARE | always
+    sent = sampling.set_fields() & _AS_THEY_ARE
     body |= {name: getattr(sampling, name) for name in sorted(sent)}
     if sampling.stop:
         body["stop"] = list(sampling.stop)

@@ -1,6 +1,7 @@
 """How one gen samples: SGLang's names, merged from a run's defaults and a gen's own arguments.
 
-Invariant: the defaults here change nothing on any back end, so a back end that lacks a parameter
+Invariant: the defaults here ask for nothing on any back end (None is what the server and its model
+have as theirs), so a back end that lacks a parameter
 must refuse every other value of it (`Sampling.refuse`), by name.
 """
 
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import field
 
 from lang.errors import UnsupportedError
-from srt.wire.sampling import CommonSampling
+from srt.wire.sampling import GREEDY_TEMPERATURE, CommonSampling
 
 CONSTRAINTS = ("regex", "json_schema", "ebnf")  # fields of which one may be given
 
@@ -44,6 +45,11 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
         """This sampling, overridden by every value of `given` that is not None."""
         values = {name: _value(name, v) for name, v in given.items() if v is not None}
         return msgspec.structs.replace(self, **values) if values else self
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it says so; without a temperature the server's model decides."""
+        return self.temperature is not None and self.temperature <= GREEDY_TEMPERATURE
 
     def set_fields(self) -> set[str]:
         """The names whose value is not the default."""

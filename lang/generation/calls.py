@@ -19,7 +19,6 @@ from lang.logs.entries import CallKind, Entry, request_of
 from lang.logs.trace import Call
 from lang.run.stream import Stream
 from srt.tasks import all_of
-from srt.wire.sampling import GREEDY_TEMPERATURE
 
 T = TypeVar("T")
 Works = Callable[[], Iterable[Coroutine[Any, Any, T]]]
@@ -103,13 +102,13 @@ def _is_determined(parameters: Any) -> bool:
     """Whether the answer follows from what is asked."""
     if not isinstance(parameters, Sampling):
         return True
-    return parameters.temperature <= GREEDY_TEMPERATURE or parameters.seed is not None
+    return parameters.is_greedy or parameters.seed is not None
 
 
 def _deciding(parameters: Any) -> Any:
     """What of the parameters the answer depends on: a greedy one on no seed."""
     made = described(parameters)
-    if isinstance(parameters, Sampling) and parameters.temperature <= GREEDY_TEMPERATURE:
+    if isinstance(parameters, Sampling) and parameters.is_greedy:
         made.pop("seed", None)
     return made
 

@@ -45,7 +45,7 @@ class Select(Writer):
         asked_for = {"choices": self.choices, "method": type(self.method).__name__}
         with recorded(stream, "select", slot.name, asked_for) as call:
             if backend.capabilities.score:
-                if sampling.temperature > MAX_SELECT_TEMPERATURE:
+                if (sampling.temperature or 0.0) > MAX_SELECT_TEMPERATURE:
                     raise ValueError("select is exact: its temperature must be 0")
                 unconditional = self.method.requires_unconditional_logprobs
                 (scores,) = await answered(

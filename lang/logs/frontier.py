@@ -12,7 +12,6 @@ from lang.backends.sampling import Sampling
 from lang.errors import LangError
 from lang.logs.address import Path
 from lang.logs.entries import Entry
-from srt.wire.sampling import GREEDY_TEMPERATURE
 
 
 class Reached(LangError):
@@ -35,7 +34,7 @@ class Frontier:
         """Whether this gen is to be asked several times."""
         return (
             sampling.n == 1
-            and sampling.temperature > GREEDY_TEMPERATURE
+            and not sampling.is_greedy
             and all(step.kind == "branch" for step in path)
             and (self._names is None or name in self._names)
         )

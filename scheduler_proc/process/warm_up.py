@@ -12,9 +12,9 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step_cost import StepSize, TimedSteps
 from scheduler_proc.executor.base import Executor
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 ROWS, PROMPT = 8, 4  # of the larger steps: a cost for each row needs steps of two sizes
 REPEATED_S = 1.0  # a slower round is not repeated: a large model would start noticeably later
@@ -58,7 +58,7 @@ def _steps(
     """Computes the prompts and decodes each, if the context has room for that."""
     for prompt in prompts:
         outputs = max(1, min(2, core.config.context_len - len(prompt)))
-        sampling = SamplingParams(max_new_tokens=outputs, temperature=0.0, ignore_eos=True)
+        sampling = FilledParams(max_new_tokens=outputs, temperature=0.0, ignore_eos=True)
         core.add(TokenizedReq(b"", next(rids), 0, pack_ids(prompt), sampling), 0.0)
     while (plan := core.prepare(0.0)) is not None:
         step = core.seal(plan)

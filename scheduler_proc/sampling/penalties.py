@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduler_proc.batch import Adjust
 from scheduler_proc.ragged import both_indptr, indptr_of
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 
 
 class Entries(NamedTuple):
@@ -29,7 +29,7 @@ class LogitChanges:
     up to order and to entries that change nothing, which are what is left of tokens taken back.
     """
 
-    def __init__(self, sampling: SamplingParams, prompt: np.ndarray, vocab_size: int) -> None:
+    def __init__(self, sampling: FilledParams, prompt: np.ndarray, vocab_size: int) -> None:
         """`prompt` int32 [n]; the output is empty."""
         self.count_outputs = sampling.has_penalties
         self._vocab_size = vocab_size

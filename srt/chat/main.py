@@ -84,8 +84,10 @@ def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
     )
     parser.add_argument("--system", default="", help="system text")
     parser.add_argument("--max-tokens", type=count, default=512, help="tokens of an answer at most")
-    parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy")
-    parser.add_argument("--top-p", type=float, default=0.95, help="nucleus sampling; 1 is off")
+    parser.add_argument("--temperature", type=float, help="0 is greedy (default: the model's)")
+    parser.add_argument(
+        "--top-p", type=float, help="nucleus sampling; 1 is off (default: the model's)"
+    )
     parser.add_argument("--seed", type=int, help="the same seed gives the same answers")
     return parser
 

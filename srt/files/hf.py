@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, field
 
 from srt.files.gguf_tokens import check_lengths
 from srt.files.model_files import require_file
+from srt.files.sampling_defaults import ModelSampling, read_sampling
 from srt.files.spm import spm_content
 from srt.files.text_config import text_config
 from srt.files.tiktoken import is_tiktoken, tiktoken_content
@@ -114,6 +115,11 @@ class _Ids(Struct):
     eos_token_id: int | list[int] | None = None
 
 
+class _Generation(NamedTuple):
+    ids: _Ids
+    sampling: ModelSampling
+
+
 def tokenizer_path(directory: Path) -> Path:
     """The file that a model directory's tokenizer is read from: tokenizer.json if it is there."""
     paths = [directory / name for name in _NAMES] + sorted(directory.glob("*.tiktoken"))
@@ -136,8 +142,7 @@ class HFFiles:
         )
         self._typed = self._convert(self.tokenizer_path.name, self.tokenizer, _TokenizerFile)
         check_lengths(self.tokenizer_path, [token.content for token in self.added_tokens])
-        found = self._read("generation_config.json")
-        self._generation_ids = self._convert("generation_config.json", found, _Ids)
+        self._generation = self._generation_config()
         self._config_ids = self._convert("config.json", self.config, _Ids)
 
     def _read(self, name: str, must_exist: bool = False) -> dict[str, Any]:
@@ -149,6 +154,16 @@ class HFFiles:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
+
+    def _generation_config(self) -> _Generation:
+        """What generation_config.json says; nothing if it cannot be read, as no model needs it."""
+        name = "generation_config.json"
+        try:
+            found = self._read(name)
+        except ConfigError as error:
+            return _Generation(_Ids(), ModelSampling(problems=(f"{error}: it is not used",)))
+        sampling = read_sampling(self.path / name, found, "hf")
+        return _Generation(self._convert(name, found, _Ids), sampling)
 
     def _converted(self, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
         """What a tokenizer.json would hold, made from a file of another kind."""
@@ -277,11 +292,16 @@ class HFFiles:
         return configured if found is None and isinstance(configured, int) else found
 
     @property
+    def sampling(self) -> ModelSampling:
+        """How generation_config.json says that the model should be sampled."""
+        return self._generation.sampling
+
+    @property
     def eos_ids(self) -> list[int]:
         """The tokens that end a text by any of the files, tokenizer_config.json's first."""
         named = self.token_ids.get(_text_of(self._tokenizer_config.eos_token) or "")
         found = [] if named is None else [named]
-        for ids in (self._generation_ids.eos_token_id, self._config_ids.eos_token_id):
+        for ids in (self._generation.ids.eos_token_id, self._config_ids.eos_token_id):
             if ids is not None:
                 found += [ids] if isinstance(ids, int) else ids
         return list(dict.fromkeys(found))

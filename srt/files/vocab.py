@@ -18,6 +18,7 @@ from srt.files.gguf import GGUFFile
 from srt.files.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, byte_level_alphabet
 from srt.files.hf import HFFiles, TokenizerStep
 from srt.files.model_files import ModelFiles
+from srt.files.sampling_defaults import NO_SAMPLING, ModelSampling, read_sampling
 from srt.wire.errors import ConfigError
 
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -35,7 +36,8 @@ class Vocab:
     space in front. `named_tokens` are what chat templates call `bos_token`, `eos_token` and so on,
     as far as the model has them. `tool_template` is the chat template for chats with tools, if
     they have their own. `mark_ids` are control tokens that are nevertheless text where the
-    model writes them: those around its calls and its reasoning. Ids without a token
+    model writes them: those around its calls and its reasoning. `sampling` is how the model's files
+    say that it should be sampled. Ids without a token
     (padding rows of the embedding) have no bytes.
     """
 
@@ -51,6 +53,7 @@ class Vocab:
     add_eos: bool = False
     space_prefix: bool = False
     named_tokens: Mapping[str, str] = field(default_factory=dict)
+    sampling: ModelSampling = NO_SAMPLING
 
     @cached_property
     def mark_ids(self) -> frozenset[int]:
@@ -143,6 +146,7 @@ def _from_gguf(name: str, file: GGUFFile) -> Vocab:
             for name, i in (("bos_token", tokens.bos_id), ("eos_token", next(iter(eos_ids), None)))
             if i is not None
         },
+        sampling=read_sampling(file.path, file.metadata, "gguf"),
     )
 
 
@@ -190,6 +194,7 @@ def _from_hf(name: str, files: HFFiles) -> Vocab:
         add_eos=not set(eos_ids[:1]).isdisjoint(files.frame.after),
         space_prefix=any(_strips_space(step) for step in files.decoder_steps),
         named_tokens=files.named_tokens,
+        sampling=files.sampling,
     )
 
 

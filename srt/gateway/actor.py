@@ -77,6 +77,7 @@ class GatewayActor(Actor):
             max_requests=self.args.max_queued_requests,
             cors_origins=self.args.cors_origins(),
             has_page=not self.args.no_ui,
+            sampling=vocab.sampling.under(self.args.sampling_defaults),
             media=MediaRules(limit=self.args.limit_media, domains=self.args.media_domains()),
             server_args=self.args.public(),
         )

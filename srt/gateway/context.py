@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from srt.client.generation import Generation, Request, ScoreRequest, ServerClient
 from srt.client.programs import Programs
+from srt.files.sampling_defaults import NO_SAMPLING, ModelSampling
 from srt.files.vocab import Vocab
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.introspection.feed import Feed
@@ -40,7 +41,8 @@ class GatewayInfo(Struct, frozen=True):
     share the prefix cache. `reasoning` says that the model's answers begin with its
     reasoning, which chats keep apart. `stream_interval` is how many tokens an event of a stream
     stands for. `cors_origins` are the web origins that may call. `fingerprint` tells the
-    model's files from others. `media` says what pictures and videos may be shown. Where there are
+    model's files from others. `sampling` has the defaults of parameters that requests leave unset,
+    which the front fills in. `media` says what pictures and videos may be shown. Where there are
     no `admin_keys`, `page_key` opens what the page shows of the server.
     """
 
@@ -59,6 +61,7 @@ class GatewayInfo(Struct, frozen=True):
     model_names: tuple[str, ...] = ()
     response_store_bytes: int = 0
     fingerprint: str = ""
+    sampling: ModelSampling = NO_SAMPLING
     media: MediaRules = NO_MEDIA
     has_page: bool = True
     page_key: str = ""

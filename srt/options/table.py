@@ -104,6 +104,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             choices=("auto", "srt", "transformers"),
         ),
         Option(
+            "sampling-defaults",
+            "temperature, top_p, top_k, min_p and repetition_penalty of requests without: as the "
+            "model's files say, or 1, 1, off, off, 1",
+            choices=("model", "neutral"),
+        ),
+        Option(
             "dtype",
             "torch: weights and KV; auto: float32 on a CPU",
             choices=("auto", "float32", "bfloat16", "float16"),

@@ -10,9 +10,10 @@ from msgspec import Struct
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
+from srt.wire.filled_params import FilledParams
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import Finish, LogprobDetail, RingMessage
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
 
@@ -34,8 +35,8 @@ class Reported(Struct, frozen=True, array_like=True, omit_defaults=True):
 class TokenizedReq(RingMessage, frozen=True):
     """An admitted request. `eos_ids` are the ids that end it (none with ignore_eos).
 
-    `sampling.max_new_tokens` is never None here, and `sampling.seed` may be. A constraint is no
-    longer in `sampling`: `grammar` is the key of its artefact, empty without one; with one,
+    In `sampling` nothing is unset, `max_new_tokens` included; only `seed` may be None. A constraint
+    is no longer in it: `grammar` is the key of its artefact, empty without one; with one,
     `sampling.close` is never None.
 
     The output may contain none of the sequences `bad_ids` (they are `sampling.bad_words`).
@@ -56,7 +57,7 @@ class TokenizedReq(RingMessage, frozen=True):
     rid: str
     incarnation: int
     input_ids: bytes
-    sampling: SamplingParams
+    sampling: FilledParams
     eos_ids: list[int] = []
     stream: bool = False
     scoring: Scoring | None = None

@@ -86,6 +86,10 @@ class Scoring(Struct, frozen=True, array_like=True, omit_defaults=True):
 class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The parameters that have one name and type on all APIs.
 
+    `temperature`, `top_p`, `top_k`, `min_p` and `repetition_penalty` are unset where they are None,
+    which is not the same as 1 or -1: the server takes the values of the model's files, or neutral
+    ones where these have none (`srt.wire.filled_params`).
+
     Temperatures up to 1e-6 are greedy. Of `stop_token_ids`, those that the vocabulary does not have
     stop nothing. `jump_forward` says whether what a constraint forces is appended at once, as the
     tokens that the tokenizer makes of it, or sampled token by token. `token_healing` takes the
@@ -110,20 +114,28 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     then `top_k`, `top_p` of what `top_k` keeps, and `min_p`.
     """
 
-    temperature: Annotated[float, _between(0, 100), Meta(description="Up to 1e-6 is greedy.")] = 1.0
+    temperature: Annotated[
+        float | None,
+        _between(0, 100),
+        Meta(description="Up to 1e-6 is greedy; null is the model's."),
+    ] = None
     top_p: Annotated[
-        float, Rule(lambda p: 0.0 < p <= 1.0, "must be in (0, 1]"), Meta(description="1 is off.")
-    ] = 1.0
+        float | None,
+        Rule(lambda p: 0.0 < p <= 1.0, "must be in (0, 1]"),
+        Meta(description="1 is off; null is the model's."),
+    ] = None
     top_k: Annotated[
-        Int,
+        Int | None,
         Rule(
             lambda k: k == -1 or 1 <= k <= MAX_TOP_K, "must be -1 (off) or between 1 and 2**31 - 1"
         ),
-        Meta(description="-1 is off."),
-    ] = -1
+        Meta(description="-1 is off; null is the model's."),
+    ] = None
     min_p: Annotated[
-        float, Rule(lambda p: 0.0 <= p <= 1.0, "must be in [0, 1]"), Meta(description="0 is off.")
-    ] = 0.0
+        float | None,
+        Rule(lambda p: 0.0 <= p <= 1.0, "must be in [0, 1]"),
+        Meta(description="0 is off; null is the model's."),
+    ] = None
     top_n_sigma: Annotated[
         float,
         _between(-1, MAX_SIGMAS),
@@ -143,10 +155,13 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="Subtracted once from the logit of each generated token."),
     ] = 0.0
     repetition_penalty: Annotated[
-        float,
+        float | None,
         _between(MIN_REPETITION_PENALTY, 2),
-        Meta(description="Divides positive logits of all tokens, multiplies negative ones."),
-    ] = 1.0
+        Meta(
+            description="Divides positive logits of all tokens, multiplies negative ones; null is "
+            "the model's."
+        ),
+    ] = None
     logit_bias: Annotated[
         dict[Int, float],
         _at_most(MAX_BIASED_TOKENS),
@@ -248,15 +263,6 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             f"is limited to {MAX_STOP_STRING_CHARS} characters",
         ),
     ] = ""
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether the tokens generated so far change the logits."""
-        return (
-            self.frequency_penalty != 0.0
-            or self.presence_penalty != 0.0
-            or self.repetition_penalty != 1.0
-        )
 
     @property
     def constraint(self) -> Constraint | None:

@@ -17,9 +17,9 @@ from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.wire.constraint import Constraint
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 
 POOL = 8192
@@ -63,7 +63,7 @@ class Lab:
             max_running_requests=AT_ONCE,
         )
         for i, constraint in enumerate(constraints):
-            sampling = SamplingParams(
+            sampling = FilledParams(
                 max_new_tokens=60,
                 temperature=1.0,
                 seed=first_seed + i,

@@ -28,7 +28,7 @@ class Digits(FakeBackend):
     def _digit(prompt: Prompt, sampling: Sampling) -> str:
         seed = f"{prompt.text}|{sampling.seed}" if sampling.seed is not None else None
         drawn = random.Random(seed).randrange(10)
-        return str(drawn) if sampling.temperature else "g"
+        return str(drawn) if sampling.temperature != 0 else "g"
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         made = await super().generate(prompt, sampling)

@@ -27,7 +27,7 @@ ANY_HEALTH = settings(suppress_health_check=list(HealthCheck))
 
 def told(prompt: Prompt, sampling: Sampling) -> str:
     """An answer that depends on all that was asked."""
-    seed = sampling.seed if sampling.temperature else None
+    seed = sampling.seed if sampling.temperature != 0 else None
     asked = f"{prompt.text}|{seed}|{sampling.temperature}|{sampling.max_tokens}"
     made = hashlib.blake2b(asked.encode(), digest_size=3).hexdigest()
     if sampling.json_schema is None:

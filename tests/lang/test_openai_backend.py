@@ -366,7 +366,9 @@ async def test_bodies_of_the_dialects() -> None:
     }
     body = await body_of(Sampling(min_tokens=2, regex="a+"), False, dialect="sglang")
     assert (body["max_tokens"], body["min_tokens"], body["regex"]) == (128, 2, "a+")
-    assert (body["top_p"], body["top_k"], body["min_p"]) == (1.0, -1, 0.0)
+    assert not body.keys() & {"temperature", "top_p", "top_k", "min_p"}  # the server's own
+    body = await body_of(Sampling(temperature=1.0, top_k=-1), False, dialect="sglang")
+    assert (body["temperature"], body["top_k"]) == (1.0, -1)
     body = await body_of(Sampling(ebnf="root ::= a"), False, dialect="vllm")
     assert body["structured_outputs"] == {"grammar": "root ::= a"}
     schema = await body_of(Sampling(json_schema='{"type": "string"}'), True, dialect="openai")

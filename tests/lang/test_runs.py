@@ -376,7 +376,7 @@ def test_defaults_reach_the_runs_inside() -> None:
 
     backend = FakeBackend()
     sgl.function(outer).run(backend=backend, temperature=0.1, max_tokens=9)["c"]
-    temperatures = sorted(each.temperature for each in backend.samplings)
+    temperatures = sorted(each.temperature or 0 for each in backend.samplings)
     assert temperatures == [0.1] * 5 + [0.7] * 2
     assert sorted(each.max_tokens for each in backend.samplings) == [3] * 3 + [9] * 4
 

@@ -23,9 +23,10 @@ from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.wire.errors import INTERNAL, ErrorInfo
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
 from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 from tests.scheduler_proc.fake_executor import (
     VOCAB,
     Detail,
@@ -104,7 +105,7 @@ class Driver:
         min_new: int = 0,
         logprob_start: int | None = None,
         grammar: Grammar | None = None,
-        sampling: SamplingParams = SamplingParams(),  # noqa: B008
+        sampling: FilledParams = FilledParams(),  # noqa: B008
         bad_ids: Sequence[Sequence[int]] = (),
         top_logprobs: int = 0,
         logprob_ids: Sequence[int] = (),

@@ -15,8 +15,8 @@ import numpy as np
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.media.spans import MediaFacts
+from srt.wire.filled_params import FilledParams
 from srt.wire.media import MediaItem
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.media.pictures import ITEMS, PLACEHOLDER, item_of, numbers_of, plain
 
 VOCAB = 1000
@@ -63,7 +63,7 @@ def changed_logits(prefix_hash: int, changes: Changes) -> np.ndarray:
     return logits
 
 
-def changes_of(sampling: SamplingParams, prompt: list[int], output: list[int]) -> Changes:
+def changes_of(sampling: FilledParams, prompt: list[int], output: list[int]) -> Changes:
     """What the penalties and the bias come to, counted from scratch."""
     if not sampling.has_penalties and not sampling.logit_bias:
         return {}
@@ -109,7 +109,7 @@ def reference_output(
     stop: frozenset[int] = frozenset(),
     min_new: int = 0,
     grammar: Grammar | None = None,
-    sampling: SamplingParams = SamplingParams(),  # noqa: B008
+    sampling: FilledParams = FilledParams(),  # noqa: B008
     bad_ids: Sequence[Sequence[int]] = (),
 ) -> list[int]:
     """What a req must produce, up to where no token is allowed. Of `sampling`, the penalties, the

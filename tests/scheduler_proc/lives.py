@@ -9,9 +9,9 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.steps.step import Row, Step
 from scheduler_proc.crash.journal import Blame
 from srt.ring.crash_file import Left, Name, left_by
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Progress, Reported, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
 from tests.tokenizer_proc.dispatch.test_relay import OneRelay, opened
@@ -77,7 +77,7 @@ class Process:
 
 
 def request(rid: str, prompt: list[int], max_new: int = 6) -> TokenizedReq:
-    sampling = SamplingParams(max_new_tokens=max_new, temperature=0)
+    sampling = FilledParams(max_new_tokens=max_new, temperature=0)
     return TokenizedReq(CLIENT, rid, 0, pack_ids(prompt), sampling)
 
 

@@ -15,7 +15,7 @@ from scheduler_proc.batch import (
     StepResult,
 )
 from scheduler_proc.executor.base import Executor
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 
 Ids = Sequence[int] | np.ndarray
 
@@ -47,7 +47,7 @@ _NEUTRAL = {"temperature": 0.0, "uniform": 0.5, "want_logprob": False}
 def samples_of(count: int, **values: Any) -> Samples:
     """`count` greedy samples with every parameter turned off. Keywords replace columns; a scalar
     counts for all samples."""
-    neutral = structs.asdict(SamplingParams()) | _NEUTRAL
+    neutral = structs.asdict(FilledParams()) | _NEUTRAL
     columns = {
         name: np.broadcast_to(np.asarray(values.pop(name, neutral[name]), dtype), count).copy()
         for name, dtype in SAMPLE_DTYPES.items()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from srt.wire.constraint import Constraint
+from srt.wire.filled_params import NEUTRAL, SamplingDefaults
 from srt.wire.messages import (
     AbortReq,
     Captured,
@@ -51,6 +52,7 @@ class DirectFront(Front):
         limit_media: int = 0,
         media_bytes: int = 0,
         open_objects: bool = False,
+        defaults: SamplingDefaults = NEUTRAL,
     ) -> None:
         tokenizer, template, vocab = args
         dispatch = Dispatch(
@@ -75,7 +77,7 @@ class DirectFront(Front):
         super().__init__(
             dispatch,
             TextReader(tokenizer, prompts, scores),
-            Builder(vocab, limit, open_objects=open_objects),
+            Builder(vocab, limit, open_objects=open_objects, defaults=defaults),
             MediaDesk(processor.kinds if processor else (), limit_media, media_bytes),
             Grammars(dispatch, Parking(max_compile_wait_s, max_silence_s), find),
         )

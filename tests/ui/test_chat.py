@@ -215,6 +215,22 @@ def test_a_reload_keeps_the_chat(server: Server, open_page: Open) -> None:
     expect(page.locator("#status")).to_have_text("live")  # the key was kept too
 
 
+def test_empty_fields_are_the_models(server: Server, open_page: Open) -> None:
+    page = open_page(address(server))
+    field = page.get_by_label("Temperature", exact=True)
+    expect(field).to_have_value("")
+    expect(field).to_have_attribute("placeholder", "1")
+    settings(page, Most_tokens="2", Top_p="0.5")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        send(page, "Hello")
+    body = asked.value.post_data_json
+    assert body["top_p"] == 0.5 and "temperature" not in body and "min_p" not in body
+    with page.expect_request("**/v1/chat/completions") as asked:
+        settings(page, Temperature="1")
+        send(page, "Hello", ends=2)
+    assert asked.value.post_data_json["temperature"] == 1
+
+
 def test_a_completion_goes_on_from_a_text(server: Server, open_page: Open) -> None:
     page = open_page(address(server))
     page.get_by_label("Mode").select_option("completion")

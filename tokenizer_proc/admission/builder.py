@@ -13,6 +13,7 @@ from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, free_key
 from srt.wire.errors import RequestError
+from srt.wire.filled_params import NEUTRAL, FilledParams, SamplingDefaults
 from srt.wire.messages import Admitted, GenerateReq, ScoreReq, score_rid
 from srt.wire.packing import num_packed, packed_size, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
@@ -24,7 +25,7 @@ from tokenizer_proc.tokenizing.reading import Reading, ReadPrompt, ReadScore
 
 # With the constraint that must still be compiled.
 Built = tuple[Admission, Constraint | None]
-_OF_SCORES = SamplingParams(max_new_tokens=0)
+_OF_SCORES = FilledParams(max_new_tokens=0)
 
 
 class Builder:
@@ -36,13 +37,16 @@ class Builder:
         limit: int,
         close_constrained: bool = False,
         open_objects: bool = False,
+        defaults: SamplingDefaults = NEUTRAL,
     ) -> None:
         """With `close_constrained` every constrained output is closed unless it says otherwise,
         without it that of a JSON Schema. With `open_objects` objects that list properties may have
-        others where neither request nor schema says anything about them, without it none."""
+        others where neither request nor schema says anything about them, without it none.
+        `defaults` are the parameters that requests leave unset."""
         self._vocab = vocab
         self._limit = limit
         self._close_constrained, self._open_objects = close_constrained, open_objects
+        self._defaults = defaults
         self._end_of_reasoning = reasoning_tags(vocab.chat_template).end
         self._healer = PromptHealer(vocab)
 
@@ -74,7 +78,7 @@ class Builder:
             prompt.opens_reasoning,
             closes_reasoning=prompt.closes_reasoning,
         )
-        tokenized = self._tokenized(client, replace(req, sampling=sampling), reading, healing)
+        tokenized = self._tokenized(client, req, sampling, reading, healing)
         if constraint is not None:
             constraint = replace(constraint, before=healing.text)
             closes = sampling.close
@@ -86,7 +90,12 @@ class Builder:
         return Admission(admitted, samples_of(tokenized), req.routed_replica), constraint
 
     def _tokenized(
-        self, client: bytes, req: GenerateReq, reading: ReadPrompt, healing: Healing
+        self,
+        client: bytes,
+        req: GenerateReq,
+        sampling: FilledParams,
+        reading: ReadPrompt,
+        healing: Healing,
     ) -> TokenizedReq:
         """The request as for one sample, without a grammar."""
         kept = num_packed(reading.ids) - healing.num_tokens
@@ -95,8 +104,8 @@ class Builder:
             rid=req.rid,
             incarnation=0,  # the relay's to say
             input_ids=reading.ids[: packed_size(kept)],
-            sampling=_unconstrained(req.sampling),
-            eos_ids=[] if req.sampling.ignore_eos else list(self._vocab.eos_ids),
+            sampling=_unconstrained(sampling),
+            eos_ids=[] if sampling.ignore_eos else list(self._vocab.eos_ids),
             stream=req.stream,
             scoring=req.scoring and replace(req.scoring, start=min(req.scoring.start, kept)),
             cache_salt=req.cache_salt,
@@ -118,9 +127,9 @@ class Builder:
             return constraint
         return replace(constraint, closed=not self._open_objects)
 
-    def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
-        """`sampling` with a `max_new_tokens` that fits after the prompt, and only those stop ids
-        that the vocabulary has."""
+    def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> FilledParams:
+        """`sampling` with the defaults where it is unset, a `max_new_tokens` that fits after the
+        prompt, and only those stop ids that the vocabulary has."""
         wanted = sampling.max_new_tokens
         room = self._limit - len(prompt.ids)
         if room < (1 if wanted is None else 0):
@@ -134,7 +143,8 @@ class Builder:
                 at="min_new_tokens",
             )
         stops = [i for i in sampling.stop_token_ids if 0 <= i < self._vocab.vocab_size]
-        return replace(sampling, max_new_tokens=resolved, stop_token_ids=stops)
+        sampling = replace(sampling, max_new_tokens=resolved, stop_token_ids=stops)
+        return FilledParams.of(sampling, self._defaults)
 
 
 def _score(client: bytes, req: ScoreReq, reading: ReadScore) -> Admission:
@@ -157,7 +167,7 @@ def _score(client: bytes, req: ScoreReq, reading: ReadScore) -> Admission:
     return Admission(Admitted(req.rid, req.epoch, meta, score_start=reading.start), parts)
 
 
-def _unconstrained(sampling: SamplingParams) -> SamplingParams:
+def _unconstrained(sampling: FilledParams) -> FilledParams:
     """`sampling` without the constraint's texts, which the scheduler does not need."""
     if sampling.constraint is None:
         return sampling

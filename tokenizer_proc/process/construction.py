@@ -39,7 +39,13 @@ def make_front(
     return Front(
         dispatch,
         _text_reader(args, files, vocab, processor, limit),
-        Builder(vocab, limit, args.close_constrained, args.open_objects),
+        Builder(
+            vocab,
+            limit,
+            args.close_constrained,
+            args.open_objects,
+            vocab.sampling.under(args.sampling_defaults).defaults,
+        ),
         MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
         Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),
     )

@@ -6,10 +6,10 @@ import numpy as np
 
 from scheduler_proc.batch import SAMPLE_DTYPES, Samples
 from scheduler_proc.core.requests.request import Req
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 
 _MASK = 2**64 - 1
-_PARAMS = tuple(name for name in Samples._fields if name in SamplingParams.__struct_fields__)
+_PARAMS = tuple(name for name in Samples._fields if name in FilledParams.__struct_fields__)
 
 
 class SamplingTable:

@@ -5,9 +5,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from srt.wire.answer_meta import AnswerMeta
+from srt.wire.filled_params import FilledParams
 from srt.wire.packing import num_packed
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 
 
 class Wish(Struct, frozen=True):
@@ -19,7 +20,7 @@ class Wish(Struct, frozen=True):
     salt: str
     seed: int
     deadline_s: float
-    sampling: SamplingParams  # without allowed_token_ids
+    sampling: FilledParams  # without allowed_token_ids
     scoring: Scoring | None
     logprob_ids: np.ndarray  # int32 [n]: those of `scoring`
     wants_details: bool

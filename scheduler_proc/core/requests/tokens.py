@@ -3,7 +3,7 @@
 import numpy as np
 
 from scheduler_proc.sampling.penalties import LogitChanges
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 
 
 class Tokens:
@@ -16,7 +16,7 @@ class Tokens:
         *("_buffer", "_replaced"),
     )
 
-    def __init__(self, prompt: np.ndarray, sampling: SamplingParams, vocab_size: int) -> None:
+    def __init__(self, prompt: np.ndarray, sampling: FilledParams, vocab_size: int) -> None:
         """`prompt` int32 [n]; there is room for `max_new_tokens` more."""
         self.prompt_len = self.known_len = self.seq_len = len(prompt)
         self.max_len = len(prompt) + (sampling.max_new_tokens or 0)

@@ -47,17 +47,17 @@ class ParrotAuth(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 
 class ParrotSampling(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Parrot's `sampling_config`, with its defaults."""
+    """Parrot's `sampling_config`, with its defaults, but for those that the model may have."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: float | None = None
+    top_p: float | None = None
     max_gen_length: Count = 512
     ignore_tokenizer_eos: bool = False
     stop_token_ids: list[TokenId] = field(default_factory=list)
     stop_str: str | list[str] = field(default_factory=list)
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    repetition_penalty: float | None = None
 
 
 class ParrotParameter(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

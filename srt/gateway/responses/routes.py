@@ -44,6 +44,7 @@ from srt.gateway.wire.responses import (
 )
 from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
 from srt.wire.errors import Names, RequestError, missing, renaming
+from srt.wire.filled_params import SamplingDefaults
 
 _NAMES: Names = {
     "text": "input",
@@ -69,7 +70,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
     earlier = NO_ITEMS if before is None else stored.items(owner, before)
     items = [*earlier.items, *input_items(body.input)]
     chat = _chat(body, items, earlier, gateway)
-    items, body = without_files(items), replace(body, input="")
+    items, body = without_files(items), _echoed(body, gateway.info.sampling.defaults)
     frames: list[Frames] = []
 
     def keep(writer: ResponseWriter) -> None:
@@ -156,6 +157,13 @@ def _chat(
         chat = chat_of(asked, gateway.info.reasoning, gateway.vocab, media, ("user", "tool"))
     media.rename(names)
     return chat
+
+
+def _echoed(body: ResponsesRequest, defaults: SamplingDefaults) -> ResponsesRequest:
+    """The body as the answer shows it: with the parameters that the front fills in."""
+    temperature = defaults.temperature if body.temperature is None else body.temperature
+    top_p = defaults.top_p if body.top_p is None else body.top_p
+    return replace(body, input="", temperature=temperature, top_p=top_p)
 
 
 def _names(body: ResponsesRequest) -> dict[str | None, str]:

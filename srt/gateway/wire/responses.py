@@ -98,8 +98,10 @@ class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
     max_output_tokens: Annotated[
         Count | None, Meta(description="Tokens to generate at most; all the room by default.")
     ] = None
-    temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
-    top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
+    temperature: Annotated[float | None, Meta(description="0 is greedy; null is the model's.")] = (
+        None
+    )
+    top_p: Annotated[float | None, Meta(description="In (0, 1]; null is the model's.")] = None
     seed: Annotated[Int | None, Meta(description="Repeatable sampling.")] = None
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
     text: Annotated[TextIn, Meta(description="`format`: text, json_object or json_schema.")] = (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from scheduler_proc.trace.recorded import replay
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish
-from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.byte_language import grammar_of, text_of, vocab
 from tests.scheduler_proc.core.test_jump_forward import PATTERNS, drive, make, started
@@ -18,7 +18,7 @@ from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import VOCAB
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
-CLOSE = SamplingParams(close=True)
+CLOSE = FilledParams(close=True)
 OPEN_ENDED = r'\{"a": "[abc ]*", "b": (a|n|ban[0-9]{9})\}'
 
 

@@ -13,9 +13,9 @@ from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.store import free_grammar
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import retokeniser, text_of, token_vocabulary
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import ids_of
@@ -116,7 +116,7 @@ def test_what_no_longer_token_goes_on_from_is_jumped_and_the_grammar_dropped() -
 
 def test_the_detokenizer_is_told_of_the_prompt_as_it_was_given() -> None:
     core = Scheduler(SchedulerConfig(max_total_tokens=100, context_len=50, vocab_size=1000))
-    sampling = SamplingParams(max_new_tokens=4)
+    sampling = FilledParams(max_new_tokens=4)
     wire = TokenizedReq(
         client=b"c",
         rid="r",

@@ -24,9 +24,9 @@ from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.trace.recorded import replay
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.byte_language import (
     Longest,
@@ -49,7 +49,7 @@ PATTERNS = (
     r'""":::[^x]{2}(\{\}){4}',
     r"([abc]{3,5}cab: n){1,3}",  # a jump replaces many tokens
 )
-PENALTIES = SamplingParams(
+PENALTIES = FilledParams(
     frequency_penalty=1.5, repetition_penalty=1.25, logit_bias=dict.fromkeys(b"abcn ", 15.0)
 )
 
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
     max_new: int
     logprob_start: int | None = None
     top_logprobs: int = 0
-    sampling: SamplingParams = SamplingParams()
+    sampling: FilledParams = FilledParams()
 
     def enter(self, driver: Driver, rid: str) -> None:
         grammar = started(self.pattern)

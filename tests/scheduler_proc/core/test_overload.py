@@ -8,9 +8,9 @@ import pytest
 
 from scheduler_proc.process.load_reports import PaceMeter
 from srt.wire.errors import RequestError
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.process.test_load_reports import SizedExecutor
 from tokenizer_proc.queueing.capacity import SLACK, QueueWaits
@@ -69,7 +69,7 @@ def simulate(shape: Shape, load: float, limit_s: float, seconds: float, warm_s: 
             else:
                 rid, count = str(count), count + 1
                 prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(*shape.prompt))]
-                wire = TokenizedReq(b"c", rid, 0, pack_ids(prompt), SamplingParams())
+                wire = TokenizedReq(b"c", rid, 0, pack_ids(prompt), FilledParams())
                 wait.enter(0, wire)
                 meter.entered(wire)
                 driver.now = due

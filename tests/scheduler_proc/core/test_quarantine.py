@@ -10,7 +10,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.trace.recorded import replay
 from srt.ring.crash_file import Name
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
@@ -188,7 +188,7 @@ def test_random_traffic(tmp_path: Path, seed: int) -> None:
             )
             expected[rid] = reference_output(prompt, max_new, frozenset([EOS]), grammar=grammar)
         else:
-            sampling = SamplingParams(frequency_penalty=rng.choice([0.0, 0.5]))
+            sampling = FilledParams(frequency_penalty=rng.choice([0.0, 0.5]))
             start = rng.choice([None, 0]) if max_new else 0
             driver.add(rid, prompt, max_new, sampling=sampling, logprob_start=start)
             expected[rid] = reference_output(prompt, max_new, sampling=sampling)

@@ -1,4 +1,4 @@
-"""Whatever passes `SamplingParams.check` runs on both executors: no number in one request may fail
+"""Whatever passes `FilledParams.check` runs on both executors: no number in one request may fail
 a check that refuses a whole step."""
 
 import math
@@ -14,9 +14,10 @@ from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.wire.errors import RequestError
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import MIN_REPETITION_PENALTY, SamplingParams, Scoring
+from srt.wire.sampling import MIN_REPETITION_PENALTY, Scoring
 from tests.running.late import late
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.checkpoints import SMALL, random_llama, save_directory
@@ -29,7 +30,7 @@ else:
 
 VOCAB = int(SMALL["vocab_size"])
 POOL = 64
-DEFAULTS = SamplingParams(max_new_tokens=3)
+DEFAULTS = FilledParams(max_new_tokens=3)
 
 # Values near the limits of float32 and of each field's range, and any others.
 NUMBERS = st.one_of(
@@ -61,7 +62,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def admitted(sampling: SamplingParams) -> SamplingParams:
+def admitted(sampling: FilledParams) -> FilledParams:
     """The same parameters, with the default in each field that `check` refuses."""
     for _ in FIELDS:
         try:
@@ -87,7 +88,7 @@ def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return made
 
 
-def run(executor: Executor, sampling: SamplingParams) -> None:
+def run(executor: Executor, sampling: FilledParams) -> None:
     """Run a request with these parameters beside one with defaults, step by step to the end."""
     core = Scheduler(SchedulerConfig(POOL, executor.context_len, VOCAB))
     for rid, params in (("asked", sampling), ("beside", DEFAULTS)):
@@ -110,8 +111,8 @@ def test_what_the_check_lets_through_runs(executor: Executor, fields: dict[str, 
 @pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1e-50, 7e-46, 1e-40, 9e-7, 2.1, math.nan])
 def test_a_penalty_that_float32_cannot_hold_is_refused_by_name(value: float) -> None:
     with pytest.raises(RequestError, match="repetition_penalty must be between 1e-06 and 2"):
-        SamplingParams(repetition_penalty=value).check(VOCAB)
+        FilledParams(repetition_penalty=value).check(VOCAB)
 
 
 def test_the_least_penalty_keeps_logits_finite(executor: Executor) -> None:
-    run(executor, SamplingParams(max_new_tokens=3, repetition_penalty=MIN_REPETITION_PENALTY))
+    run(executor, FilledParams(max_new_tokens=3, repetition_penalty=MIN_REPETITION_PENALTY))

@@ -8,8 +8,9 @@ import pytest
 from scheduler_proc.core.decode_planner import DECODE_RUN
 from scheduler_proc.core.invariants import check_invariants
 from scheduler_proc.core.steps.step import Step
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 from tests.scheduler_proc.core.drafting.reqs import plain, req_of
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import detail_at, hash_of, reference_output
@@ -236,7 +237,7 @@ def test_details_come_with_their_tokens(lag: int) -> None:
 
 def test_the_detokenizer_is_told_how_to_stop_and_what_was_asked() -> None:
     driver = small()
-    sampling = SamplingParams(stop_regex=["a+"], no_stop_trim=True)
+    sampling = FilledParams(stop_regex=["a+"], no_stop_trim=True)
     driver.add("r", [1], 1, sampling=sampling, logprob_start=1, top_logprobs=4, logprob_ids=[8])
     driver.abort("r")
     batch = driver.core.take_output(0.0)

@@ -15,8 +15,8 @@ import pytest
 from scheduler_proc.crash.recovery import UnclearFailure
 from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
+from srt.wire.filled_params import FilledParams
 from srt.wire.ring_messages import Abort
-from srt.wire.sampling import SamplingParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.core.drafting.knowing import Knowing
 from tests.scheduler_proc.driver import Driver
@@ -38,7 +38,7 @@ POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 class Wishes(NamedTuple):
     """How a req wants to be sampled, and what it wants to have reported."""
 
-    sampling: SamplingParams = SamplingParams()
+    sampling: FilledParams = FilledParams()
     bad_ids: tuple[tuple[int, ...], ...] = ()
     logprob_start: int | None = None
     top_logprobs: int = 0
@@ -49,7 +49,7 @@ class Wishes(NamedTuple):
         """Random wishes, with a few tokens so likely that they repeat and counts matter."""
         likely = rng.sample(range(1000), 6)
         bias = {token: rng.choice([18.0, 19.5, 20.0]) for token in likely}
-        sampling = SamplingParams(
+        sampling = FilledParams(
             frequency_penalty=rng.choice([0.0, 0.0, 0.5, 1.75, -0.25]),
             presence_penalty=rng.choice([0.0, 0.0, 1.5, -1.0]),
             repetition_penalty=rng.choice([1.0, 1.0, 1.5, 0.75]),

@@ -10,7 +10,7 @@ from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.core.steps.split import part_of
 from scheduler_proc.crash.recovery import MAX_SPLITS, UnclearFailure
 from scheduler_proc.executor.native_executor import NativeExecutor
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, PoisonedStep, reference_output
@@ -152,14 +152,14 @@ def test_rows_that_end_while_the_parts_run_are_left_out() -> None:
 def mixed() -> Driver:
     """Reqs with everything that a row can have, one step before their next tokens."""
     driver = driver_of(Counting())
-    likely = SamplingParams(frequency_penalty=0.5, logit_bias={3: 15.0, 4: 15.1})
+    likely = FilledParams(frequency_penalty=0.5, logit_bias={3: 15.0, 4: 15.1})
     wishes: list[dict[str, Any]] = [
         {"logprob_start": 0, "top_logprobs": 3},
         {"sampling": likely, "logprob_start": 2},
         {"eos": [EOS], "grammar": FakeGrammar(9)},
         {"logprob_start": 1, "top_logprobs": 2, "logprob_ids": [5, 6]},
         {"eos": [7, 8], "min_new": 3},
-        {"sampling": SamplingParams(allowed_token_ids=[1, 2, 500]), "logprob_start": 4},
+        {"sampling": FilledParams(allowed_token_ids=[1, 2, 500]), "logprob_start": 4},
         {"bad_ids": [[1], [2, 3]], "logprob_start": 7, "logprob_ids": [9]},
         {},
     ]
@@ -225,7 +225,7 @@ def test_a_number_that_the_native_check_refuses_ends_its_own_request(
         driver = Driver(lag, executor=executor, max_total_tokens=400, vocab_size=131)
         for i in range(7):
             penalty = 1e-50 if i in bad else 1.25
-            sampling = SamplingParams(repetition_penalty=penalty)
+            sampling = FilledParams(repetition_penalty=penalty)
             driver.add(f"r{i}", range(i, 40, i + 2), 8, sampling=sampling, logprob_start=1)
         driver.run()
         failed = {rid for rid, finish in driver.finishes.items() if finish.error is not None}

@@ -15,7 +15,7 @@ from scheduler_proc.executor.cuda_graphs import graph_sizes, max_indices, padded
 from scheduler_proc.executor.start import Bounds
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from srt.files.model_files import ModelFiles
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.executor.cpu_graphs import (
     CpuRecorder,
@@ -257,7 +257,7 @@ def test_requests_get_the_tokens_that_they_get_without_graphs(
         rng = np.random.default_rng(5)
         for i in range(14):
             prompt = rng.integers(0, 131, int(rng.integers(1, 20))).tolist()
-            sampling = SamplingParams(temperature=1.0, seed=i)
+            sampling = FilledParams(temperature=1.0, seed=i)
             driver.add(f"r{i}", prompt, int(rng.integers(1, 25)), sampling=sampling)
         driver.run()
         return driver.outputs

@@ -17,7 +17,7 @@ from scheduler_proc.batch import Adjust, ForwardBatch, Masks, StepResult, Suppre
 from scheduler_proc.core.steps.step import LateTokens, Step
 from scheduler_proc.sampling.penalties import Entries, LateChange, LogitChanges, with_entries
 from srt.files.model_files import ModelFiles
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.running.late import late
 from tests.running.profiles import seeds
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
@@ -175,7 +175,7 @@ def test_a_sampler_works_where_there_are_no_values() -> None:
 TOKENS = st.integers(0, 9)
 QUARTERS = st.integers(-8, 8).map(lambda n: n / 4)
 SAMPLING = st.builds(
-    SamplingParams,
+    FilledParams,
     frequency_penalty=QUARTERS,
     presence_penalty=QUARTERS,
     repetition_penalty=st.sampled_from([0.5, 1.0, 1.25]),

@@ -13,7 +13,7 @@ from srt.files.model_files import ModelFiles
 from srt.files.sizes import model_sizes
 from srt.sizing import OTHERS
 from srt.wire.errors import ConfigError
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.running.late import late
 from tests.running.profiles import some
 from tests.scheduler_proc.driver import Driver
@@ -186,7 +186,7 @@ def test_penalised_outputs_are_those_of_transformers(
     prompts = {f"r{i}": random_ids(10 + 4 * i, seed=i) for i in range(3)}
     penalties = {"r0": 1.0, "r1": 1.3, "r2": 0.9}
     for rid, prompt in prompts.items():
-        sampling = SamplingParams(repetition_penalty=penalties[rid])
+        sampling = FilledParams(repetition_penalty=penalties[rid])
         driver.add(rid, prompt.tolist(), 30, sampling=sampling)
     driver.run()
     assert driver.core.state.counters.retracted > 0

@@ -23,9 +23,9 @@ from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.load_reports import Reports
 from scheduler_proc.process.metrics import StatsLog, StepClock
 from srt.tasks import TaskSet
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
@@ -256,7 +256,7 @@ async def test_messages_come_while_steps_wait_for_tokens() -> None:
     for i in range(60):
         grammar = FakeGrammar(9 + i % 5)
         wire = TokenizedReq(
-            b"c", f"r{i}", 0, pack_ids([4, i]), SamplingParams(max_new_tokens=30), eos_ids=[EOS]
+            b"c", f"r{i}", 0, pack_ids([4, i]), FilledParams(max_new_tokens=30), eos_ids=[EOS]
         )
         actor._entry.add(wire, grammar)
         await asyncio.sleep(0)
@@ -291,7 +291,7 @@ def test_nobody_waits_for_a_request_whose_grammar_is_loaded() -> None:
     actor = LoopOnly(make(), overlap=True)
     actor.incarnations = [0]
     actor._intake = SimpleNamespace(add=lambda req: None)  # type: ignore[assignment]
-    actor._on_message(TokenizedReq(b"c", "r", 0, pack_ids([1]), SamplingParams(), grammar="k"))
+    actor._on_message(TokenizedReq(b"c", "r", 0, pack_ids([1]), FilledParams(), grammar="k"))
     assert actor._entry.wake.is_set()
     pace = actor._reports.pace.report(0.0, at_once=True)
     assert pace is not None

@@ -12,9 +12,9 @@ import pytest
 
 from scheduler_proc.core.steps.step_cost import StepSize
 from srt.ring.crash_file import left_by
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Reported, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
 from tests.scheduler_proc.fake_executor import reference_output
@@ -129,7 +129,7 @@ async def test_whoever_is_on_the_device_is_noted() -> None:
 async def test_a_trial_has_the_device_to_itself() -> None:
     """Neither is it queued behind a step of others, nor one of theirs behind it."""
     held = Held()
-    sampling = SamplingParams(max_new_tokens=3, temperature=0.0)
+    sampling = FilledParams(max_new_tokens=3, temperature=0.0)
     suspect = TokenizedReq(
         b"c", "suspect", 0, pack_ids([5, 6, 7]), sampling, reported=Reported(is_suspect=True)
     )

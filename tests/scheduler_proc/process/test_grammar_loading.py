@@ -19,9 +19,9 @@ from scheduler_proc.process.grammar_loading import MAX_RECALLS, GrammarIntake
 from scheduler_proc.trace.recorded import replay
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
@@ -101,7 +101,7 @@ def request(
         rid=rid,
         incarnation=incarnation,
         input_ids=pack_ids(PROMPT),
-        sampling=SamplingParams(max_new_tokens=30, temperature=0),
+        sampling=FilledParams(max_new_tokens=30, temperature=0),
         eos_ids=[EOS],
         grammar=grammar,
     )

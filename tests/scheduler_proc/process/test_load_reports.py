@@ -7,9 +7,9 @@ from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step_cost import MAX_SURPRISE, StepCost
 from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, PaceMeter
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, Pace, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
 
@@ -71,7 +71,7 @@ def test_decodes_alone_do_not_make_prompts_dear() -> None:
 
 
 def wire(rid: str, length: int) -> TokenizedReq:
-    return TokenizedReq(b"c", rid, 0, pack_ids(range(length)), SamplingParams(), cache_salt=rid)
+    return TokenizedReq(b"c", rid, 0, pack_ids(range(length)), FilledParams(), cache_salt=rid)
 
 
 def meter_of(driver: Driver, lengths: list[int], max_new: int = 4) -> PaceMeter:
@@ -124,7 +124,7 @@ def test_what_the_prompts_share_is_not_waited_for() -> None:
     meter = PaceMeter(driver.core)
     for i, prompt in enumerate(([1] * 20, [7] * 20 + [1], [7] * 20 + [2, 3], [5] * 30 + [4])):
         driver.add(str(i), prompt, max_new=50)
-        wired = TokenizedReq(b"c", str(i), 0, pack_ids(prompt), SamplingParams())
+        wired = TokenizedReq(b"c", str(i), 0, pack_ids(prompt), FilledParams())
         meter.entered(wired)
     driver.step()  # the one whose prefix is cached goes first
     pace = meter.report(0.0)
@@ -202,7 +202,7 @@ def test_what_comes_and_goes_is_news_until_it_is_reported() -> None:
     core = Scheduler(SchedulerConfig(1000, 500, 100))
     meter = PaceMeter(core)
     assert not meter.is_news
-    req = TokenizedReq(b"c", "r", 0, pack_ids([1, 2, 3]), SamplingParams(max_new_tokens=1))
+    req = TokenizedReq(b"c", "r", 0, pack_ids([1, 2, 3]), FilledParams(max_new_tokens=1))
     meter.entered(req)
     core.add(req, 0.0)
     assert meter.is_news

@@ -13,7 +13,7 @@ from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.process.construction import core_config, speculative
 from scheduler_proc.process.metrics import LOG_INTERVAL_S, StatsLog, StepClock, stats_of
 from srt.args import ServerArgs
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.scheduler_proc.driver import Driver
 
 
@@ -95,7 +95,7 @@ def test_steps_are_noted_with_the_time_before_them() -> None:
 
 def test_guesses_are_no_tokens_of_prompts() -> None:
     driver = Driver(max_total_tokens=100)
-    driver.add("decodes", [1, 2], 9, sampling=SamplingParams())
+    driver.add("decodes", [1, 2], 9, sampling=FilledParams())
     driver.step()
     driver.add("begins", [3, 4, 5], 9)
     plan = driver.core.prepare(0.0)

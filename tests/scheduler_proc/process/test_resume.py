@@ -18,9 +18,9 @@ from scheduler_proc.core.requests.resume import SLICE_S, reading
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.trace.recorded import replay
 from srt.wire.errors import UNAVAILABLE
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import Abort, Reported, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.running.profiles import some
 from tests.scheduler_proc.byte_language import retokeniser
 from tests.scheduler_proc.core.test_healing import ENDINGS, grammar_for
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
                 "logprob_start": rng.choice([-1, 0, rng.randint(0, len(prompt))]),
                 "top_logprobs": rng.choice([0, 2]),
             }
-        sampling = SamplingParams(seed=rng.randint(0, 99))
+        sampling = FilledParams(seed=rng.randint(0, 99))
         pattern, before = None, b""
         match rng.choice(["plain", "plain", "penalties", "pattern", "healed", "both"]):
             case "plain":

@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler_proc.core.requests.outputs import HELD_TOKENS, OutputBuffer
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenBatch, TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 from tests.scheduler_proc.byte_language import retokeniser
 from tests.scheduler_proc.core.requests.test_outputs import WATCHED, req_of
 from tests.scheduler_proc.core.test_jump_forward import started
@@ -46,7 +47,7 @@ def test_with_overlap_a_token_is_told_a_step_later() -> None:
 def test_the_front_says_when_a_request_came() -> None:
     """Also of one that comes after younger ones, because its grammar had to be loaded."""
     driver = driver_of()
-    wire = TokenizedReq(b"c", "a", 0, pack_ids(PROMPT), SamplingParams(max_new_tokens=1))
+    wire = TokenizedReq(b"c", "a", 0, pack_ids(PROMPT), FilledParams(max_new_tokens=1))
     driver.now = 5.0
     driver.core.add(replace(wire, rid="young", arrival_s=4.5), driver.now)
     driver.core.add(replace(wire, rid="old", input_ids=pack_ids([9]), arrival_s=1.0), driver.now)

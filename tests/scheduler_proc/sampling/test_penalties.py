@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from scheduler_proc.core.requests.tokens import Tokens
 from scheduler_proc.sampling.penalties import LateChange, LogitChanges, with_entries
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.scheduler_proc.fake_executor import changes_of
 from tests.scheduler_proc.ragged import adjust_of
 
 TOKENS = st.integers(0, 9)
 QUARTERS = st.integers(-8, 8).map(lambda n: n / 4)
 SAMPLING = st.builds(
-    SamplingParams,
+    FilledParams,
     frequency_penalty=QUARTERS,
     presence_penalty=QUARTERS,
     repetition_penalty=st.sampled_from([0.5, 1.0, 1.25]),
@@ -43,7 +43,7 @@ def changes_in(
     st.lists(st.tuples(st.integers(0, 4), st.lists(TOKENS, max_size=6)), max_size=12),
 )
 def test_tokens_and_jumps_leave_what_counting_anew_gives(
-    sampling: SamplingParams, prompt: list[int], edits: list[tuple[int, list[int]]]
+    sampling: FilledParams, prompt: list[int], edits: list[tuple[int, list[int]]]
 ) -> None:
     """Each edit takes back some outputs and puts others in their place."""
     tokens = Tokens(np.array(prompt, np.int32), sampling, vocab_size=10)
@@ -64,7 +64,7 @@ def test_tokens_and_jumps_leave_what_counting_anew_gives(
 
 @given(SAMPLING, st.lists(TOKENS), st.lists(TOKENS), TOKENS, TOKENS, st.integers(10, 12))
 def test_a_token_that_comes_late_counts_as_if_it_had_been_known(
-    sampling: SamplingParams,
+    sampling: FilledParams,
     prompt: list[int],
     output: list[int],
     late: int,
@@ -88,7 +88,7 @@ def test_a_token_that_comes_late_counts_as_if_it_had_been_known(
 
 def test_many_tokens_have_room() -> None:
     columns = LogitChanges(
-        SamplingParams(presence_penalty=0.5), np.arange(1000, dtype=np.int32), 1000
+        FilledParams(presence_penalty=0.5), np.arange(1000, dtype=np.int32), 1000
     )
     for token in range(500):
         columns.count(token, 1)

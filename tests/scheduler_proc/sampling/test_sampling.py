@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_proc.batch import ForwardBatch, Masks, SuppressedIds
 from scheduler_proc.sampling.penalties import LogitChanges
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.running.late import late
 from tests.scheduler_proc.ragged import adjust_of, int32, sampling_batch
 from tests.scheduler_proc.samplers import restricted, sample
@@ -155,7 +155,7 @@ def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
         torch.from_numpy(tokens), logits.clone()
     )
     rows = [
-        LogitChanges(SamplingParams(repetition_penalty=penalty), int32(row[:120]), 300)
+        LogitChanges(FilledParams(repetition_penalty=penalty), int32(row[:120]), 300)
         for row in tokens
     ]
     for changes, row in zip(rows, tokens, strict=True):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.sampling.token_rules import BadSequences
 from srt.wire.errors import BAD_REQUEST
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser, text_of
 from tests.scheduler_proc.core.test_healing import grammar_for
 from tests.scheduler_proc.driver import Driver
@@ -25,8 +25,8 @@ PROMPT = [5, 6, 7]
 TOKENS = st.integers(0, 3)
 
 
-def allowing(*ids: int) -> SamplingParams:
-    return SamplingParams(allowed_token_ids=list(ids))
+def allowing(*ids: int) -> FilledParams:
+    return FilledParams(allowed_token_ids=list(ids))
 
 
 def make(lag: int = 0, **config: Any) -> Driver:
@@ -114,14 +114,14 @@ def test_a_grammar_may_end_before_min_new_tokens_if_the_end_is_all_that_is_left(
 @pytest.mark.parametrize(
     ("fields", "is_deferred"),
     [
-        ({"sampling": SamplingParams(logit_bias={3: 1.0})}, False),
+        ({"sampling": FilledParams(logit_bias={3: 1.0})}, False),
         ({"sampling": allowing(3, 4)}, False),
         ({"bad_ids": [[3], [4]]}, False),
         ({"min_new": 5}, False),
         ({"bad_ids": [[3], [4, 5]]}, True),
-        ({"sampling": SamplingParams(frequency_penalty=0.5)}, False),
-        ({"sampling": SamplingParams(presence_penalty=0.5)}, False),
-        ({"sampling": SamplingParams(repetition_penalty=1.5)}, False),
+        ({"sampling": FilledParams(frequency_penalty=0.5)}, False),
+        ({"sampling": FilledParams(presence_penalty=0.5)}, False),
+        ({"sampling": FilledParams(repetition_penalty=1.5)}, False),
         ({"grammar": FakeGrammar(20)}, True),
     ],
 )
@@ -173,7 +173,7 @@ def test_what_the_prompt_had_may_be_written_again_by_token_healing(fields: dict[
 
 def test_a_req_keeps_a_mask_of_the_allowed_ids_and_not_their_list() -> None:
     ids = list(range(1000))
-    wire = TokenizedReq(b"c", "r", 0, pack_ids(PROMPT), SamplingParams(allowed_token_ids=ids))
+    wire = TokenizedReq(b"c", "r", 0, pack_ids(PROMPT), FilledParams(allowed_token_ids=ids))
     references = sys.getrefcount(ids)
     req = Req.of(0, wire, arrival_s=0.0, vocab_size=1000)
     assert sys.getrefcount(ids) == references

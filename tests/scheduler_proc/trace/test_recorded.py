@@ -11,8 +11,8 @@ from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.trace.recorded import replay
+from srt.wire.filled_params import FilledParams
 from srt.wire.ring_messages import Abort, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
@@ -37,7 +37,7 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> N
     for i in range(40):
         client = b"c%d" % (i % 3)
         bias = {token: 18.0 + token for token in range(3)}  # that outputs repeat
-        sampling = SamplingParams(frequency_penalty=i % 2, logit_bias=bias)
+        sampling = FilledParams(frequency_penalty=i % 2, logit_bias=bias)
         prompt = rng.integers(0, 3, 20).tolist()
         driver.add(
             f"r{i}",

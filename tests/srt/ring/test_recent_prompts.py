@@ -3,15 +3,15 @@
 import random
 
 from srt.ring.recent_prompts import HEAD_BYTES, MOST, RecentPrompts
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 HEAD = HEAD_BYTES // 4
 
 
 def wire(ids: list[int], salt: str = "") -> TokenizedReq:
-    return TokenizedReq(b"c", "r", 0, pack_ids(ids), SamplingParams(), cache_salt=salt)
+    return TokenizedReq(b"c", "r", 0, pack_ids(ids), FilledParams(), cache_salt=salt)
 
 
 def shared(a: list[int], b: list[int]) -> int:

@@ -15,6 +15,7 @@ from srt.gateway.wire.native import NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest
 from srt.llm import SamplingParams as VllmParams
 from srt.wire.errors import RequestError
+from srt.wire.filled_params import NEUTRAL
 from srt.wire.messages import FrontMessage, GenerateReq, decoder, encode
 from srt.wire.sampling import CommonSampling, SamplingParams, rules_of
 
@@ -101,6 +102,16 @@ def test_a_common_field_is_known_to_every_api(name: str) -> None:
     gen: Any = sgl.gen("x", **asked)
     sampling = PLAIN.merged(gen.given)
     assert checked_request({"text": "a", "sampling": params_of(sampling)}).sampling == want
+
+
+@pytest.mark.parametrize(("name", "value"), msgspec.structs.asdict(NEUTRAL).items())
+def test_a_neutral_value_is_not_unset(name: str, value: Any) -> None:
+    given, null = {name: value}, dict.fromkeys([name])
+    assert SamplingParams(**given) != SamplingParams() == SamplingParams(**null)  # type: ignore[arg-type]
+    assert params_of(PLAIN.merged(given)) == given
+    assert VllmParams(**given).request()["sampling"][name] == value
+    assert name not in VllmParams().request()["sampling"]
+    assert VllmParams(top_k=0).request()["sampling"]["top_k"] == -1
 
 
 def test_gen_refuses_what_nobody_knows() -> None:

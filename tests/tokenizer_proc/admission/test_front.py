@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from tokenizers import AddedToken, models, pre_tokenizers
 
 from srt.files.gguf_tokens import byte_level_alphabet
@@ -16,6 +16,7 @@ from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.wire.filled_params import NEUTRAL, FilledParams, SamplingDefaults
 from srt.wire.messages import (
     AbortReq,
     Admitted,
@@ -120,7 +121,7 @@ def test_everything_is_passed_on() -> None:
         rid="r",
         incarnation=0,
         input_ids=pack_ids(list(b"hello")),
-        sampling=req.sampling,
+        sampling=FilledParams.of(req.sampling, NEUTRAL),
         eos_ids=[EOS],
         **fields,
     )
@@ -156,6 +157,18 @@ def test_objects_are_closed_where_the_request_does_not_say(open_objects: bool) -
         (part,) = samples(front, request(f"says {says}", sampling=given))
         assert part.sampling.disable_additional_properties is None
     assert found == [not open_objects, not open_objects, False, False, False, True]
+
+
+def test_unset_parameters_are_filled_in_before_samples_are_made() -> None:
+    own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.05)
+    names, front = own.__struct_fields__, make_front(defaults=own)
+    for part in samples(front, request("unset", sampling={"n": 2})):
+        assert [getattr(part.sampling, name) for name in names] == [*astuple(own)]
+    given = dict(zip(names, astuple(NEUTRAL), strict=True))
+    part = admitted(front, request("given", sampling=given))
+    assert [getattr(part.sampling, name) for name in names] == [*astuple(NEUTRAL)]
+    one = admitted(front, request("one", sampling={"top_p": 1.0})).sampling
+    assert (one.top_p, one.temperature, one.has_penalties) == (1.0, 0.6, True)
 
 
 def test_ignore_eos_takes_the_eos_ids_away() -> None:

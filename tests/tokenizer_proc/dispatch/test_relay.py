@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from srt.ring.crash_file import Left, Name, Record
 from srt.wire.answer_meta import AnswerMeta
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Admitted, pack_ids
 from srt.wire.ring_messages import (
     Abort,
@@ -22,7 +23,6 @@ from srt.wire.ring_messages import (
     TokenizedReq,
 )
 from srt.wire.ring_state import next_incarnation, replica_of
-from srt.wire.sampling import SamplingParams
 from tokenizer_proc.dispatch.admission import Admission
 from tokenizer_proc.dispatch.placing import Placing
 from tokenizer_proc.dispatch.relay import Relay
@@ -33,7 +33,7 @@ NOTHING = Left()
 
 
 def part(rid: str, client: bytes = A, seed: int | None = None, grammar: str = "") -> TokenizedReq:
-    sampling = SamplingParams(max_new_tokens=5, seed=seed)
+    sampling = FilledParams(max_new_tokens=5, seed=seed)
     return TokenizedReq(client, rid, 0, pack_ids([1, 2]), sampling, grammar=grammar)
 
 

@@ -15,6 +15,7 @@ from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import (
     AbortReq,
     Admitted,
@@ -102,7 +103,7 @@ def test_one_request_per_continuation() -> None:
         rid="s/0",
         incarnation=0,
         input_ids=pack_ids(list(b"hello you")),
-        sampling=SamplingParams(max_new_tokens=0),
+        sampling=FilledParams(max_new_tokens=0),
         scoring=Scoring(start=6),
         cache_salt="salt",
     )

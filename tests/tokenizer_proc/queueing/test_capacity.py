@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from srt.wire.errors import OVERLOADED, TIMED_OUT
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import (
     AbortReq,
     Continuation,
@@ -13,7 +14,6 @@ from srt.wire.messages import (
     pack_ids,
 )
 from srt.wire.ring_messages import CompileReply, Credit, Pace, TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.admission.test_front import (
     EPOCH,
     A,
@@ -57,7 +57,7 @@ def test_what_prompts_share_is_not_waited_for() -> None:
     wait.update(Pace(EPOCH, prompt_token_s=1.0, free_places=30))
     for i in range(30):
         ids = pack_ids([i % 2] * 400 + [10 + i])
-        wait.enter(TokenizedReq(A, f"r{i}", EPOCH, ids, SamplingParams()))
+        wait.enter(TokenizedReq(A, f"r{i}", EPOCH, ids, FilledParams()))
     assert wait.expected_s() == 2 * 401 + 28
 
 

@@ -6,9 +6,9 @@ from itertools import count
 from scheduler_proc.core.drafting.base import Match
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.media.spans import Spans
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 
 VOCAB = 1000
 MAX_NEW = 5000
@@ -19,7 +19,7 @@ _handles = count()
 def req_of(prompt: Sequence[int], salt: str = "", spans: Spans | None = None) -> Req:
     """A running req, with a handle of its own."""
     handle = next(_handles)
-    sampling = SamplingParams(max_new_tokens=MAX_NEW)
+    sampling = FilledParams(max_new_tokens=MAX_NEW)
     media = [] if spans is None else list(spans.spans)
     wire = TokenizedReq(
         b"c", str(handle), 0, pack_ids(list(prompt)), sampling, cache_salt=salt, media=media

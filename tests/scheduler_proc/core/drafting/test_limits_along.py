@@ -21,9 +21,10 @@ from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.llg.backend import LlguidanceGrammar, compile_llguidance
 from scheduler_proc.sampling.token_rules import NO_LIMITS, Limits, NoTokenLeft
 from srt.wire.constraint import Constraint
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser, token_vocabulary
 from tests.scheduler_proc.core.test_healing import grammar_for
 from tests.scheduler_proc.core.test_jump_forward import PATTERNS
@@ -112,7 +113,7 @@ class Asked(NamedTuple):
     def added(self) -> Scheduler:
         """A core with it; it may have ended there, if all is forced."""
         core = Scheduler(SchedulerConfig(max_total_tokens=500, context_len=200, vocab_size=VOCAB))
-        sampling = SamplingParams(
+        sampling = FilledParams(
             max_new_tokens=MAX_NEW,
             min_new_tokens=self.min_new,
             allowed_token_ids=self.allowed,
@@ -332,5 +333,5 @@ def test_a_draft_that_breaks_its_copy_leaves_the_request_and_later_drafts_alone(
 
 
 def wire_of() -> TokenizedReq:
-    sampling = SamplingParams(max_new_tokens=MAX_NEW)
+    sampling = FilledParams(max_new_tokens=MAX_NEW)
     return TokenizedReq(b"c", "r", 0, pack_ids([1]), sampling, eos_ids=[EOS])

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from scheduler_proc.core.requests.outputs import HELD_TOKENS, OutputBuffer
 from scheduler_proc.core.requests.request import Req
 from srt.wire.answer_meta import AnswerMeta
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import (
     Finish,
     LogprobDetail,
@@ -19,22 +20,22 @@ from srt.wire.messages import (
     unpack_ids,
 )
 from srt.wire.ring_messages import TokenBatch, TokenizedReq
-from srt.wire.sampling import SamplingParams, Scoring
+from srt.wire.sampling import Scoring
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 
 VOCAB = 1000
 WATCHED: list[dict[str, Any]] = [
     {"stream": True},
-    {"sampling": SamplingParams(stop=["x"], max_new_tokens=500)},
-    {"sampling": SamplingParams(stop_regex=["x"], max_new_tokens=500)},
+    {"sampling": FilledParams(stop=["x"], max_new_tokens=500)},
+    {"sampling": FilledParams(stop_regex=["x"], max_new_tokens=500)},
     {"scoring": Scoring(top=2)},
     {"scoring": Scoring(ids=[3])},
 ]
 
 
 def req_of(handle: int = 0, **fields: Any) -> Req:
-    sampling = fields.pop("sampling", SamplingParams(max_new_tokens=500))
+    sampling = fields.pop("sampling", FilledParams(max_new_tokens=500))
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids([1]), sampling, **fields)
     req = Req.of(handle, wire, 0.0, VOCAB)
     req.meta = replace(req.meta, queued_s=0.0)  # it has been admitted

@@ -19,9 +19,9 @@ from scheduler_proc.memory.match_trackers import Cursor
 from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.radix_cache import RadixCache
 from scheduler_proc.memory.tree_node import TreeNode
+from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
-from srt.wire.sampling import SamplingParams
 from tests.running.profiles import examples
 from tests.scheduler_proc.driver import Driver
 
@@ -30,7 +30,7 @@ GAPS = st.sampled_from([0.0, 0.0, 0.1, 1.0, 2.0, 5.0])
 
 
 def req(handle: int, prompt: list[int], arrival_s: float, is_resumed: bool = False) -> Req:
-    wire = TokenizedReq(b"c", str(handle), 0, pack_ids(prompt), SamplingParams(max_new_tokens=1))
+    wire = TokenizedReq(b"c", str(handle), 0, pack_ids(prompt), FilledParams(max_new_tokens=1))
     waiting = Req.of(handle, wire, arrival_s, 1000)
     if is_resumed:
         waiting.meta = replace(waiting.meta, queued_s=0.0)

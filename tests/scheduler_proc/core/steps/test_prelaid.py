@@ -11,7 +11,7 @@ from scheduler_proc.core.steps.batch_layout import lay_out
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.prelaid import Guess
 from scheduler_proc.core.steps.step import Row, Step
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser
 from tests.scheduler_proc.core.steps.test_batch_concat import assert_same
@@ -75,12 +75,12 @@ def test_a_guess_that_comes_true_is_the_step(seed: int, monkeypatch: pytest.Monk
 
 def test_a_step_may_start_before_its_tokens_are_committed() -> None:
     """Also where penalties count them."""
-    penalised = SamplingParams(frequency_penalty=0.5)
+    penalised = FilledParams(frequency_penalty=0.5)
     outputs, early = [], []
     for lag in (0, 1):
         driver = Driver(lag=lag, max_total_tokens=2000)
         for i in range(6):
-            sampling = penalised if i % 2 else SamplingParams()
+            sampling = penalised if i % 2 else FilledParams()
             driver.add(str(i), [i, 1], 12, eos=[EOS], grammar=FakeGrammar(9), sampling=sampling)
         driver.add("free", [7, 7], 20)
         driver.run()

@@ -25,7 +25,7 @@ from scheduler_proc.core.steps.step_target import (
 )
 from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
-from srt.wire.sampling import SamplingParams
+from srt.wire.filled_params import FilledParams
 from tests.running.profiles import seeds
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
@@ -330,7 +330,7 @@ def serve(seed: int, *, bounded: bool, target_s: float = 0.0) -> Served:
         step_target_s=target_s,
     )
     for i in range(STREAMS):
-        driver.add(f"s{i}", [i, 1, 2], 400, sampling=SamplingParams(stop=["told at once"]))
+        driver.add(f"s{i}", [i, 1, 2], 400, sampling=FilledParams(stop=["told at once"]))
     came: dict[str, list[float]] = {}
     sent = 0
     while driver.core.has_work:

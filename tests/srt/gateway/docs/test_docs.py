@@ -119,7 +119,7 @@ def test_descriptions_say_the_rules(document: Any, struct: Any) -> None:
     properties = document["components"]["schemas"][struct.__name__]["properties"]
     for name, rule in rules_of(struct):
         assert rule.words[1:] in properties[name]["description"]
-    assert properties["top_p"]["description"] == "1 is off. Must be in (0, 1]."
+    assert properties["top_p"]["description"] == "1 is off; null is the model's. Must be in (0, 1]."
 
 
 async def test_keys_are_told() -> None:

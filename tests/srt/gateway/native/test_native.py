@@ -134,6 +134,7 @@ async def test_nulls_are_defaults_everywhere() -> None:
         body = {"text": "a", "sampling_params": None, "stream": None}
         assert (await http.post("/generate", json=body)).status_code == 200
     assert client.requests[0].sampling == client.requests[1].sampling
+    assert client.requests[0].sampling.temperature is None
     assert client.requests[0].sampling.max_new_tokens == 128
 
 
@@ -607,6 +608,7 @@ async def test_server_info_has_stats_and_no_secrets(path: str) -> None:
     assert body["port"] == 30000 and body["version"] == "0.1"
     assert body["internal_states"][0]["cached_tokens_total"] == 7
     assert body["ring"]["ready"] is True
+    assert body["default_sampling_params"]["top_k"] == {"value": -1, "source": "neutral"}
 
 
 async def test_the_tree_is_each_replicas() -> None:

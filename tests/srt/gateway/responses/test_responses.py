@@ -6,6 +6,7 @@ import msgspec
 import openai
 import pytest
 
+from srt.files.sampling_defaults import ModelSampling
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolCall, ToolSpec
 from tests.fakes import FakeClient
@@ -70,6 +71,14 @@ async def test_a_text() -> None:
             "total_tokens": 5,
         },
     }
+
+
+async def test_the_models_defaults_are_echoed() -> None:
+    client, own = FakeClient(), ModelSampling("f", {"temperature": 0.6, "top_p": 0.9})
+    answer = await post({"input": "hi", "top_p": 1, "temperature": None}, client, sampling=own)
+    assert (answer["temperature"], answer["top_p"]) == (0.6, 1.0)
+    sampling = client.requests[0].sampling
+    assert (sampling.temperature, sampling.top_p) == (None, 1.0)
 
 
 async def test_fields_reach_the_ring() -> None:

@@ -6,10 +6,11 @@
 /** The settings that have one name everywhere. @param {Settings} settings @returns {Record<string, any>} */
 export function sampling(settings) {
   /** @type {Record<string, any>} */
-  const fields = { temperature: settings.temperature };
-  if (settings.topP !== 1) fields.top_p = settings.topP;
-  if (settings.topK > 0) fields.top_k = settings.topK;
-  if (settings.minP > 0) fields.min_p = settings.minP;
+  const fields = {};
+  if (settings.temperature !== null) fields.temperature = settings.temperature;
+  if (settings.topP !== null) fields.top_p = settings.topP;
+  if (settings.topK !== null) fields.top_k = settings.topK || -1;
+  if (settings.minP !== null) fields.min_p = settings.minP;
   if (settings.seed !== null) fields.seed = settings.seed;
   if (settings.samples > 1) fields.n = settings.samples;
   if (settings.stop.length) fields.stop = settings.stop;

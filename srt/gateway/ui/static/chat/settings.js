@@ -6,10 +6,10 @@ import { el, freshId } from '../dom.js';
  * @typedef {object} Settings
  * @property {'chat' | 'completion'} mode
  * @property {string} system
- * @property {number} temperature
- * @property {number} topP
- * @property {number} topK  0: all
- * @property {number} minP
+ * @property {number | null} temperature  null, here and below: the model's
+ * @property {number | null} topP
+ * @property {number | null} topK  0: all
+ * @property {number | null} minP
  * @property {number} maxTokens
  * @property {number | null} seed
  * @property {number} samples
@@ -50,13 +50,13 @@ export class SettingsForm {
     this.add('mode', 'Mode', choose);
     this.systemRow = this.add('system', 'System text', el('textarea', { attrs: { rows: 2, dir: 'auto' } }));
     const numbers = el('div', { class: 'numbers' });
-    this.add('temperature', 'Temperature', number(0.7, { min: 0, step: 0.1 }), numbers);
+    this.add('temperature', 'Temperature', number('', { min: 0, step: 0.1 }), numbers);
     this.add('maxTokens', 'Most tokens', number(256, { min: 1, step: 1 }), numbers);
     this.add('samples', 'Samples', number(1, { min: 1, max: 8, step: 1 }), numbers);
     this.add('seed', 'Seed', number('', { step: 1, placeholder: 'random' }), numbers);
-    this.add('topP', 'Top p', number(1, { min: 0, max: 1, step: 0.05 }), numbers);
-    this.add('topK', 'Top k (0: all)', number(0, { min: 0, step: 1 }), numbers);
-    this.add('minP', 'Min p', number(0, { min: 0, max: 1, step: 0.05 }), numbers);
+    this.add('topP', 'Top p', number('', { min: 0, max: 1, step: 0.05 }), numbers);
+    this.add('topK', 'Top k (0: all)', number('', { min: 0, step: 1 }), numbers);
+    this.add('minP', 'Min p', number('', { min: 0, max: 1, step: 0.05 }), numbers);
     this.root.append(numbers);
     this.add('stop', 'Stop at (a text in each line)', el('textarea', { attrs: { rows: 1 } }));
     const kinds = el('select', {}, option('none', 'none'), option('regex', 'Regex'), option('json_schema', 'JSON Schema'), option('ebnf', 'EBNF grammar'));
@@ -124,22 +124,33 @@ export class SettingsForm {
   /** @returns {Settings} */
   values() {
     const text = (/** @type {string} */ name) => this.field(name).value;
-    const real = (/** @type {string} */ name, /** @type {number} */ other) => (text(name).trim() === '' ? other : Number(text(name)));
+    const given = (/** @type {string} */ name) => (text(name).trim() === '' ? null : Number(text(name)));
     return {
       mode: /** @type {Settings['mode']} */ (text('mode')),
       system: text('system'),
-      temperature: real('temperature', 1),
-      topP: real('topP', 1),
-      topK: real('topK', 0),
-      minP: real('minP', 0),
-      maxTokens: real('maxTokens', 256),
-      seed: text('seed').trim() === '' ? null : Number(text('seed')),
-      samples: Math.max(1, real('samples', 1)),
+      temperature: given('temperature'),
+      topP: given('topP'),
+      topK: given('topK'),
+      minP: given('minP'),
+      maxTokens: given('maxTokens') ?? 256,
+      seed: given('seed'),
+      samples: Math.max(1, given('samples') ?? 1),
       stop: text('stop').split('\n').filter(Boolean),
       kind: /** @type {Settings['kind']} */ (text('kind')),
       constraint: text('constraint'),
       tokens: this.field('tokens').checked,
     };
+  }
+
+  /**
+   * Shows in empty fields what the server takes for them.
+   * @param {Record<string, {value: number}>} defaults  by their names in the API
+   */
+  showDefaults(defaults) {
+    for (const [name, { value }] of Object.entries(defaults)) {
+      const field = FIELDS.find(([pattern]) => pattern.test(name))?.[1];
+      if (field) this.field(field).placeholder = name === 'top_k' ? Math.max(0, value) : value;
+    }
   }
 
   /** Shows an error at the field that the API has named. @param {string | null} param @param {string} message */

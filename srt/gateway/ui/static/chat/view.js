@@ -1,6 +1,6 @@
 /** The chat and the playground. */
 
-import { ApiError, events, postJson } from '../api.js';
+import { ApiError, events, getJson, postJson } from '../api.js';
 import { el, freshId, visible } from '../dom.js';
 import { Answer, promptTokens } from './answer.js';
 import { asCurl, asLang, asPython } from './copy.js';
@@ -55,8 +55,19 @@ class ChatView {
     const side = el('details', { class: 'side', attrs: { open: innerWidth > 800 } }, el('summary', {}, 'Settings'), this.settings.root);
     root.append(el('h2', { class: 'unseen' }, 'Chat and playground'), side, el('div', { class: 'panel talk' }, this.legend, this.log, composer));
     this.settings.root.addEventListener('change', () => this.refresh());
+    context.keys.addEventListener('changed', () => this.showDefaults());
     this.restore();
     this.refresh();
+    this.showDefaults();
+  }
+
+  async showDefaults() {
+    try {
+      const info = await getJson('/server_info', this.context.keys.chatHeaders());
+      this.settings.showDefaults(info.default_sampling_params);
+    } catch {
+      // without a key: the fields say nothing then
+    }
   }
 
   /** @param {string} title @param {() => void} action */
