@@ -80,7 +80,8 @@ class TokenizerActor(Actor):
 
     def _make_front(self, files: ModelFiles, processor: MediaProcessor | None) -> Front:
         """The front of a model, and what the ring is to know of this."""
-        args, vocab = self.args, load_vocab(files)
+        args = self.args
+        vocab = load_vocab(files, args.chat_template)
         placeholders: dict[str, str] = {}
         if processor is not None and args.limit_media:
             placeholders = {kind: processor.placeholder(kind) for kind in sorted(processor.kinds)}

@@ -8,11 +8,12 @@ and joining the entries of a sequence of ids gives the UTF-8 bytes of its text.
 import codecs
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from srt.answers.reasoning import reasoning_tags
 from srt.answers.tool_format import model_format
+from srt.files.chat_templates import chosen_template
 from srt.files.context import gguf_context_len, hf_context_len
 from srt.files.gguf import GGUFFile
 from srt.files.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, byte_level_alphabet
@@ -87,11 +88,19 @@ class Vocab:
         return text.removeprefix(" ") if self.space_prefix else text
 
 
-def load_vocab(files: ModelFiles) -> Vocab:
-    """Read the vocabulary of a model. Raises ConfigError for kinds that are not supported."""
+def load_vocab(files: ModelFiles, chat_template: str = "") -> Vocab:
+    """Read the vocabulary of a model, with the template that `--chat-template` names, if any, in
+    place of its own. Raises ConfigError for kinds that are not supported, and for the template."""
     if files.kind == "gguf":
-        return _from_gguf(files.name, GGUFFile(files.path))
-    return _from_hf(files.name, HFFiles(files.path))
+        vocab = _from_gguf(files.name, GGUFFile(files.path))
+    else:
+        vocab = _from_hf(files.name, HFFiles(files.path))
+    chosen = chosen_template(chat_template)
+    if chosen is None:
+        return vocab
+    source, is_ours = chosen
+    head = "{{ bos_token }}" if is_ours and vocab.add_bos else ""
+    return replace(vocab, chat_template=head + source, tool_template=None)
 
 
 _ALPHABET = byte_level_alphabet()
