@@ -7,7 +7,7 @@ fewest changes first. So the same history always gives the same prompt.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from itertools import islice, product, takewhile
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -97,21 +97,20 @@ def one_call_each(messages: Messages) -> list[ChatMessage]:
     """The same chat where no message has several calls: those of one become messages of one call
     each, each with its own result behind it."""
     made: list[ChatMessage] = []
-    rest = list(messages)
-    while rest:
-        message = rest.pop(0)
+    results: dict[str, list[ChatMessage]] = {}  # those behind a message with several calls, by call
+    for i, message in enumerate(messages):
+        if message.role == "tool" and message.tool_call_id in results:
+            continue
+        results = {}
         if len(message.tool_calls) < 2:
             made.append(message)
             continue
-        num_results = next((i for i, m in enumerate(rest) if m.role != "tool"), len(rest))
-        results, rest = rest[:num_results], rest[num_results:]
-        for i, call in enumerate(message.tool_calls):
-            text = {} if i == 0 else {"content": "", "parts": [], "reasoning": ""}
-            made.append(replace(message, tool_calls=[call], **text))
-            own = [result for result in results if result.tool_call_id == call.id]
-            made += own
-            results = [result for result in results if result not in own]
-        made += results
+        results = {call.id: [] for call in message.tool_calls}
+        for result in takewhile(lambda m: m.role == "tool", islice(messages, i + 1, None)):
+            results.get(result.tool_call_id, []).append(result)
+        for j, call in enumerate(message.tool_calls):
+            text = {} if j == 0 else {"content": "", "parts": [], "reasoning": ""}
+            made += [replace(message, tool_calls=[call], **text), *results[call.id]]
     return made
 
 
