@@ -7,7 +7,7 @@ and joining the entries of a sequence of ids gives the UTF-8 bytes of its text.
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from srt.wire.errors import ConfigError
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # GPT-2 and its descendants, DBRX and nanochat have names of their own.
 _CONTEXT_LEN = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+MAX_CHARACTER_BYTES = 4
 _SPM_DECODERS = {"Replace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -81,6 +82,13 @@ class Vocab:
         hidden: frozenset[int] = self.hidden_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes[i] for i in ids if i not in hidden)
         return data.decode("utf-8", errors="replace")
+
+    def begun_by(self, ids: Sequence[int]) -> bytes:
+        """The bytes of the character that `ids` end inside of, b"" if they end with a whole one."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        last = [i for i in ids[-MAX_CHARACTER_BYTES:] if 0 <= i < self.vocab_size]
+        decoder.decode(b"".join(self.token_bytes[i] for i in last))
+        return decoder.getstate()[0]
 
     def decode_prompt(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The same without the space that the tokenizer has put in front of a prompt."""

@@ -27,6 +27,7 @@ class Wish(Struct, frozen=True):
     stream: bool
     is_watched: bool
     healed_bytes: int
+    begun: bytes
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -56,6 +57,7 @@ class Wish(Struct, frozen=True):
             stream=wire.stream,
             is_watched=is_watched,
             healed_bytes=wire.healed_bytes,
+            begun=wire.begun,
         )
 
 
