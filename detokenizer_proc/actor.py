@@ -32,7 +32,7 @@ class DetokenizerActor(Actor):
     niceness = 5
 
     async def start(self) -> None:
-        vocab = load_vocab(resolve_model(self.args.model))
+        vocab = load_vocab(resolve_model(self.args.model), self.args.chat_template)
         self._core = Detokenizer(vocab, self.epoch, self.incarnations)
         self._replies = Replies(self.args.dp)
         self._leases = Leases(time.monotonic())

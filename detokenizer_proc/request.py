@@ -91,7 +91,7 @@ class Request:
     def __init__(self, start: ReqStart, pieces: Sequence[bytes]) -> None:
         self._start = start
         stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
-        self._text = TextStream(pieces, stops, start.skip_bytes)
+        self._text = TextStream(pieces, stops, start.skip_bytes, start.begun)
         self._unsent = self._nothing()
         self._ids = bytearray()  # packed: all so far
         self._pieces = pieces
@@ -221,7 +221,9 @@ class Request:
     def end(self, finish: Finish) -> None:
         """The scheduler's finish, which counts only if no stop was found before."""
         if self.finish is None:
-            self._unsent.text.append(self._text.finish(finish.type in ("stop", "length")))
+            is_cut = finish.type == "length"
+            rest = self._text.finish(finish.type == "stop" or is_cut, is_cut)
+            self._unsent.text.append(rest)
             stopped = self._text.stopped
             self.finish = Finish("stop", stopped.matched) if stopped else finish
 

@@ -6,7 +6,7 @@ found); no piece is ever taken back; the work per token does not grow with the t
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from srt.patterns.stop_search import Found, PatternSearch, StopSearch, StringSearch
@@ -39,14 +39,20 @@ class TextStream:
     """Decodes one request. `pieces[i]` are the bytes of id i (none for a hidden special token).
 
     Text is held back while its bytes are an incomplete character, or while its end may be the
-    beginning of a stop. The first `skip_bytes` bytes are not part of the text.
+    beginning of a stop. The first `skip_bytes` bytes are not part of the text. The prompt ends with
+    `begun`, the first bytes of a character: with the rest of it, the text begins with all of it.
     """
 
     def __init__(
-        self, pieces: Sequence[bytes], stops: Stops = NO_STOPS, skip_bytes: int = 0
+        self,
+        pieces: Sequence[bytes],
+        stops: Stops = NO_STOPS,
+        skip_bytes: int = 0,
+        begun: bytes = b"",
     ) -> None:
         self._pieces = pieces
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._decode = _going_on(decode, begun) if begun else decode
         self._stops = stops
         self._searches: list[StopSearch] = [
             StringSearch(text) for text in dict.fromkeys(stops.strings)
@@ -94,15 +100,16 @@ class TextStream:
         if self._stops.kept:
             self._stop_token = self._decode(self._unskipped(self._pieces[token_id]))
 
-    def finish(self, is_complete: bool = True) -> str:
-        """The text still held back; an incomplete character at the end becomes U+FFFD. What is
-        a stop only at the end counts if the text `is_complete`, not cut off by an abort."""
+    def finish(self, is_complete: bool = True, is_cut: bool = False) -> str:
+        """The text still held back. An incomplete character at the end becomes U+FFFD, but nothing
+        if the text `is_cut` by a limit: who goes on with it gets all of that character. What is a
+        stop only at the end counts if the text `is_complete`, not cut off by an abort."""
         if self.stopped:
             return ""
         rest = self._stop_token + self._decode(b"", True)
         if is_complete and (found := self._counting(self._found_at_end(rest))):
             return self._cut(found, self._held)
-        text, self._held = self._held + rest, ""
+        text, self._held = self._held + ("" if is_cut else rest), ""
         return text
 
     def _found_at_end(self, rest: str) -> list[Found]:
@@ -141,3 +148,19 @@ class TextStream:
         cut = len(self._held) + (first.end if self._stops.kept else first.start)
         self._held = ""
         return text[:cut]
+
+
+def _going_on(decode: Callable[[bytes, bool], str], begun: bytes) -> Callable[..., str]:
+    """`decode` after the bytes with which the prompt has `begun` a character. U+FFFD for these,
+    where the text does not go on with them, is not part of the text."""
+    decode(begun, False)
+    is_first = True
+
+    def decoded(data: bytes, final: bool = False) -> str:
+        nonlocal is_first
+        text = decode(data, final)
+        if is_first and text:
+            is_first, text = False, text.removeprefix("\ufffd")
+        return text
+
+    return decoded

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from srt.files.chat_templates import chosen_template
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from srt.kv_addresses import check_kv_addresses
 from srt.wire.errors import ConfigError
@@ -65,6 +66,7 @@ class ServerArgs(Struct, frozen=True):
 
     model: str = DEFAULT_MODEL
     served_model_name: str = ""
+    chat_template: str = ""
     host: str = "127.0.0.1"
     port: int = 30000
     no_http: bool = False
@@ -186,6 +188,7 @@ class ServerArgs(Struct, frozen=True):
         self._check_device()
         self.api_keys()
         self.admin_keys()
+        chosen_template(self.chat_template)
         for origin in self.cors_origins():
             is_origin = origin == "*" or _ORIGIN.fullmatch(origin) is not None
             _require(

@@ -153,7 +153,8 @@ class LLM:
     def __init__(self, model: str | PathLike[str] | None = None, **args: Any) -> None:
         self.engine = Engine(model, **args)
         try:
-            self._vocab: Vocab = load_vocab(resolve_model(self.engine.model))
+            engine = self.engine
+            self._vocab: Vocab = load_vocab(resolve_model(engine.model), engine.chat_template)
         except BaseException:
             self.engine.close()
             raise

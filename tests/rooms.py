@@ -207,6 +207,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "face": "programs arguments generation message_parts request_fields http ring",
     },
     "srt.files": {
+        "chat_templates": "",
         "model_files": "",
         "sorted_tokens": "",
         "text_config": "",
@@ -220,7 +221,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "sizes": "model_files text_config gguf context",
         "tiktoken": "gguf_tokens spm",
         "hf": "model_files sampling_defaults text_config gguf_tokens spm tiktoken",
-        "vocab": "model_files sampling_defaults gguf context gguf_tokens hf",
+        "vocab": "chat_templates model_files sampling_defaults gguf context gguf_tokens hf",
         "tokenizer": "model_files gguf gguf_tokens control_tokens gguf_encoder hf",
     },
     "srt.gateway": {

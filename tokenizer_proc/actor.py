@@ -80,7 +80,7 @@ class TokenizerActor(Actor):
 
     def _make_front(self, files: ModelFiles, processor: MediaProcessor | None) -> Front:
         """The front of a model, and what the ring is to know of this."""
-        args, vocab = self.args, load_vocab(files)
+        args, vocab = self.args, load_vocab(files, self.args.chat_template)
         for problem in vocab.sampling.problems:
             log.warning("%s", problem)
         placeholders: dict[str, str] = {}

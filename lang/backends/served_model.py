@@ -93,8 +93,10 @@ class ServedModel:
     async def _read_vocab(self) -> Vocab:
         async with self._reading:
             if self._vocab is None:
-                model = ring_at(self._url).read_args().model
-                self._vocab = await asyncio.to_thread(lambda: load_vocab(resolve_model(model)))
+                args = ring_at(self._url).read_args()
+                self._vocab = await asyncio.to_thread(
+                    lambda: load_vocab(resolve_model(args.model), args.chat_template)
+                )
             return self._vocab
 
     async def _ask_texts(self, ids: list[int]) -> None:

@@ -64,7 +64,7 @@ def make_core(args: ServerArgs, replica: int, incarnation: int, executor: Execut
 def shared_by_grammars(args: ServerArgs) -> Shared:
     """What all grammars need; made in their thread, before the first is loaded."""
     files = resolve_model(args.model)
-    vocab = load_vocab(files)
+    vocab = load_vocab(files, args.chat_template)
     retokeniser = None
     if not args.disable_jump_forward:
         encoder = load_plain_tokenizer(files)

@@ -114,8 +114,18 @@ def _short_id(call_id: str) -> str:
     return re.sub("[^a-zA-Z0-9]", "", call_id)[-9:].rjust(9, "0")
 
 
+def arguments_of(call: ToolCall) -> dict[str, Any] | str:
+    """The object of a call's arguments; their text if it is not that of a JSON object, as where a
+    limit has cut the call."""
+    try:
+        value = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return call.arguments
+    return value if isinstance(value, dict) else call.arguments
+
+
 def _call_object(call: ToolCall, arguments_as_text: bool, call_id: str) -> dict[str, Any]:
-    arguments = call.arguments if arguments_as_text else json.loads(call.arguments or "{}")
+    arguments = call.arguments if arguments_as_text else arguments_of(call)
     function = {"name": call.name, "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function}
 

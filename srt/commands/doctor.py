@@ -19,8 +19,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from srt.args import ServerArgs
+from srt.files.chat_templates import template_advice
 from srt.files.model_files import resolve_model
 from srt.files.sizes import model_sizes
+from srt.files.vocab import Vocab, load_vocab
 from srt.hub.cache import snapshot
 from srt.hub.link import cached_link, is_offline
 from srt.hub.names import HubName, parse_name
@@ -237,7 +239,7 @@ def _anonymous(text: str) -> str:
 def _model(args: ServerArgs) -> Iterator[Finding]:
     name = parse_name(args.model)
     if isinstance(name, HubName):
-        yield _of_hub(name)
+        yield _of_hub(name, args)
         return
     if name is not None:
         where = "brought before" if cached_link(name) else "which a start brings"
@@ -249,13 +251,14 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
     try:
         files = resolve_model(args.model)
         model_sizes(files)
+        vocab = load_vocab(files, args.chat_template)
     except ConfigError as error:
         yield Finding("model", str(error), "warning", "or name another with --model")
     else:
-        yield Finding("model", f"{files.name} ({files.kind})")
+        yield _with_template(f"{files.name} ({files.kind})", vocab)
 
 
-def _of_hub(name: HubName) -> Finding:
+def _of_hub(name: HubName, args: ServerArgs) -> Finding:
     found = snapshot(name.repo, name.revision)
     if found is None and is_offline():
         return Finding("model", f"{name}, not here", "problem", "unset HF_HUB_OFFLINE")
@@ -266,12 +269,22 @@ def _of_hub(name: HubName) -> Finding:
             name, found.files, lambda path: (found.folder / path).read_bytes(), sys.maxsize
         )
         here = found.folder / chosen.main
-        model_sizes(resolve_model(str(here if chosen.kind == "gguf" else here.parent)))
+        files = resolve_model(str(here if chosen.kind == "gguf" else here.parent))
+        model_sizes(files)
+        vocab = load_vocab(files, args.chat_template)
     except ConfigError as error:
         what = str(error).splitlines()[0]
         advice = "a start brings what is missing; if a file is damaged, remove it before"
         return Finding("model", f"{what} (in the cache of the hub)", "warning", advice)
-    return Finding("model", f"{name}, in the cache of the hub")
+    return _with_template(f"{name}, in the cache of the hub", vocab)
+
+
+def _with_template(text: str, vocab: Vocab) -> Finding:
+    """A model that is here, which may take no chats."""
+    if vocab.chat_template is not None:
+        return Finding("model", text)
+    advice = template_advice(vocab.model_name)
+    return Finding("model", f"{text}; it has no chat template", "warning", advice)
 
 
 _MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}

@@ -7,12 +7,13 @@ and joining the entries of a sequence of ids gives the UTF-8 bytes of its text.
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from srt.answers.reasoning import reasoning_tags
 from srt.answers.tool_format import model_format
+from srt.files.chat_templates import chosen_template
 from srt.files.context import gguf_context_len, hf_context_len
 from srt.files.gguf import GGUFFile
 from srt.files.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, byte_level_alphabet
@@ -24,6 +25,7 @@ from srt.wire.errors import ConfigError
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # GPT-2 and its descendants, DBRX and nanochat have names of their own.
 _CONTEXT_LEN = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+MAX_CHARACTER_BYTES = 4
 _SPM_DECODERS = {"Replace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -84,17 +86,32 @@ class Vocab:
         data = b"".join(self.token_bytes[i] for i in ids if i not in hidden)
         return data.decode("utf-8", errors="replace")
 
+    def begun_by(self, ids: Sequence[int]) -> bytes:
+        """The bytes of the character that `ids` end inside of, b"" if they end with a whole one."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        last = [i for i in ids[-MAX_CHARACTER_BYTES:] if 0 <= i < self.vocab_size]
+        decoder.decode(b"".join(self.token_bytes[i] for i in last))
+        return decoder.getstate()[0]
+
     def decode_prompt(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The same without the space that the tokenizer has put in front of a prompt."""
         text = self.decode(ids, skip_special_tokens)
         return text.removeprefix(" ") if self.space_prefix else text
 
 
-def load_vocab(files: ModelFiles) -> Vocab:
-    """Read the vocabulary of a model. Raises ConfigError for kinds that are not supported."""
+def load_vocab(files: ModelFiles, chat_template: str = "") -> Vocab:
+    """Read the vocabulary of a model, with the template that `--chat-template` names, if any, in
+    place of its own. Raises ConfigError for kinds that are not supported, and for the template."""
     if files.kind == "gguf":
-        return _from_gguf(files.name, GGUFFile(files.path))
-    return _from_hf(files.name, HFFiles(files.path))
+        vocab = _from_gguf(files.name, GGUFFile(files.path))
+    else:
+        vocab = _from_hf(files.name, HFFiles(files.path))
+    chosen = chosen_template(chat_template)
+    if chosen is None:
+        return vocab
+    source, is_ours = chosen
+    head = "{{ bos_token }}" if is_ours and vocab.add_bos else ""
+    return replace(vocab, chat_template=head + source, tool_template=None)
 
 
 _ALPHABET = byte_level_alphabet()

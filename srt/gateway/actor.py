@@ -34,7 +34,7 @@ class GatewayActor(Actor):
         self._client = RingClient(f"ipc://{self.ring.directory}")
         await self._client.start()
         files = resolve_model(self.args.model)
-        vocab = load_vocab(files)
+        vocab = load_vocab(files, self.args.chat_template)
         facts, programs = self._facts(files, vocab), self._client.programs
         gateway = gateway_over(self._client, facts, vocab, programs)
         key_files = KeyFiles(self.args, self.ring.read_page_key())

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from srt.args import ServerArgs
+from srt.files.chat_templates import NAMES
 from srt.wire.errors import quoted
 
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -97,6 +98,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "served-model-name",
             "names that clients use, '*' is any; the first is the server's (default: the model's)",
             is_list=True,
+        ),
+        Option(
+            "chat-template",
+            "in place of the model's: a Jinja file, or the format that it was trained with: "
+            + ", ".join(NAMES),
+            is_path=True,
         ),
         Option(
             "model-impl",

@@ -123,7 +123,10 @@ class ProgramsActor(Actor):
 
     async def _loaded(self) -> Vocab:
         if self._vocab is None:
-            load = asyncio.to_thread(lambda: load_vocab(resolve_model(self.args.model)))
+            args = self.args
+            load = asyncio.to_thread(
+                lambda: load_vocab(resolve_model(args.model), args.chat_template)
+            )
             self._vocab = self.tasks.start(load)
         return await asyncio.shield(self._vocab)
 

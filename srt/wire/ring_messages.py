@@ -42,7 +42,8 @@ class TokenizedReq(RingMessage, frozen=True):
     The output may contain none of the sequences `bad_ids` (they are `sampling.bad_words`).
 
     The prompt had the tokens `healed_ids` (packed) at its end. The grammar makes their
-    `healed_bytes` bytes come first in the output; they are not shown.
+    `healed_bytes` bytes come first in the output; they are not shown. It ends inside the character
+    of which `begun` are the first bytes.
 
     `deadline_s` (0: none) is when it times out, on the clock that all processes share
     (time.monotonic()).
@@ -70,6 +71,7 @@ class TokenizedReq(RingMessage, frozen=True):
     reported: Reported | None = None
     arrival_s: float = 0.0
     media: list[MediaSpan] = []
+    begun: bytes = b""
 
 
 class Abort(RingMessage, frozen=True):
@@ -182,8 +184,9 @@ CompilerRequest = CompileReq | CompileCancel
 
 class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What the detokenizer must know of a request, sent once, before its first tokens. The first
-    `skip_bytes` bytes of the output are not part of its text. It came at `arrival_s`; `meta` has
-    the facts of its prompt and its admission."""
+    `skip_bytes` bytes of the output are not part of its text, which begins with the character that
+    the prompt has `begun`. It came at `arrival_s`; `meta` has the facts of its prompt and its
+    admission."""
 
     handle: int
     client: bytes
@@ -199,6 +202,7 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     no_stop_trim: bool = False
     arrival_s: float = 0.0
     has_origins: bool = False  # asked for
+    begun: bytes = b""
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):

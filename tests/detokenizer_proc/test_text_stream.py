@@ -190,6 +190,32 @@ def test_an_incomplete_character_is_replaced_at_the_end() -> None:
     assert stream.finish() == "\ufffd"
 
 
+@pytest.mark.parametrize(
+    ("begun", "ids", "text"),
+    [
+        (b"\xe2", [0x82, 0xAC, 0x21], "€!"),
+        (b"\xf0\x9f\x8c", [0xB6], "🌶"),
+        (b"\xe2", [0x21], "!"),
+        (b"\xe2", [0x82, 0x21], "!"),
+        (b"\xe2", [], ""),
+        (b"\xc3", [0xA9, 0xFF], "é\ufffd"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 9])
+def test_a_character_that_the_prompt_has_begun(
+    begun: bytes, ids: list[int], text: str, step: int
+) -> None:
+    stream = TextStream(BYTES, Stops(["?"]), begun=begun)
+    sent = [stream.push(ids[i : i + step]) for i in range(0, len(ids), step)]
+    assert "".join(sent) + stream.finish() == text
+
+
+def test_a_character_that_a_limit_cuts_is_left_out() -> None:
+    stream = TextStream(BYTES, Stops(["stop"]))
+    assert stream.push([*b"a st", 0xE2, 0x82]) == "a "
+    assert stream.finish(is_cut=True) == "st"
+
+
 def test_stops_before_min_new_tokens_are_text() -> None:
     stream = TextStream(BYTES, Stops(["ab"], min_new_tokens=4))
     assert "".join(push_text(stream, "abxab")) == "abx"

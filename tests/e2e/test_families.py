@@ -50,7 +50,7 @@ def continuation(model: Any, tokenizer: Any, prompt: str) -> str:
     with torch.inference_mode():
         out = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS)
     text: str = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
-    return text
+    return text.rstrip("\ufffd")  # the limit may cut a character
 
 
 @pytest.mark.full
@@ -82,7 +82,7 @@ def test_greedy_text_is_that_of_transformers(
         together = ask(list(PROMPTS))
         server.wait_idle()
         log = server.log()
-    assert [answer["text"] for answer in alone] == expected
-    assert [answer["text"] for answer in together] == expected
+    assert [answer["text"].rstrip("\ufffd") for answer in alone] == expected
+    assert [answer["text"].rstrip("\ufffd") for answer in together] == expected
     assert alone[2]["meta_info"]["cached_tokens"] > 20
     assert ("running on torch" in log) == (family == "gemma3"), log

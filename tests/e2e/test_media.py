@@ -146,8 +146,9 @@ def test_tokens_are_those_of_transformers(
     texts = [answer["choices"][0]["message"]["content"] for answer in answers]
     assert texts == [answer["choices"][0]["message"]["content"] for answer in together]
     for answer, ids in zip(answers, expected, strict=True):
-        text = model.tokenizer.decode(ids, skip_special_tokens=True)
-        assert answer["choices"][0]["message"]["content"] == text
+        text = model.tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
+        content = answer["choices"][0]["message"]["content"]
+        assert (content or "").rstrip("\ufffd") == text  # the limit may cut a character
 
 
 HOSTILE: list[tuple[Any, str]] = [

@@ -1,5 +1,6 @@
 """Models with SentencePiece's kind of tokenizer, from GGUF files, through the whole server."""
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ class Served:
 
     def text_of(self, output: GenerateOutput) -> str:
         pieces = self.vocab.pieces(skip_special_tokens=True)
-        return b"".join(pieces[i] for i in output.output_ids).decode(errors="replace")
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # up to a cut character
+        return decoder.decode(b"".join(pieces[i] for i in output.output_ids))
 
 
 @pytest.fixture(scope="module", params=["llama", pytest.param("gemma3", marks=pytest.mark.full)])

@@ -70,7 +70,8 @@ def test_served(tmp_path: Path, name: str) -> None:
         chat = ask("/tokenize", {"messages": messages})
         server.wait_idle()
     assert free["meta_info"]["prompt_tokens"] == len(ids)
-    assert free["text"] == vocab.decode(expected[0, len(ids) :].tolist())
+    text = vocab.decode(expected[0, len(ids) :].tolist())
+    assert free["text"].rstrip("\ufffd") == text.rstrip("\ufffd")  # the limit may cut a character
     assert re.fullmatch(PATTERN, held["text"])
     assert held["meta_info"]["jump_forward_tokens"] > 0
     assert chat["tokens"].count(turn_id) == 2

@@ -63,7 +63,8 @@ def test_its_greedy_text_is_that_of_transformers_and_its_cache_is_used(
         )[0, len(ids) :].tolist()
         answer = generate(server, text, 24)
         assert answer["output_ids"] == expected
-        assert answer["text"] == load_vocab(files).decode(expected)
+        text = load_vocab(files).decode(expected).rstrip("\ufffd")  # the limit may cut a character
+        assert answer["text"].rstrip("\ufffd") == text
         assert least_cached <= answer["meta_info"]["cached_tokens"] < len(ids)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from srt.answers.reasoning import reasoning_tags
-from srt.files.vocab import Vocab
+from srt.files.vocab import MAX_CHARACTER_BYTES, Vocab
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, free_key
 from srt.wire.errors import RequestError
@@ -113,6 +113,7 @@ class Builder:
             healed_bytes=len(healing.text.encode()),
             bad_ids=reading.bad_ids,
             media=reading.media,
+            begun=self._vocab.begun_by(unpack_ids(reading.ids)[-MAX_CHARACTER_BYTES:].tolist()),
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:

@@ -1,10 +1,13 @@
 """Makes the front of a model from the server's options. Called by the tokenizer's actor."""
 
+import logging
+
 from srt.args import ServerArgs
 from srt.files.model_files import ModelFiles
 from srt.files.tokenizer import load_tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.constraint import COMPILE_WAIT_FACTOR
+from srt.wire.errors import ConfigError
 from tokenizer_proc.admission.builder import Builder
 from tokenizer_proc.admission.front import Front
 from tokenizer_proc.admission.grammars import GrammarFinder, Grammars
@@ -13,10 +16,12 @@ from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.desk import MediaDesk
 from tokenizer_proc.media.showing import Showing, controls_of
-from tokenizer_proc.prompt.chat_template import load_template
+from tokenizer_proc.prompt.chat_template import ChatTemplate, load_template
 from tokenizer_proc.prompt.prompt import PromptReader
 from tokenizer_proc.prompt.scoring import ScoreReader
 from tokenizer_proc.tokenizing.reading import TextReader
+
+log = logging.getLogger(__name__)
 
 COMPILE_GRACE_S = 5.0  # for messages to the compiler and back
 # A compiler with work reports every second; but on a busy machine it takes ten seconds to start.
@@ -62,7 +67,7 @@ def _text_reader(
     tokenizer = load_tokenizer(files, controls_of(processor))
     prompts = PromptReader(
         tokenizer,
-        load_template(vocab),
+        _template(args, vocab),
         vocab.vocab_size,
         limit,
         args.allow_special_tokens_in_content,
@@ -70,3 +75,14 @@ def _text_reader(
     )
     max_requests, max_tokens = args.max_queued_requests, args.max_queued_tokens
     return TextReader(tokenizer, prompts, ScoreReader(prompts, limit, max_tokens, max_requests))
+
+
+def _template(args: ServerArgs, vocab: Vocab) -> ChatTemplate:
+    """The template of a model. One that the options name must be of use; without one of its own, a
+    model serves all but chats."""
+    template = load_template(vocab)
+    if template.why_not:
+        if args.chat_template:
+            raise ConfigError(f"--chat-template {args.chat_template}: {template.why_not}")
+        log.warning("no chats: %s", template.why_not)
+    return template

@@ -8,6 +8,8 @@ older models know no lists. Which of these a template does is found by rendering
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from srt.wire.messages import ChatMessage
 
 _PROBE = "qXj7 probe"
@@ -53,6 +55,17 @@ def text_of(message: ChatMessage) -> str:
     if not message.parts:
         return message.content
     return "".join(part for part in message.parts if isinstance(part, str))
+
+
+def joined(first: ChatMessage, second: ChatMessage, between: str) -> ChatMessage:
+    """Two messages as one of the first's role, with `between` their contents if both have some."""
+    if not (first.parts or second.parts):
+        texts = (text for text in (first.content, second.content) if text)
+        return replace(first, content=between.join(texts))
+    head, tail = (
+        [part for part in one.parts or [one.content] if part != ""] for one in (first, second)
+    )
+    return replace(first, content="", parts=[*head, *([between] if head and tail else []), *tail])
 
 
 def form_of(render: Callable[[Any], str], placeholders: Mapping[str, str]) -> ContentForm:

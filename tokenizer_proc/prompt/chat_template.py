@@ -7,7 +7,15 @@ Tools are passed to templates that write them in a format that we know; for othe
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -20,10 +28,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from srt.answers.reasoning import reasoning_tags
 from srt.answers.tool_format import HERMES, ToolFormat, message_object, template_format, tool_object
+from srt.files.chat_templates import template_advice
 from srt.files.vocab import Vocab
 from srt.ring.forked import ends_in_time
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
+from tokenizer_proc.prompt.adapting import NO_HABITS, Habits, View, habits_of, one_call_each, views
 from tokenizer_proc.prompt.chat_contents import TEXTS, ContentForm, Contents, form_of
 from tokenizer_proc.prompt.tools_as_text import with_tools_as_text
 
@@ -48,7 +58,8 @@ class ChatTemplate:
 
     `tool_source` is the template for chats with tools, if the model has a separate one; it is not
     used if it writes calls in a format that we do not know. `tokens` are special tokens by their
-    names in templates: `bos_token`, `pad_token` and so on.
+    names in templates: `bos_token`, `pad_token` and so on. `why_not` says why there are no chats,
+    with `advice` for a model without a template; "" if there are.
     """
 
     def __init__(
@@ -56,20 +67,28 @@ class ChatTemplate:
         source: str | None,
         *,
         tool_source: str | None = None,
+        advice: str = "send a text prompt instead",
         **tokens: str,
     ) -> None:
         self.reasoning_tags = reasoning_tags(source)
         self._names = {"bos_token": "", "eos_token": "", **tokens}
-        self._why_not = "this model has no chat template: send a text prompt instead"
+        self.why_not = "" if source is not None else f"this model has no chat template: {advice}"
         self._default = None if source is None else self._compiled(source)
         self._forms: dict[int, ContentForm] = {}  # of templates, once they are known
+        self._habits: dict[int, Habits] = {}  # the same
         with_tools = None if tool_source is None else self._compiled(tool_source)
         self._with_tools = with_tools if with_tools and with_tools.takes_tools else self._default
 
     @classmethod
     def from_vocab(cls, vocab: Vocab) -> "ChatTemplate":
         """The template of a model, with its special tokens as template variables."""
-        return cls(vocab.chat_template, tool_source=vocab.tool_template, **vocab.named_tokens)
+        advice = f"send a text prompt instead; {template_advice(vocab.model_name)}"
+        return cls(
+            vocab.chat_template,
+            tool_source=vocab.tool_template,
+            advice=advice,
+            **vocab.named_tokens,
+        )
 
     @property
     def server_names(self) -> frozenset[str]:
@@ -84,7 +103,7 @@ class ChatTemplate:
             return _Compiled(environment.from_string(source), form)
         except Exception as error:  # also SyntaxError, RecursionError and MemoryError
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            self._why_not = f"this model's chat template cannot be compiled: {reason}"
+            self.why_not = f"the chat template cannot be compiled: {reason}"
             return None
 
     def render(
@@ -101,30 +120,46 @@ class ChatTemplate:
         when the template refuses it, and when it is longer than `max_chars`."""
         compiled = self._with_tools if tools else self._default
         if compiled is None:
-            raise RequestError(self._why_not, param="messages")
-        if not compiled.takes_tools:
-            messages = with_tools_as_text(messages, tools, HERMES)
-        shown = [tool_object(tool) for tool in tools] if compiled.takes_tools else []
+            raise RequestError(self.why_not, param="messages")
         form = self._form(compiled, contents)
-        names = {
-            "messages": [
-                message_object(m, arguments_as_text=False, form=compiled.form)
-                | {"content": contents.of(m, form)}
-                for m in messages
-            ],
+        variables = {
             "add_generation_prompt": add_generation_prompt,
-            "tools": shown or None,
             "documents": None,
             **self._names,
             **template_args,
         }
-        try:
+
+        def written(view: View) -> str:
+            names = {**variables, **_shown(view, compiled, contents, form)}
             return _bounded(compiled.template, names, max_chars)
-        except RequestError:
-            raise
-        except Exception as error:  # a template may raise anything
-            reason = str(error) or type(error).__name__
-            raise RequestError(f"the chat template failed: {reason}", param="messages") from error
+
+        if not compiled.takes_tools:
+            messages, tools = with_tools_as_text(messages, tools, HERMES), ()
+        habits = self._habits_in(messages, compiled, contents, form)
+        if habits.one_call:
+            messages = one_call_each(messages)
+        chat = View(messages, [tool_object(tool) for tool in tools])
+        return _first_taken(written, views(chat, habits.systems))
+
+    def _habits_in(
+        self,
+        messages: Sequence[ChatMessage],
+        compiled: _Compiled,
+        contents: Contents,
+        form: ContentForm,
+    ) -> Habits:
+        """Those of the template, as far as they matter for these messages; tried at first."""
+        if not any(m.role == "system" or len(m.tool_calls) > 1 for m in messages):
+            return NO_HABITS
+        if id(compiled) not in self._habits:
+            variables = {"add_generation_prompt": True, "documents": None, **self._names}
+
+            def render(view: View) -> str:
+                names = {**variables, **_shown(view, compiled, contents, form)}
+                return _bounded(compiled.template, names, MAX_RENDERED_CHARS)
+
+            self._habits[id(compiled)] = habits_of(render)
+        return self._habits[id(compiled)]
 
     def _form(self, compiled: _Compiled, contents: Contents) -> ContentForm:
         """How the template takes contents; tried at first, and with models that see only."""
@@ -142,12 +177,39 @@ class ChatTemplate:
         return form
 
 
+def _shown(
+    view: View, compiled: _Compiled, contents: Contents, form: ContentForm
+) -> dict[str, Any]:
+    """The variables of a template that are the chat."""
+    messages = [
+        message_object(message, arguments_as_text=False, form=compiled.form)
+        | {"content": contents.of(message, form)}
+        for message in view.messages
+    ]
+    return {"messages": messages, "tools": view.tools or None}
+
+
+def _first_taken(written: Callable[[View], str], tried: Iterator[View]) -> str:
+    """The text of the first view that a template takes. Raises RequestError with what it has
+    against the first of all."""
+    refused: Exception | None = None
+    for view in tried:
+        try:
+            return written(view)
+        except RequestError:
+            raise
+        except Exception as error:  # a template may raise anything
+            refused = refused or error
+    reason = str(refused) or type(refused).__name__
+    raise RequestError(f"the chat template failed: {reason}", param="messages") from refused
+
+
 def load_template(vocab: Vocab) -> ChatTemplate:
     """The template of a model; a broken one if compiling does not end: Jinja folds constants."""
     if ends_in_time(lambda: ChatTemplate.from_vocab(vocab), COMPILE_CPU_S, COMPILE_BYTES):
         return ChatTemplate.from_vocab(vocab)
     template = ChatTemplate(None)
-    template._why_not = "this model's chat template cannot be compiled in time"
+    template.why_not = "the chat template cannot be compiled in time"
     return template
 
 
@@ -196,8 +258,20 @@ def _to_json(
 ) -> str:
     """JSON as templates expect it: Jinja's own filter escapes for HTML."""
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
     )
+
+
+def _listed(value: Any) -> list[Any]:
+    """What filters such as `map` give, and the views of a dict."""
+    if isinstance(value, (Iterator, KeysView, ValuesView, ItemsView)):
+        return list(value)
+    raise TypeError(f"a value of type {type(value).__name__} is no JSON")
 
 
 def _raise_exception(message: str) -> NoReturn:

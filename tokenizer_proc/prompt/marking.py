@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from srt.answers.tool_format import arguments_of
 from srt.files.control_tokens import ControlTokens
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
@@ -110,7 +111,7 @@ def _mapped(chat: Chat, change: Callable[[str], str]) -> Chat:
 
 def _message(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
     calls = [
-        ToolCall(change(call.id), change(call.name), _json(call.arguments, change))
+        ToolCall(change(call.id), change(call.name), _arguments(call, change))
         for call in message.tool_calls
     ]
     return replace(
@@ -123,6 +124,12 @@ def _message(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
         reasoning=change(message.reasoning),
         parts=[change(part) if isinstance(part, str) else part for part in message.parts],
     )
+
+
+def _arguments(call: ToolCall, change: Callable[[str], str]) -> str:
+    if isinstance(arguments_of(call), str):
+        return change(call.arguments)
+    return _json(call.arguments, change)
 
 
 def _json(text: str, change: Callable[[str], str]) -> str:

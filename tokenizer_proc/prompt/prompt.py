@@ -140,7 +140,8 @@ class PromptReader:
         if not all(message.role for message in messages):
             raise RequestError("every message must have a role", param="messages")
         self.check_size(req)
-        _check_json(messages, req.tools)
+        for i, tool in enumerate(req.tools):
+            _object(tool.parameters, f"tools[{i}].parameters")
         _check_parts(messages, len(shown.refs))
         chat = self._marked(messages, req.tools, req.chat, self._control_in(shown))
         rendered = self._render(chat, req.chat, shown)
@@ -286,15 +287,6 @@ def _check_parts(messages: list[ChatMessage], count: int) -> None:
     if shown != list(range(count)):
         reason = f"the messages must show each of the {count} pictures and videos once, in order"
         raise RequestError(reason, param="messages")
-
-
-def _check_json(messages: list[ChatMessage], tools: list[ToolSpec]) -> None:
-    """Refuse texts that the template gets as objects but that are not JSON objects."""
-    for i, message in enumerate(messages):
-        for j, call in enumerate(message.tool_calls):
-            _object(call.arguments, f"messages[{i}].tool_calls[{j}].arguments")
-    for i, tool in enumerate(tools):
-        _object(tool.parameters, f"tools[{i}].parameters")
 
 
 def _object(text: str, param: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from srt.answers.tool_format import ToolFormat
 from srt.wire.messages import ChatMessage, ToolSpec
-from tokenizer_proc.prompt.chat_contents import text_of
+from tokenizer_proc.prompt.chat_contents import joined, text_of
 
 
 def with_tools_as_text(
@@ -26,7 +26,7 @@ def with_tools_as_text(
             result = _with_text(
                 ChatMessage("user", ""), form.result_text(text_of(message)), message
             )
-            plain.append(_joined(plain.pop(), result) if after_result else result)
+            plain.append(joined(plain.pop(), result, "\n") if after_result else result)
         elif message.tool_calls:
             text = form.calls_text(text_of(message), message.tool_calls)
             plain.append(_with_text(replace(message, tool_calls=[]), text, message))
@@ -53,11 +53,3 @@ def _with_text(message: ChatMessage, text: str, source: ChatMessage) -> ChatMess
     if not media:
         return replace(message, content=text, parts=[])
     return replace(message, content="", parts=[text, *media])
-
-
-def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
-    """Two messages of one role as one."""
-    if not (first.parts or second.parts):
-        return replace(first, content=f"{first.content}\n{second.content}")
-    head, tail = (one.parts or [one.content] for one in (first, second))
-    return replace(first, content="", parts=[*head, "\n", *tail])

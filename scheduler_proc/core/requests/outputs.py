@@ -191,6 +191,7 @@ class OutputBuffer:
                 no_stop_trim=wish.sampling.no_stop_trim,
                 arrival_s=req.came_s,
                 has_origins=wish.sampling.token_origins,
+                begun=wish.begun,
             )
         )
         if scoring is not None and scoring.start == 0:

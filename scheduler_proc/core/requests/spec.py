@@ -28,6 +28,7 @@ class Wish(Struct, frozen=True):
     stream: bool
     is_watched: bool
     healed_bytes: int
+    begun: bytes
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -57,6 +58,7 @@ class Wish(Struct, frozen=True):
             stream=wire.stream,
             is_watched=is_watched,
             healed_bytes=wire.healed_bytes,
+            begun=wire.begun,
         )
 
 

@@ -64,7 +64,8 @@ class CompilerActor(Actor):
 
     async def start(self) -> None:
         args = self.args
-        vocabulary = TokenVocabulary.from_vocab(load_vocab(resolve_model(args.model)))
+        vocab = load_vocab(resolve_model(args.model), args.chat_template)
+        vocabulary = TokenVocabulary.from_vocab(vocab)
         compiler = GrammarCompiler(vocabulary, args.grammar_backend)
         self._naming = naming_of(
             backend=args.grammar_backend,

@@ -11,7 +11,6 @@ from srt.gateway.media.given import NO_MEDIA, NOUNS, GivenMedia, MediaList
 from srt.gateway.wire.chat import ChatFields, ContentPart, Message
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.responses import InputPart
-from srt.gateway.wire.tools import ToolCallJson
 from srt.wire.errors import RequestError, missing, quoted
 from srt.wire.messages import ChatMessage, ToolCall
 
@@ -34,7 +33,11 @@ def chat_messages(
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         _check_roles(message, where)
-        calls = [_call(call, f"{where}.tool_calls[{j}]") for j, call in enumerate(_calls(message))]
+        # A limit may have cut arguments: the prompt shows what is no JSON object as a text.
+        calls = [
+            ToolCall(call.id, call.function.name, call.function.arguments or "{}")
+            for call in message.tool_calls or []
+        ]
         called |= {call.id: call.name for call in calls}
         shown = list(_media(message, where))
         if shown and message.role not in media_roles:
@@ -76,12 +79,8 @@ def _converted(
         tool_calls=calls,
         tool_call_id=message.tool_call_id,
         name=name,
-        reasoning=message.reasoning_content,
+        reasoning=message.reasoning_content or message.reasoning,
     )
-
-
-def _calls(message: Message) -> list[ToolCallJson]:
-    return message.tool_calls or []
 
 
 def _check_roles(message: Message, where: str) -> None:
@@ -89,6 +88,7 @@ def _check_roles(message: Message, where: str) -> None:
     owners = {
         "tool_calls": ("assistant", bool(message.tool_calls)),
         "reasoning_content": ("assistant", bool(message.reasoning_content)),
+        "reasoning": ("assistant", bool(message.reasoning)),
         "tool_call_id": ("tool", bool(message.tool_call_id)),
     }
     for field, (role, is_given) in owners.items():
@@ -96,16 +96,8 @@ def _check_roles(message: Message, where: str) -> None:
             raise RequestError(f" is for messages of role {role!r} only", at=f"{where}.{field}")
     if message.role == "tool" and not message.tool_call_id:
         raise missing(f"{where}.tool_call_id")
-    if message.content is None and not (message.role == "assistant" and message.tool_calls):
+    if message.content is None and message.role not in ("assistant", "tool"):
         raise missing(f"{where}.content")
-
-
-def _call(call: ToolCallJson, where: str) -> ToolCall:
-    param = f"{where}.function.arguments"
-    arguments = call.function.arguments or "{}"
-    if not isinstance(decoded_json(arguments, param), dict):
-        raise RequestError(" must be the text of a JSON object", at=param)
-    return ToolCall(call.id, call.function.name, arguments)
 
 
 def decoded_json(text: str, path: str) -> Any:

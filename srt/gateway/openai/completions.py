@@ -167,7 +167,10 @@ class _CompletionWriter:
         self._prompt_ids = prompt_ids
         self._num_top = body.logprobs or 0
         self._scores = CompletionScores(
-            names, self._num_top, vocab.hidden_ids if body.skip_special_tokens else frozenset()
+            names,
+            self._num_top,
+            vocab.hidden_ids if body.skip_special_tokens else frozenset(),
+            vocab.begun_by(prompt.input_ids or []),
         )
         self._new = NewTokens(prompt.sampling)
         self._held = ""
@@ -184,8 +187,7 @@ class _CompletionWriter:
     def feed(self, output: GenerateOutput) -> Iterator[CompletionChoice]:
         """What a snapshot adds, if anything. The prompt's log-probabilities come first: text waits
         for them."""
-        waits = not self._begun and _scores_echo(self._body) and output.prompt_logprobs is None
-        if waits and output.finish is None:
+        if not self._begun and output.finish is None and self._waits(output):
             self._held += output.delta
             return
         choice = self.write(output)
@@ -193,6 +195,14 @@ class _CompletionWriter:
         tokens = ids or (choice.logprobs and choice.logprobs.tokens)
         if choice.text or choice.finish_reason or tokens:
             yield choice
+
+    def _waits(self, output: GenerateOutput) -> bool:
+        """Whether the prompt's part cannot be written yet: its log-probabilities have not come, or
+        it ends inside a character, and the text has not begun."""
+        if _scores_echo(self._body) and output.prompt_logprobs is None:
+            return True
+        is_open = self._body.echo and not output.text
+        return is_open and self._vocab.begun_by(self._prompt.input_ids or []) != b""
 
     def write(self, output: GenerateOutput) -> CompletionChoice:
         """What `output` adds; the index is the caller's."""
@@ -225,6 +235,9 @@ class _CompletionWriter:
         given, ids = self._prompt.text, self._prompt.input_ids or ()
         skip = self._body.skip_special_tokens
         prompt = self._vocab.decode_prompt(ids, skip) if given is None else given
+        begun = self._vocab.begun_by(ids)
+        if begun and text[:1].encode().startswith(begun):
+            prompt = prompt.removesuffix("\ufffd")  # the text has all of this character
         logprobs = None
         if self._body.logprobs is not None:
             positions = prompt_positions(output, self._num_top)

@@ -89,15 +89,18 @@ class CompletionScores:
 
     An offset is the number of whole characters before the token in the text, which does not have
     the `hidden` tokens. Tokens that a stop string removed have offsets at or after the end of the
-    text.
+    text. The prompt ends with `begun`, the first bytes of the text's first character.
     """
 
-    def __init__(self, names: TokenNames, num_top: int, hidden: frozenset[int]) -> None:
+    def __init__(
+        self, names: TokenNames, num_top: int, hidden: frozenset[int], begun: bytes = b""
+    ) -> None:
         self._names = names
         self._num_top = num_top
         self._hidden = hidden
         self._offset = 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decode(begun)
         self._ready: list[Any] = []
 
     def prepare(self, positions: Sequence[Position]) -> Iterator[None]:
@@ -119,12 +122,12 @@ class CompletionScores:
         extra = len(data) - len(text.encode())
         skip = extra if is_given and extra > 0 and data.endswith(text.encode()) else 0
         offsets = []
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         for piece in pieces:
             offsets.append(min(self._offset, len(text)))
-            self._offset += len(self._decode(piece[skip:]))
+            self._offset += len(decode(piece[skip:]))
             skip = max(0, skip - len(piece))
         self._offset = len(text)
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         return self._lists(positions, offsets)
 
     def output(self, positions: Sequence[Position]) -> CompletionLogprobs:

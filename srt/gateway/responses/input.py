@@ -20,7 +20,7 @@ _PICTURE = "input_image"
 _FIELDS = {  # for each type of item: the fields that it must have, and may have
     "message": (("role", "content"), ()),
     "function_call": (("call_id", "name"), ("arguments",)),
-    "function_call_output": (("call_id", "output"), ()),
+    "function_call_output": (("call_id",), ("output",)),
     "reasoning": ((), ("content",)),
 }
 _NOT_GIVEN = {field.name: field.default for field in msgspec.structs.fields(InputItem)}
@@ -46,7 +46,8 @@ def input_messages(
     first `num_earlier` from a stored response, then one for the text or those of the list. And,
     by their names, the pictures of the stored response, whose `files` are given in their order.
 
-    Calls become part of the assistant's message before them, and reasoning of the one after it.
+    Calls become part of the assistant's message before them, and reasoning of the one after it; it
+    is one of its own where the answer had nothing else.
     """
     messages: list[Message] = []
     places: dict[str | None, str] = {}
@@ -68,7 +69,10 @@ def input_messages(
             reasoning += _text(item.content or "", f"{where}.content")
             continue
         message = _message(item, where, reasoning)
-        reasoning = "" if message.role == "assistant" else reasoning
+        if reasoning and message.role != "assistant":
+            messages.append(Message(role="assistant", reasoning_content=reasoning))
+            places[f"messages[{len(messages) - 1}]"] = where
+        reasoning = ""
         if item.type == "function_call" and messages and messages[-1].role == "assistant":
             messages[-1] = _joined(messages[-1], message)
         else:

@@ -62,7 +62,7 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     ]
     content: Annotated[
         str | list[ContentPart] | None,
-        Meta(description="A text or parts; may be null beside tool_calls."),
+        Meta(description="A text or parts; assistant, tool: may be null."),
     ] = None
     tool_calls: Annotated[
         list[ToolCallJson] | None, Meta(description="assistant: the calls that it made.")
@@ -74,6 +74,7 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     reasoning_content: Annotated[
         str, Meta(description="assistant: for templates that use it; others leave it out.")
     ] = ""
+    reasoning: Annotated[str, Meta(description="The same; reasoning_content goes before it.")] = ""
 
 
 class ChatFields(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from huggingface_hub import constants
 from srt import machine
 from srt.commands import doctor
 from srt.commands.doctor import Finding
-from srt.files.model_files import resolve_model
+from srt.files.model_files import ModelFiles, resolve_model
+from srt.files.vocab import Vocab, load_vocab
 
 
 def found(**environ: str) -> dict[str, Finding]:
@@ -111,6 +113,21 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     findings = found(SRT_CONFIG=str(file))
     assert findings["options"].state == "ok"
     assert findings["model"].state == "warning" and "'/no/such'" in findings["model"].text
+
+
+def test_a_model_without_a_chat_template(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def without(files: ModelFiles, chat_template: str) -> Vocab:
+        vocab = load_vocab(files, chat_template)
+        own = vocab.chat_template if chat_template else None
+        return replace(vocab, model_name="vicuna-7b-v1.5", chat_template=own)
+
+    monkeypatch.setattr(doctor, "load_vocab", without)
+    finding = found()["model"]
+    assert finding.state == "warning" and finding.text.endswith("it has no chat template")
+    assert finding.advice.startswith("--chat-template vicuna ")
+    assert found(SRT_CHAT_TEMPLATE="vicuna")["model"].state == "ok"
+    other = found(SRT_CHAT_TEMPLATE="vikuna")["options"]
+    assert other.state == "problem" and "llama-2" in other.text
 
 
 def test_a_model_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

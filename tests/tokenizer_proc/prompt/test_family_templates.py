@@ -112,6 +112,11 @@ FAMILIES = {
 }
 HELLO, ANSWER = ChatMessage("user", " Hello <b> é "), ChatMessage("assistant", "Hi.")
 SYSTEM = ChatMessage("system", "Be brief.")
+# What is rendered of the chats that it refuses.
+MISTRAL_TAKES = {
+    "system": [ChatMessage("user", f"Be brief.\n\n{HELLO.content}")],
+    "twice": [ChatMessage("user", f"{HELLO.content}\n\n{HELLO.content}")],
+}
 THOUGHT = ChatMessage("assistant", "<think>\nhm\n</think>\n\nWell.")
 CHATS = {
     "one turn": [HELLO],
@@ -142,20 +147,14 @@ def test_as_transformers_renders_it(family: str, chat: str, prompt: bool) -> Non
     try:
         expected = of_transformers(source, messages, add_generation_prompt=prompt)
     except Exception as error:
-        assert family == "mistral", error
-        with pytest.raises(RequestError, match=str(error)):
-            ours.render(messages, prompt)
-    else:
-        assert ours.render(messages, prompt) == expected
+        assert family == "mistral" and "alternate" in str(error)
+        expected = of_transformers(source, MISTRAL_TAKES[chat], add_generation_prompt=prompt)
+    assert ours.render(messages, prompt) == expected
 
 
-def test_which_chats_mistral_refuses() -> None:
-    """This ensures that the test above sees both outcomes."""
-    template = ChatTemplate(MISTRAL)
-    for name, reason in (("twice", "alternate"), ("system", "alternate")):
-        with pytest.raises(RequestError, match=reason):
-            template.render(CHATS[name])
-    assert template.render(CHATS["turns"])
+def test_a_chat_that_cannot_be_changed_is_refused_with_the_templates_reason() -> None:
+    with pytest.raises(RequestError, match="roles must alternate"):
+        ChatTemplate(MISTRAL).render([ANSWER, HELLO])
 
 
 @pytest.mark.parametrize("bos", ["<s>", {"__type": "AddedToken", "content": "<s>"}, None])

@@ -98,8 +98,6 @@ def test_the_front_tells_of_it() -> None:
 
 
 def test_what_templates_get_is_checked_first() -> None:
-    broken = ChatMessage("assistant", "", [ToolCall("c", "f", "{}"), ToolCall("c", "f", "[]")])
-    assert refused(messages=[USER, broken]) == "messages[1].tool_calls[1].arguments"
     tools = [ToolSpec("f"), ToolSpec("g", parameters="{")]
     assert refused(messages=[USER], tools=tools) == "tools[1].parameters"
     deep = ToolSpec("f", parameters='{"a":' * 5000)

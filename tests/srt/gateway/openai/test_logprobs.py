@@ -16,6 +16,7 @@ from srt.wire.constraint import Constraint
 from srt.wire.messages import JUMP_WINDOW_TOKENS, ChatMessage, Finish
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import FakeClient
+from tests.srt.gateway import setup
 from tests.srt.gateway.setup import in_process, sse_payloads
 
 CHAT_BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -87,6 +88,21 @@ async def test_echo() -> None:
     answer = await post("/v1/completions", shown, FakeClient())
     assert answer["choices"][0]["text"] == "t7<end>Hello, wörld"
     assert answer["choices"][0]["logprobs"]["text_offset"][2:] == [7, 12, 14]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("piece", "shown"), [("ö!", "t7ö!"), ("x", "t7\ufffdx")])
+async def test_echo_of_ids_that_end_inside_a_character(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, piece: str, shown: str
+) -> None:
+    """The detokenizer gives the whole character if the model has completed it."""
+    vocab = setup.fake_vocab(("", piece))
+    vocab.token_bytes[8] = b"\xc3"
+    monkeypatch.setattr(setup, "fake_vocab", lambda *given: vocab)
+    body = {"prompt": [7, 8], "echo": True, "stream": stream}
+    answer = await post("/v1/completions", body, FakeClient(pieces=("", piece)))
+    answers = answer if stream else [answer]
+    assert "".join(each["choices"][0]["text"] for each in answers) == shown
 
 
 async def test_a_chats_logprobs() -> None:
