@@ -220,8 +220,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     output, as a stop string does; with `no_stop_trim` the stop string or match stays in the text.
 
     At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
-    `choices` constrains the output; see `Constraint` for `json_whitespace` and
-    `constraint_after`.
+    `choices` constrains the output; see `Constraint` for `json_whitespace`, `constraint_after` and
+    `constraint_opener`.
 
     `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
     request with a seed draws the same as a request with `sub_seed(seed, i)`.
@@ -246,6 +246,13 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             f"is limited to {MAX_STOP_STRING_CHARS} characters",
         ),
     ] = ""
+    constraint_opener: Annotated[
+        str,
+        Rule(
+            lambda text: len(text) <= MAX_STOP_STRING_CHARS,
+            f"is limited to {MAX_STOP_STRING_CHARS} characters",
+        ),
+    ] = ""
 
     @property
     def has_penalties(self) -> bool:
@@ -263,7 +270,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             value = getattr(self, kind)
             if value is not None:
                 source = msgspec.json.encode(value).decode() if kind == "choices" else value
-                return Constraint(kind, source, self.json_whitespace, self.constraint_after)
+                after, opener = self.constraint_after, self.constraint_opener
+                return Constraint(kind, source, self.json_whitespace, after, opener=opener)
         return None
 
     def check(self, vocab_size: int) -> None:
@@ -302,6 +310,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         _check(all(i in known for i in ids), name, f"must be in [0, {vocab_size})")
 
     def _check_constraint(self) -> None:
+        if self.constraint_opener:
+            _check(self.constraint_after != "", "constraint_opener", "needs constraint_after")
         given: list[tuple[ConstraintKind, Any]] = [
             (kind, getattr(self, kind))
             for kind in CONSTRAINT_KINDS

@@ -100,9 +100,13 @@ class Builder:
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-        """The constraint; one that waits for the reasoning's end does not if the prompt has it."""
-        if prompt.closes_reasoning and sampling.constraint_after == self._end_of_reasoning:
-            sampling = replace(sampling, constraint_after="")
+        """The constraint. One that waits for the reasoning's end does not if the prompt has it; if
+        the prompt has its beginning, the output is known to go on inside it."""
+        if sampling.constraint_after == self._end_of_reasoning:
+            if prompt.closes_reasoning:
+                sampling = replace(sampling, constraint_after="", constraint_opener="")
+            elif prompt.opens_reasoning:
+                sampling = replace(sampling, constraint_opener="")
         return sampling.constraint
 
     def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
@@ -149,7 +153,8 @@ def _unconstrained(sampling: SamplingParams) -> SamplingParams:
     if sampling.constraint is None:
         return sampling
     texts: dict[str, Any] = dict.fromkeys(CONSTRAINT_KINDS)
-    return replace(sampling, **texts, json_whitespace="compact", constraint_after="")
+    texts |= {"constraint_after": "", "constraint_opener": ""}
+    return replace(sampling, **texts, json_whitespace="compact")
 
 
 def _check_scoring_start(scoring: Scoring | None, prompt_tokens: int) -> None:

@@ -258,7 +258,7 @@ def compile_llguidance(constraint: Constraint, vocabulary: TokenVocabulary) -> L
     """
     grammar = _GRAMMARS[constraint.kind](constraint)
     if constraint.after:
-        grammar = free_until(constraint.after, grammar)
+        grammar = free_until(constraint.after, grammar, constraint.opener)
     if constraint.before:
         grammar = text_first(constraint.before, grammar)
     return LlguidanceGrammar(grammar.text(), vocabulary)

@@ -72,9 +72,13 @@ class ArtefactMaker:
             return None
         try:
             start, after = compiled.start(), constraint.after.encode()
-            found = self._finder.find_ahead(start, after)
+            lead = b"" if constraint.opener else after
+            found = self._finder.find_ahead(start, lead)
             if found is None and (texts := texts_of(constraint)):
-                found = self._finder.find_ahead(start, after, texts=texts)
+                found = self._finder.find_ahead(start, lead, texts=texts)
+            if found is not None and constraint.opener:
+                # As the free text would be ended. An output without it takes what is behind.
+                found = [*(self._finder.spelled(after) or ()), *found]
             return found
         except BaseException:  # a panic of a library, too: closing does without it
             log.exception("no completion is looked for")

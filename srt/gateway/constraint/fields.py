@@ -84,6 +84,7 @@ def sampling_of(
         "no_stop_trim": fields.no_stop_trim,
         "json_whitespace": _whitespace(fields, given),
         "constraint_after": after,
+        "constraint_opener": fields.constraint_opener,
     }
     return SamplingParams(**values | held | others)
 
