@@ -92,7 +92,7 @@ def chat_of(
         raise RequestError(" needs logprobs: true", at="top_logprobs")
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
-    variables = _template_variables(body, vocab.chat_template or "", tags)
+    variables = _template_variables(body, vocab.chat_template or "")
     # Channels are written without reasoning too.
     may_reason = reasoning and (tags == CHANNELS or not is_switched_off(variables))
     reasons_first = may_reason and given is not None and not _answers(body, messages, tags)
@@ -167,19 +167,17 @@ def chat_prompt(
                 raise RequestError(" goes with messages only", at=name)
         return {}
     _, shown = tool_plan(body.tools, None, True)
-    variables = _template_variables(body, template, reasoning_tags(template))
+    variables = _template_variables(body, template)
     chat = _chat_options(body, variables)
     return {"messages": chat_messages(body.messages, media, roles), "tools": shown, "chat": chat}
 
 
-def _template_variables(
-    body: ChatRequest | ChatFields, template: str, tags: Tags
-) -> dict[str, Any]:
-    """The body's further variables of the template. That there is no reasoning is said to each
-    template that has its tags: the prompt may have to end what it begins."""
+def _template_variables(body: ChatRequest | ChatFields, template: str) -> dict[str, Any]:
+    """The body's further variables of the template. That there is no reasoning is always said: if
+    the template begins some all the same, the prompt ends it."""
     hints: dict[str, Any] = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
     known = {name: hint for name, hint in hints.items() if hint is not None and name in template}
-    if body.reasoning_effort == "none" and (THINKING in template or tags.begin in template):
+    if body.reasoning_effort == "none":
         known[THINKING] = False
     given = body.chat_template_kwargs
     return given | {name: hint for name, hint in known.items() if name not in given}
