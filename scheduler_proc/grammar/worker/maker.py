@@ -77,8 +77,9 @@ class ArtefactMaker:
             if found is None and (texts := texts_of(constraint)):
                 found = self._finder.find_ahead(start, lead, texts=texts)
             if found is not None and constraint.opener:
-                # As the free text would be ended. An output without it takes what is behind.
-                found = [*(self._finder.spelled(after) or ()), *found]
+                # With free text that is empty: any output takes as much of the end as is left.
+                empty = self._finder.spelled(constraint.opener.encode() + after)
+                found = [*(empty or ()), *found]
             return found
         except BaseException:  # a panic of a library, too: closing does without it
             log.exception("no completion is looked for")
