@@ -96,7 +96,7 @@ def test_free_text_is_there_or_not(
     """The output begins with the opener and is then free up to the end, or matches at once."""
     kind, source = constraint.kind, constraint.source
     grammar = compiled(Constraint(kind, source, after="</t>", opener="<th>"), backend)
-    leads = ("", "<th></t>", "<th>\n<th> a</ t></t>")
+    leads: tuple[str, ...] = ("", "<th></t>", "<th>\n<th> a</ t></t>")
     if backend == "llguidance" and kind == "choices":
         leads = leads[:1]  # one terminal that begins as the opener does keeps it out
     assert all(allows(grammar, lead + text) for lead in leads for text in good)
