@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -40,6 +41,15 @@ _SCHEMA = """{"type": "object", "required": ["a", "f"], "properties": {
 "f": {"anyOf": [{"type": "number"}, {"type": "boolean"}, {"type": "string", "maxLength": 9}]}},
 "patternProperties": {"^x-": {}}, "additionalProperties": {"type": ["null", "string"]}}"""
 _REHEARSAL = (Constraint("regex", "a?|b[0-9]{2}"), Constraint("json_schema", _SCHEMA))
+
+
+class _Lead(TypedDict):
+    """What automata are compiled with; see `compile_regex`."""
+
+    before: bytes
+    after: bytes
+    opener: bytes
+    absent_bytes: bytes
 
 
 class GrammarCompiler:
@@ -81,16 +91,21 @@ class GrammarCompiler:
 
     def _automaton(self, constraint: Constraint) -> Callable[[], ByteDFA] | None:
         """How to make the constraint's automaton; None if it is not regular."""
-        source, absent = constraint.source, self._vocabulary.absent_bytes
-        before, after = constraint.before.encode(), constraint.after.encode()
+        source = constraint.source
+        lead: _Lead = {
+            "before": constraint.before.encode(),
+            "after": constraint.after.encode(),
+            "opener": constraint.opener.encode(),
+            "absent_bytes": self._vocabulary.absent_bytes,
+        }
         if constraint.kind == "choices":
             choices = msgspec.json.decode(source, type=list[str])
-            return lambda: compile_choices(choices, before=before, after=after, absent_bytes=absent)
+            return lambda: compile_choices(choices, **lead)
         if constraint.kind == "ebnf":
             terminal = read_terminal(source)
             if terminal is None:
                 return None
-            return partial(terminal.compile, before=before, after=after, absent_bytes=absent)
+            return partial(terminal.compile, **lead)
         pattern: str | None = None
         if constraint.kind == "regex":
             pattern = source
@@ -99,7 +114,7 @@ class GrammarCompiler:
         if pattern is None:
             return None
         regular = pattern
-        return lambda: compile_regex(regular, before=before, after=after, absent_bytes=absent)
+        return lambda: compile_regex(regular, **lead)
 
     def _fsm(self, constraint: Constraint, dfa_of: Callable[[], ByteDFA]) -> CompiledGrammar:
         try:

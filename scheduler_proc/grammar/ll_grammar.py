@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from srt.patterns.lark import LarkWriter, terminal
-from srt.patterns.tree import Literal, choice
+from srt.patterns.lark import LarkWriter, body_of, terminal
+from srt.patterns.tree import Chars, Literal, choice
 from srt.patterns.write import FREE_TEXT, regex
 
 
@@ -70,10 +70,15 @@ def _renamed(body: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     return {"lark_grammar": pattern.sub(lambda found: "@" + names[found[1]], text)}
 
 
-def free_until(after: str, grammar: LLGrammar) -> LLGrammar:
-    """Free text up to and including the first `after`, then `grammar`."""
+def free_until(after: str, grammar: LLGrammar, opener: str = "") -> LLGrammar:
+    """Free text up to and including the first `after`, then `grammar`. With `opener`, `grammar` or,
+    behind that text, the same. A terminal of `grammar` that goes on as the opener begins keeps it
+    out: what `grammar` allows is never lost."""
     builder = LarkBuilder()
     head = builder.rule("head", terminal(FREE_TEXT + regex(Literal(after))), "[lazy]")
+    if opener:  # in characters: a longer terminal could hide what begins alike
+        opening = body_of(Literal(opener), lambda ranges: terminal(regex(Chars(ranges))))
+        head = f"({opening} {head})?"
     return builder.build(f"{head} {builder.embed(grammar)}")
 
 

@@ -231,8 +231,13 @@ def _with_lead(constraint: Constraint) -> dict[str, Any]:
     elements: list[dict[str, Any]] = []
     if constraint.before:
         elements.append({"type": "const_string", "value": constraint.before})
+    held = formats[kind]
     if constraint.after:
         free = {"type": "any_text"}
-        elements.append({"type": "tag", "begin": "", "content": free, "end": constraint.after})
-    elements.append(formats[kind])
+        begin, end = constraint.opener, constraint.after
+        elements.append({"type": "tag", "begin": begin, "content": free, "end": end})
+    elements.append(held)
+    if constraint.opener:
+        waiting = {"type": "sequence", "elements": elements[-2:]}
+        elements[-2:] = [{"type": "or", "elements": [waiting, held]}]
     return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}

@@ -4,7 +4,8 @@ Called by the gateway for every piece of text. The parts add up to the same howe
 cut.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from srt.answers.partial_tags import overlap
 
@@ -38,6 +39,16 @@ def has_reasoning(parser: str, chat_template: str | None) -> bool:
 def reasons(text: str, tags: Tags) -> bool:
     """Whether `text`, the beginning of an answer, ends inside its reasoning."""
     return text.rfind(tags.begin) > text.rfind(tags.end)
+
+
+# What chat templates call the switch of their reasoning: Qwen's and others', Granite's and others'.
+THINKING = "enable_thinking"
+_SWITCHES = (THINKING, "thinking")
+
+
+def is_switched_off(template_args: Mapping[str, Any]) -> bool:
+    """Whether a chat's template is told that the answer has no reasoning."""
+    return any(template_args.get(name) is False for name in _SWITCHES)
 
 
 class Part(NamedTuple):

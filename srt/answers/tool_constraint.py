@@ -54,7 +54,7 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         tags = self._tags(form, all_checked=True)
         if self.choice == "named":
             return _structural(_wrapped(form, tags[0]))
-        return _structural(self._only_calls(form, tags))
+        return self._calls_in_text(form, tags, at_least_one=True)
 
     def functions_at(
         self, form: ToolFormat, tag: dict[str, Any], has_answer: bool
@@ -78,13 +78,21 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         tags = self._tags(form, all_checked=False)
         if answer is not None:
             return _structural({"type": "or", "elements": [self._only_calls(form, tags), answer]})
+        return self._calls_in_text(form, tags, at_least_one=False)
+
+    def _calls_in_text(
+        self, form: ToolFormat, tags: list[dict[str, Any]], *, at_least_one: bool
+    ) -> dict[str, Any]:
+        """Calls wherever the model begins one; with `at_least_one` the text begins with one. What
+        comes after that must stay free: were only another call allowed, a model that goes on by a
+        blank would be forced to make one, again and again."""
         wrapped = _is_wrapped(form)
         return _structural(
             {
                 "type": "triggered_tags",
                 "triggers": [form.first or form.begin],
                 "tags": [self._only_calls(form, tags)] if wrapped else tags,
-                "at_least_one": False,
+                "at_least_one": at_least_one,
                 "stop_after_first": wrapped or not self.parallel,
             }
         )

@@ -1,19 +1,26 @@
 """What of a model's text belongs to an output: of a chat's answer all but its reasoning."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import Any
+
+import msgspec
 
 from srt.answers.channels import ChannelReader
 from srt.answers.reasoning import (
     CHANNELS,
     ReasoningSplitter,
+    Tags,
     has_reasoning,
+    is_switched_off,
     reasoning_tags,
     reasons,
 )
 from srt.answers.tool_events import Content
 from srt.answers.tool_format import HARMONY_FINAL
 from srt.client.generation import Generation
+from srt.wire.messages import ChatOptions
 
 SLICE_CHARS = 4096  # a reader's time grows with the square of a piece's length
 
@@ -29,16 +36,21 @@ class ChatAnswers:
         self._tags = reasoning_tags(template)
         self._reasons = has_reasoning(parser, template)
 
-    def end_of_reasoning(self, begun: str) -> str:
-        """The text after which a constraint holds in an answer that goes on `begun`; "" if there
-        is no reasoning in it."""
+    def before_answer(self, begun: str, chat: ChatOptions) -> Tags | None:
+        """What a constraint holds after in an answer that goes on `begun`: the text `end`, if the
+        answer begins with `begin`. None if there is no reasoning in it."""
         is_answer = begun.strip() != "" and not reasons(begun, self._tags)
         if is_answer or not self._reasons:
-            return ""
-        return HARMONY_FINAL if self._tags == CHANNELS else self._tags.end
+            return None
+        if self._tags == CHANNELS:
+            return Tags("", HARMONY_FINAL)
+        args = {}
+        with suppress(msgspec.DecodeError):  # where the prompt is made, it is refused
+            args = msgspec.json.decode(chat.template_args or "{}", type=dict[str, Any])
+        return None if is_switched_off(args) else self._tags
 
     def reader(self, generation: Generation, after: str) -> AnswerReader:
-        """For one answer, whose constraint holds after that text; "" without one."""
+        """For one answer, which is free up to the end of that text; "" if it need not be."""
         if not self._reasons:
             return all_of
         if self._tags == CHANNELS:

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from srt.answers.reasoning import Tags
 from srt.client.generation import Request, ScoreRequest, TokenizeRequest
 from srt.programs.limits import MAX_PROMPT_CHARS
 from srt.programs.parts import CallWork, segments_of
@@ -18,13 +19,15 @@ from srt.wire.messages import ChatMessage
 from srt.wire.programs import Input, Output, Segment, Text
 
 
-def request_of(work: CallWork, index: int, after: str = "") -> Request:
-    """The request for output `index`. With `after`, its constraint, if it has one and does not
-    say otherwise, holds from the end of that text on. RequestError if its prompt is too long; so
-    do the others here."""
+def request_of(work: CallWork, index: int, reasoning: Tags | None = None) -> Request:
+    """The request for output `index`. Its constraint, if it has one and does not say otherwise,
+    holds after `reasoning` in these tags. RequestError if its prompt is too long; so do the others
+    here."""
     sampling = work.asked[index].sampling
-    if after and sampling.constraint is not None and not sampling.constraint_after:
-        sampling = replace(sampling, constraint_after=after)
+    if reasoning and sampling.constraint is not None and not sampling.constraint_after:
+        sampling = replace(
+            sampling, constraint_after=reasoning.end, constraint_opener=reasoning.begin
+        )
     session = work.session
     return Request(
         sampling=sampling,

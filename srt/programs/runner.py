@@ -124,14 +124,15 @@ class Runner:
     async def _generate(
         self, work: CallWork, index: int, var: Variable, attempts: int
     ) -> OutputMeta:
-        began, after, answers = time.monotonic(), "", None
+        began, reasoning, answers = time.monotonic(), None, None
         if work.call.turns:
             answers = await self._answers()
-            after = answers.end_of_reasoning(begun_turn(work, index))
-        request = request_of(work, index, after)
+            reasoning = answers.before_answer(begun_turn(work, index), work.call.chat)
+        request = request_of(work, index, reasoning)
         generation = await self._client.submit(request)
         try:
-            waited = request.sampling.constraint_after
+            asked = request.sampling
+            waited = "" if asked.constraint_opener else asked.constraint_after
             reader = answers.reader(generation, waited) if answers else all_of
             await self._read(generation, reader, var)
             output = await generation.result()

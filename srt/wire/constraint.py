@@ -44,9 +44,10 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     `whitespace` says what JSON may have between its tokens: nothing, or any blanks. With
     `after`, the output is free up to and including the first occurrence of that text, and the
-    constraint holds from there on. With `before`, the output begins with that text, and all of
-    this applies to what follows it. With `closed`, objects that list properties have no others
-    unless the schema says so: it is the `x-closed` of schemas without that keyword.
+    constraint holds from there on; with `opener` too, this is so only where the output begins with
+    that text, and any other output matches at once. With `before`, the output begins with that
+    text, and all of this applies to what follows it. With `closed`, objects that list properties
+    have no others unless the schema says so: it is the `x-closed` of schemas without that keyword.
     """
 
     kind: ConstraintKind
@@ -55,6 +56,7 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
     after: str = ""
     before: str = ""
     closed: bool = False
+    opener: str = ""
 
 
 def artefact_key(constraint: Constraint, naming: str) -> str:

@@ -235,9 +235,9 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     output, as a stop string does; with `no_stop_trim` the stop string or match stays in the text.
 
     At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
-    `choices` constrains the output; see `Constraint` for `json_whitespace` and
-    `constraint_after`, and for `disable_additional_properties`, its `closed`; None is the server's
-    default.
+    `choices` constrains the output; see `Constraint` for `json_whitespace`, `constraint_after` and
+    `constraint_opener`, and for `disable_additional_properties`, its `closed`; None is the
+    server's default.
 
     `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
     request with a seed draws the same as a request with `sub_seed(seed, i)`.
@@ -263,6 +263,13 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             f"is limited to {MAX_STOP_STRING_CHARS} characters",
         ),
     ] = ""
+    constraint_opener: Annotated[
+        str,
+        Rule(
+            lambda text: len(text) <= MAX_STOP_STRING_CHARS,
+            f"is limited to {MAX_STOP_STRING_CHARS} characters",
+        ),
+    ] = ""
 
     @property
     def constraint(self) -> Constraint | None:
@@ -272,8 +279,9 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             if value is not None:
                 source = msgspec.json.encode(value).decode() if kind == "choices" else value
                 closed = self.disable_additional_properties is True
-                after = self.constraint_after
-                return Constraint(kind, source, self.json_whitespace, after, closed=closed)
+                after, opener = self.constraint_after, self.constraint_opener
+                blanks = self.json_whitespace
+                return Constraint(kind, source, blanks, after, closed=closed, opener=opener)
         return None
 
     def check(self, vocab_size: int) -> None:
@@ -312,6 +320,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         _check(all(i in known for i in ids), name, f"must be in [0, {vocab_size})")
 
     def _check_constraint(self) -> None:
+        if self.constraint_opener:
+            _check(self.constraint_after != "", "constraint_opener", "needs constraint_after")
         given: list[tuple[ConstraintKind, Any]] = [
             (kind, getattr(self, kind))
             for kind in CONSTRAINT_KINDS

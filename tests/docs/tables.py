@@ -101,6 +101,8 @@ _SAMPLING_NOTES = {
     "disable_additional_properties": "whether objects that list properties are closed where their "
     "schema does not say so; None: as the server has it",
     "constraint_after": "the text is free up to and including the first occurrence of this",
+    "constraint_opener": "with `constraint_after`: a text that does not begin with this matches at "
+    "once",
     "n": f"completions of the prompt, which is computed once; up to {MAX_SAMPLES}",
     "stop_regex": f"up to {MAX_STOP_REGEXES} patterns whose first match ends the output",
     "no_stop_trim": "what stopped the output, a string or a match, stays in the text",

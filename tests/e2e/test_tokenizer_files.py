@@ -1,6 +1,8 @@
 """Model directories whose only tokenizer is a file of SentencePiece or tiktoken, over HTTP."""
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,29 @@ FILES: dict[str, tuple[bytes, int, dict[str, Any], str]] = {
 }
 
 
+NESTED = {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}
+
+
+def check_optional_reasoning(ask: Callable[[str, dict[str, Any]], Any], chat: Any) -> None:
+    """The template knows the tag, but does not write it: the random model begins with it, or not.
+    What follows it, or the whole answer, matches; so where the model is told not to reason. What
+    the template may begin for it is then over."""
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": NESTED}}
+    for held in ({"regex": r"\[yes\]|\[\]"}, {"response_format": form}):
+        many = {**chat, "n": 32, "seed": 1, "temperature": 100, "max_tokens": 60, "close": True}
+        for variables, kinds in (
+            ({}, {True, False}),
+            ({"thinks": True}, {True}),
+            ({"enable_thinking": False}, {False}),
+            ({"thinks": True, "enable_thinking": False}, {False}),
+        ):
+            told = many | held | {"chat_template_kwargs": variables}
+            messages = [c["message"] for c in ask("/v1/chat/completions", told)["choices"]]
+            assert {"reasoning_content" in message for message in messages} == kinds
+            texts = {message["content"].replace("yes", "") for message in messages}
+            assert all(isinstance(json.loads(text), list) for text in texts)
+
+
 @pytest.mark.parametrize(
     "name", ["tokenizer.model", pytest.param("llama.tiktoken", marks=pytest.mark.full)]
 )
@@ -48,6 +73,7 @@ def test_served(tmp_path: Path, name: str) -> None:
     model.save_pretrained(path)
     (path / name).write_bytes(data)
     template = f"{{% for m in messages %}}{turn}{{{{ m.content }}}}{turn}{{% endfor %}}"
+    template += "{% if thinks %}<think>{% endif %}"
     write_json(path / "tokenizer_config.json", config | {"chat_template": template})
     files = ModelFiles("model", "hf", path)
     vocab, ids = load_vocab(files), load_tokenizer(files).encode(PROMPT).tolist()
@@ -68,6 +94,7 @@ def test_served(tmp_path: Path, name: str) -> None:
         held = ask("/generate", {"text": PROMPT, "sampling_params": limits})
         messages = [{"role": "user", "content": f"the cat{turn}"}]
         chat = ask("/tokenize", {"messages": messages})
+        check_optional_reasoning(ask, {"messages": messages})
         server.wait_idle()
     assert free["meta_info"]["prompt_tokens"] == len(ids)
     text = vocab.decode(expected[0, len(ids) :].tolist())

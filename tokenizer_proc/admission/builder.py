@@ -117,10 +117,14 @@ class Builder:
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-        """The constraint; one that waits for the reasoning's end does not if the prompt has it.
-        Here, where all requests pass, objects are closed: the compiler leaves them as given."""
-        if prompt.closes_reasoning and sampling.constraint_after == self._end_of_reasoning:
-            sampling = replace(sampling, constraint_after="")
+        """The constraint. One that waits for the reasoning's end does not if the prompt has it; if
+        the prompt has its beginning, the output is known to go on inside it. Here, where all
+        requests pass, objects are closed: the compiler leaves them as given."""
+        if sampling.constraint_after == self._end_of_reasoning:
+            if prompt.closes_reasoning:
+                sampling = replace(sampling, constraint_after="", constraint_opener="")
+            elif prompt.opens_reasoning:
+                sampling = replace(sampling, constraint_opener="")
         constraint = sampling.constraint
         if constraint is None or constraint.kind not in ("json_schema", "structural_tag"):
             return constraint
@@ -173,13 +177,9 @@ def _unconstrained(sampling: FilledParams) -> FilledParams:
     if sampling.constraint is None:
         return sampling
     texts: dict[str, Any] = dict.fromkeys(CONSTRAINT_KINDS)
-    return replace(
-        sampling,
-        **texts,
-        json_whitespace="compact",
-        constraint_after="",
-        disable_additional_properties=None,
-    )
+    texts |= {"constraint_after": "", "constraint_opener": ""}
+    texts |= {"json_whitespace": "compact", "disable_additional_properties": None}
+    return replace(sampling, **texts)
 
 
 def _check_scoring_start(scoring: Scoring | None, prompt_tokens: int) -> None:

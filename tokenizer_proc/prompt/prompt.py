@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from srt.answers.reasoning import reasons
+from srt.answers.reasoning import is_switched_off, reasons
 from srt.files.control_tokens import ControlTokens
 from srt.files.tokenizer import Tokenizer
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
@@ -145,6 +145,11 @@ class PromptReader:
         _check_parts(messages, len(shown.refs))
         chat = self._marked(messages, req.tools, req.chat, self._control_in(shown))
         rendered = self._render(chat, req.chat, shown)
+        tags = self._template.reasoning_tags
+        begins = _opens_turn(req.chat) and rendered.rstrip().endswith(tags.begin)
+        if begins and is_switched_off(chat.args):
+            # As templates with a switch write it: reasoning that is over, with nothing in it.
+            rendered = f"{rendered.rstrip()}\n\n{tags.end}\n\n"
         text = rendered.replace(chat.mark, "") if chat.mark else rendered
         self.check_chars(len(text), "messages")
         if isinstance(req, GenerateReq):
@@ -156,7 +161,6 @@ class PromptReader:
         else:
             ids = self._tokenizer.encode(rendered, add_special_tokens=False)
         end = text.rstrip()
-        tags = self._template.reasoning_tags
         opens = req.chat.continue_final and reasons(text_of(messages[-1]), tags)
         return Prompt(ids, "messages", opens or end.endswith(tags.begin), end.endswith(tags.end))
 
@@ -185,7 +189,7 @@ class PromptReader:
         """The text of a chat, marks included."""
 
         def render(messages: Sequence[ChatMessage]) -> str:
-            opens_turn = options.add_generation_prompt and not options.continue_final
+            opens_turn = _opens_turn(options)
             limit = MAX_CHARS_PER_TOKEN * self._limit
             placeholders = self._showing.placeholders if self._showing else {}
             made = Contents(shown.kinds, placeholders)
@@ -256,6 +260,11 @@ class PromptReader:
                 param=param,
                 code=CONTEXT_LENGTH,
             )
+
+
+def _opens_turn(options: ChatOptions) -> bool:
+    """Whether the prompt ends with the head of the assistant's turn."""
+    return options.add_generation_prompt and not options.continue_final
 
 
 def _check_chat_only(req: GenerateReq | TokenizeReq) -> None:

@@ -7,7 +7,7 @@ from time import thread_time
 from typing import NamedTuple
 
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.grammar.closing.witness import WitnessFinder
+from scheduler_proc.grammar.closing.witness import TAILS, WitnessFinder
 from scheduler_proc.grammar.wrapped import WrappedGrammar
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,10 @@ class Closing:
             return None
         most = self._limit - self._followed - 1
         hint = self._latest() if before is None else before.rest
-        found = self._finder.find(self._grammar, hint, most, token)
+        # Where an output begins, which of several ways it goes changes what is known of its end.
+        may_turn = before is None or self._followed < TAILS
+        other = self._first if may_turn and self._first is not None else ()
+        found = self._finder.find(self._grammar, hint, most, token, other)
         return None if found is None else Witness(found)
 
     def _latest(self) -> list[int]:

@@ -41,7 +41,7 @@ RANK_PRICE = 2  # of each choice before the one that is taken
 OPEN_PRICE = 6  # of going on where something may be closed
 SAME_PRICE = 16  # of a place that looks like another after a text of the same length
 FREE = 8  # where a text may go on by one in so many tokens, it is free
-TAILS = 6  # how many tokens at its beginning a hint may lose
+TAILS = 8  # how many tokens at its beginning a hint may lose
 SPELLING = 3  # how many times the fewest tokens those of a search may be
 LONGEST_BYTES = 24  # of the tokens that a completion is spelled in
 
@@ -110,11 +110,13 @@ class WitnessFinder:
         hint: Sequence[int] = (),
         most: int = MOST_TOKENS,
         token: int | None = None,
+        other: Sequence[int] = (),
     ) -> list[int] | None:
         """A completion of the output where `grammar` stands, which stays there, in at most `most`
         tokens; None if none is found. If the `hint` is one, or without its beginning, that is
         taken: without its first few tokens, or the bytes that `token`, the last one accepted, has
-        written of it. That takes 30 ms of CPU time at most, and a tenth of that as a rule."""
+        written of it. If it is none, the `other` is tried in the same way. That takes 30 ms of CPU
+        time at most, and a tenth of that as a rule."""
         if grammar.is_accepting():
             return []
         if most <= 0:
@@ -122,7 +124,7 @@ class WitnessFinder:
         for rest in () if token is None else self._rests(token, hint):
             if len(rest) <= most and _completes(grammar, rest):
                 return rest
-        tail = _fitting(grammar, hint, most)
+        tail = _fitting(grammar, hint, most) or _fitting(grammar, other, most)
         fewest, looks = MOST_PLACES_NEAR
         looks = min(looks, fewest + most // 2)
         until = thread_time() + SEARCH_NEAR_S

@@ -246,7 +246,7 @@ def compile_llguidance(constraint: Constraint, vocabulary: TokenVocabulary) -> L
     grammar = _GRAMMARS[constraint.kind](constraint)
     refusal = about_lark if _is_lark(constraint) else in_our_words
     if constraint.after:
-        grammar = free_until(constraint.after, grammar)
+        grammar = free_until(constraint.after, grammar, constraint.opener)
     if constraint.before:
         grammar = text_first(constraint.before, grammar)
     return LlguidanceGrammar(grammar.text(), vocabulary, refusal)

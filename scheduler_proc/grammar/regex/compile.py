@@ -28,6 +28,7 @@ def compile_regex(
     *,
     before: bytes = b"",
     after: bytes = b"",
+    opener: bytes = b"",
     max_states: int = MAX_STATES,
     absent_bytes: bytes = b"",
 ) -> ByteDFA:
@@ -38,16 +39,18 @@ def compile_regex(
     nothing, since the whole text has to match anyway.
 
     With `after`, the output is free up to and including the first occurrence of these bytes, and
-    the rest of it has to match. With `before`, all this is about what follows these bytes, which
-    the output begins with. No text may contain `absent_bytes`. `max_states` bounds the
+    the rest of it has to match; with `opener` too, an output may also match at once, and is free
+    only if it begins with these bytes. With `before`, all this is about what follows these bytes,
+    which the output begins with. No text may contain `absent_bytes`. `max_states` bounds the
     automaton before it is minimised.
     """
     tree = parse(pattern)
     if looks_at_words(tree):
         tree = whole(tree)
     nfa = resolve_end_anchors(build_nfa(tree))
-    alphabet = Alphabet(_masks(nfa) | set(byte_masks(before + after)), absent_bytes)
-    graph = put_after(after, determinise(nfa, alphabet, max_states), alphabet)
+    masks = _masks(nfa) | set(byte_masks(before + opener + after))
+    alphabet = Alphabet(masks, absent_bytes)
+    graph = put_after(after, determinise(nfa, alphabet, max_states), alphabet, opener, max_states)
     return finish(put_before(before, graph, alphabet), alphabet.byte_class)
 
 
@@ -56,6 +59,7 @@ def compile_choices(
     *,
     before: bytes = b"",
     after: bytes = b"",
+    opener: bytes = b"",
     max_states: int = MAX_CHOICE_STATES,
     absent_bytes: bytes = b"",
 ) -> ByteDFA:
@@ -68,14 +72,15 @@ def compile_choices(
         raise StateLimitError(f"the choices have more than {MAX_CHOICE_BYTES:,} bytes, the limit")
     absent = frozenset(absent_bytes)
     possible = [choice for choice in choices if absent.isdisjoint(choice)]
-    if not possible or not absent.isdisjoint(before + after):
+    if not possible or not absent.isdisjoint(before + opener + after):
         raise GrammarError(NO_MATCH)
     dawg = build_dawg(possible, max_states)
     used: set[int] = set().union(*possible)
-    alphabet = Alphabet(byte_masks(bytes(used) + before + after), absent_bytes)
+    alphabet = Alphabet(byte_masks(bytes(used) + before + opener + after), absent_bytes)
     symbols = {byte: alphabet.symbols(1 << byte) for byte in used}
-    graph = put_after(after, _graph(dawg, symbols), alphabet)
-    return finish_minimal(put_before(before, graph, alphabet), alphabet.byte_class)
+    graph = put_after(after, _graph(dawg, symbols), alphabet, opener, max_states)
+    finished = finish if opener else finish_minimal
+    return finished(put_before(before, graph, alphabet), alphabet.byte_class)
 
 
 def compile_free(before: bytes, *, absent_bytes: bytes = b"") -> ByteDFA:

@@ -53,6 +53,7 @@ class Terminal:
         *,
         before: bytes = b"",
         after: bytes = b"",
+        opener: bytes = b"",
         absent_bytes: bytes = b"",
         max_states: int = MAX_STATES,
     ) -> ByteDFA:
@@ -61,9 +62,10 @@ class Terminal:
         leaves = [*self._leaves, (False, FREE_TEXT)]
         expression = Both(self._expression, Leaf(len(leaves) - 1))
         dfas = [_dfa(is_part, source, max_states) for is_part, source in leaves]
-        masks = {*product_masks(dfas), *byte_masks(before + after)}
+        masks = {*product_masks(dfas), *byte_masks(before + opener + after)}
         alphabet = Alphabet(masks, absent_bytes)
-        graph = put_after(after, product(expression, dfas, alphabet, max_states), alphabet)
+        graph = product(expression, dfas, alphabet, max_states)
+        graph = put_after(after, graph, alphabet, opener, max_states)
         return finish(put_before(before, graph, alphabet), alphabet.byte_class)
 
 

@@ -92,9 +92,14 @@ class ArtefactMaker:
             return None
         try:
             start, after = compiled.start(), constraint.after.encode()
-            found = self._finder.find_ahead(start, after)
+            lead = b"" if constraint.opener else after
+            found = self._finder.find_ahead(start, lead)
             if found is None and (texts := texts_of(constraint)):
-                found = self._finder.find_ahead(start, after, texts=texts)
+                found = self._finder.find_ahead(start, lead, texts=texts)
+            if found is not None and constraint.opener:
+                # With free text that is empty: any output takes as much of the end as is left.
+                empty = self._finder.spelled(constraint.opener.encode() + after)
+                found = [*(empty or ()), *found]
             return found
         except BaseException:  # a panic of a library, too: closing does without it
             log.exception("no completion is looked for")

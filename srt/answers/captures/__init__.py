@@ -19,8 +19,11 @@ def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:
 
     Raises GrammarError for a constraint that cannot be compiled.
     """
-    begin = text.find(constraint.after) + len(constraint.after)
-    if not may_capture(constraint) or begin < len(constraint.after):
+    before, after, _ = text.partition(constraint.after) if constraint.after else ("", "", "")
+    begin = len(before + after)
+    if not after and constraint.opener and not text.startswith(constraint.opener):
+        begin = 0  # it matches at once
+    if not may_capture(constraint) or (begin > 0 and not after):
         return None
     if constraint.kind == "regex":
         pattern = GroupPattern(constraint.source)

@@ -85,6 +85,7 @@ def sampling_of(
         "json_whitespace": _whitespace(fields, given),
         "disable_additional_properties": _closing(fields),
         "constraint_after": after,
+        "constraint_opener": fields.constraint_opener,
     }
     return SamplingParams(**values | held | others)
 

@@ -52,6 +52,13 @@ class SamplingFields(CommonSampling, forbid_unknown_fields=True, kw_only=True, f
     constraint_after: Annotated[
         str | None, Meta(description="The answer is free up to and including this text.")
     ] = None
+    constraint_opener: Annotated[
+        str,
+        Meta(
+            description="With constraint_after: an answer that does not begin with this text is "
+            "constrained at once."
+        ),
+    ] = ""
 
 
 class TextFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="text"):

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from srt.answers.reasoning import CHANNELS, THINK, Tags, reasoning_tags, reasons
+from srt.answers.reasoning import (
+    CHANNELS,
+    THINK,
+    THINKING,
+    Tags,
+    is_switched_off,
+    reasoning_tags,
+    reasons,
+)
 from srt.answers.tool_constraint import ToolPlan
 from srt.answers.tool_format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat, model_format
 from srt.client.generation import Generation, Request
@@ -27,7 +35,6 @@ from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
 from srt.wire.sampling import Scoring
 
-_THINKING = "enable_thinking"  # the name in Qwen's templates, which others have taken over
 _TOOLS = "tools"
 _NO_CHAT = ChatFields()
 
@@ -85,7 +92,10 @@ def chat_of(
         raise RequestError(" needs logprobs: true", at="top_logprobs")
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
-    reasons_first = reasoning and given is not None and not _answers(body, messages, tags)
+    variables = _template_variables(body, vocab.chat_template or "")
+    # Channels are written without reasoning too.
+    may_reason = reasoning and (tags == CHANNELS or not is_switched_off(variables))
+    reasons_first = may_reason and given is not None and not _answers(body, messages, tags)
     reasoned = _end_of_reasoning(tags, plan) if reasons_first else ""
     after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
@@ -95,6 +105,9 @@ def chat_of(
         scoring = Scoring(start, max(body.top_logprobs, body.prompt_logprobs or 0))
     reads_tools = plan is not None and body.parse_tool_calls
     sampling = body.to_params(given, after, limit)
+    if body.constraint_after is None and reasoned == tags.end:
+        # Whether there is any shows at the prompt's end, or at the answer's beginning.
+        sampling = msgspec.structs.replace(sampling, constraint_opener=tags.begin)
     if plan is not None and sampling.close is None and _must_be_whole(plan, own, given):
         sampling = msgspec.structs.replace(sampling, close=True)
     request = Request(
@@ -102,7 +115,7 @@ def chat_of(
         sampling=sampling,
         messages=messages,
         tools=shown,
-        chat=chat_options(body, vocab.chat_template or ""),
+        chat=_chat_options(body, variables),
         scoring=scoring,
         **shared_fields(body),
     )
@@ -114,7 +127,7 @@ def chat_of(
         reasoning=reasoning and body.separate_reasoning,
         # The constraint waits for the reasoning's end: text before that is not part of the answer.
         tags=tags,
-        opened=given is not None and after == tags.end,
+        opened=given is not None and after == tags.end and not sampling.constraint_opener,
     )
     if given is not None:
         names |= {given.kind: given.path}
@@ -154,25 +167,28 @@ def chat_prompt(
                 raise RequestError(" goes with messages only", at=name)
         return {}
     _, shown = tool_plan(body.tools, None, True)
-    chat = chat_options(body, template)
+    variables = _template_variables(body, template)
+    chat = _chat_options(body, variables)
     return {"messages": chat_messages(body.messages, media, roles), "tools": shown, "chat": chat}
 
 
-def chat_options(body: ChatRequest | ChatFields, template: str) -> ChatOptions:
+def _template_variables(body: ChatRequest | ChatFields, template: str) -> dict[str, Any]:
+    """The body's further variables of the template. That there is no reasoning is always said: if
+    the template begins some all the same, the prompt ends it."""
+    hints: dict[str, Any] = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
+    known = {name: hint for name, hint in hints.items() if hint is not None and name in template}
+    if body.reasoning_effort == "none":
+        known[THINKING] = False
+    given = body.chat_template_kwargs
+    return given | {name: hint for name, hint in known.items() if name not in given}
+
+
+def _chat_options(body: ChatRequest | ChatFields, variables: dict[str, Any]) -> ChatOptions:
     """The options for how the template writes the messages."""
     begins = body.add_generation_prompt
     if begins and body.continue_final_message:
         reason = " cannot be combined with continue_final_message"
         raise RequestError(reason, at="add_generation_prompt")
-    hints: dict[str, Any] = {
-        "reasoning_effort": body.reasoning_effort,
-        "verbosity": body.verbosity,
-        _THINKING: False if body.reasoning_effort == "none" else None,
-    }
-    known = {name: hint for name, hint in hints.items() if hint is not None and name in template}
-    variables = body.chat_template_kwargs | {
-        name: hint for name, hint in known.items() if name not in body.chat_template_kwargs
-    }
     return ChatOptions(
         template_args=json_text(variables) if variables else "",
         continue_final=body.continue_final_message,

@@ -7,6 +7,7 @@ what the automaton forces.
 
 import random
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import replace as dataclass_replace
 from pathlib import Path
@@ -19,11 +20,13 @@ import pytest
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.trace.recorded import replay
+from srt.wire.constraint import Constraint
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish
 from srt.wire.ring_messages import TokenizedReq
@@ -33,6 +36,7 @@ from tests.scheduler_proc.byte_language import (
     grammar_of,
     retokeniser,
     text_of,
+    token_vocabulary,
     vocab,
 )
 from tests.scheduler_proc.driver import Driver
@@ -115,6 +119,44 @@ def test_an_output_matches_its_pattern_with_fewer_steps(
         steps[jumps] = driver.core.state.counters.forward_steps
         assert (driver.core.state.counters.jump_forward_tokens > 0) <= jumps
     assert steps[True] <= steps[False]
+
+
+ENDS = (
+    r"(ab)+",
+    r"abc( nn|: abc)*",
+    r"(abn|abnabn)c*",
+    r"(ab(cab)?){1,9}n?",
+    r'(\{"a":"b+"\}\n?)+',
+)
+
+
+@pytest.mark.parametrize("backend", ["fsm", "llguidance"])
+@pytest.mark.parametrize("pattern", [*ENDS, *PATTERNS[:4]])
+def test_a_jump_passes_no_place_where_there_is_a_choice(pattern: str, backend: str) -> None:
+    """Such as between going on and ending: where the next byte is chosen by the text alone, the
+    text is the same with jumps and without."""
+    constraint = Constraint("regex", pattern)
+    compiled = GrammarCompiler(token_vocabulary(), backend).compile(constraint)
+    for seed in range(10):
+        texts = [_text_by_bytes(compiled.start(), seed, jumps) for jumps in (False, True)]
+        assert texts[0] == texts[1]
+
+
+def _text_by_bytes(grammar: Grammar, seed: int, jumps: bool) -> bytes:
+    """An output each of whose sampled tokens is a byte, or the end."""
+    row, ids = np.zeros(token_vocabulary().mask_width, np.uint32), list[int]()
+    while len(text := text_of(ids)) < 40:
+        if jumps and (jump := retokeniser().jump(ids, True, grammar, 100)) is not None:
+            ids[len(ids) - jump.drop :] = jump.tokens
+            continue
+        grammar.fill(row)
+        choices = [i for i in ids_of(row) if i < 256 or i == EOS]
+        token = max(choices, key=lambda i: zlib.crc32(b"%d %d " % (seed, i) + text))
+        if token == EOS:
+            break
+        grammar.accept([token])
+        ids.append(token)
+    return text_of(ids)[:40]
 
 
 def test_control_tokens_around_calls_are_left_to_the_model() -> None:

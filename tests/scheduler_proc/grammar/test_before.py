@@ -79,7 +79,55 @@ def test_a_text_comes_first_and_the_rest_is_as_without_it(
     assert grammar.start().forced_bytes().startswith(before.encode())
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("constraint", "good", "bad"),
+    [
+        (Constraint("regex", "a+|<[0-9]>"), ["aa", "<1>"], ["<th", "<ta"]),
+        (Constraint("choices", '["<table>","aa"]'), ["<table>", "aa"], ["<tab", "a"]),
+        (Constraint("json_schema", '{"enum":[1,"x"]}'), ["1", '"x"'], ["", "\n1"]),
+        (Constraint("json_schema", NESTED), ["[]", "[[],[]]"], ["[1]", "[]]"]),
+        (Constraint("ebnf", 'root ::= "<t" root "b" | "c"'), ["c", "<tcb"], ["<t", "<thc"]),
+    ],
+)
+def test_free_text_is_there_or_not(
+    backend: str, constraint: Constraint, good: list[str], bad: list[str]
+) -> None:
+    """The output begins with the opener and is then free up to the end, or matches at once."""
+    kind, source = constraint.kind, constraint.source
+    grammar = compiled(Constraint(kind, source, after="</t>", opener="<th>"), backend)
+    leads: tuple[str, ...] = ("", "<th></t>", "<th>\n<th> a</ t></t>")
+    if backend == "llguidance" and kind == "choices":
+        leads = leads[:1]  # one terminal that begins as the opener does keeps it out
+    assert all(allows(grammar, lead + text) for lead in leads for text in good)
+    assert not any(allows(grammar, lead + text) for lead in leads for text in bad)
+    assert not any(allows(grammar, lead + text) for lead in ("<th>", "</t>") for text in good)
+    assert grammar.start().forced_bytes() == b""
+
+
 _TEXTS = st.text("abé", max_size=3)
+
+
+@given(
+    st.sampled_from(["a", "ab", "bab"]),
+    st.sampled_from(["b", "ab"]),
+    st.sampled_from(["a*b", "(a|é)*", "ab|b", "", "abab(a|b)*", "(?s:.)*", "[^b]*"]),
+    st.lists(st.text("abé", max_size=9), max_size=9),
+)
+def test_the_automaton_of_both_is_the_one_or_the_other(
+    opener: str, after: str, pattern: str, texts: list[str]
+) -> None:
+    """Also where the opener is the beginning of what matches at once."""
+    lead = opener.encode()
+    both = compile_regex(pattern, after=after.encode(), opener=lead)
+    behind = compile_regex(pattern, after=after.encode(), before=lead)
+    for text in texts:
+        data = text.encode()
+        assert both.matches(data) == (compile_regex(pattern).matches(data) or behind.matches(data))
+    choices = [text for text in texts if text] or ["a"]
+    few = compile_choices(choices, after=after.encode(), opener=lead)
+    assert all(few.matches(text.encode()) for text in choices)
+    assert all(few.matches((opener + after + text).encode()) for text in choices)
 
 
 @given(_TEXTS, st.sampled_from(["", "b", "ab"]), st.sampled_from(["a*b", "(a|é)*", "ab|b", ""]))

@@ -198,3 +198,10 @@ def test_the_language_and_the_places_of_errors_stay() -> None:
     assert [len(line) for line in plain.split("\n")] == [len(line) for line in source.split("\n")]
     matcher = ByteMatcher(lark_of(source))
     assert matcher.accepts("aabc") and not matcher.accepts("aabb")
+
+
+def test_free_text_that_is_there_or_not() -> None:
+    constraint = Constraint("regex", "(?P<a>x+)y", after="</t>", opener="<t>")
+    for text, start in (("xxy", 0), ("<t>xy</t>xy", 9), ("xy</t>xy", 6), ("<t>xy", None)):
+        found = captures_of(constraint, text)
+        assert (found and found[0].start) == start

@@ -47,8 +47,10 @@ def compiled(
     return compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
 
 
-def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bool]:
-    """A legal text, and whether it is complete."""
+def random_answer(
+    grammar: CompiledGrammar, rng: random.Random, again: str = ""
+) -> tuple[str, bool]:
+    """A legal text, and whether it is complete. Where it may end, it may also go on by `again`."""
     place, text = grammar.start(), bytearray()
     row = np.zeros(-(-VOCAB.vocab_size // 32), dtype=np.uint32)
     while len(text) < MAX_BYTES:
@@ -57,6 +59,10 @@ def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bo
         ends = EOS in legal
         if ends and (len(legal) == 1 or rng.random() < 0.3):
             return text.decode(), True
+        if ends and again and rng.random() < 0.3:
+            place.accept(list(again.encode()))
+            text += again.encode()
+            continue
         # A "<" is preferred: by chance, there would hardly ever be a tag.
         pick = ord("<") if ord("<") in legal and rng.random() < 0.5 else None
         ascii_only = [token for token in legal if token < 128]
@@ -91,16 +97,19 @@ def check_arguments(name: str, arguments: str) -> None:
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("choice", ["named", "required"])
 @pytest.mark.parametrize("form", EVERY_FORMAT.values(), ids=EVERY_FORMAT)
-def test_calls_only(choice: ToolChoice, parallel: bool, form: ToolFormat) -> None:
+def test_calls_that_must_be_made(choice: ToolChoice, parallel: bool, form: ToolFormat) -> None:
     grammar, numbers = compiled(choice, parallel, form=form), set()
+    is_free = choice == "required" and parallel and not (form.first or form.last)
+    again = form.separator + form.begin if is_free else ""
     for seed in range(20):
-        text, is_whole = random_answer(grammar, random.Random(seed))
+        text, is_whole = random_answer(grammar, random.Random(seed), again)
         content, calls, is_cut = read(text, form)
         assert is_whole or parallel
+        assert text.startswith(form.first or form.begin)
         for name, arguments in calls if not is_cut else calls[:-1]:
             check_arguments(name, arguments)
         if is_whole:
-            assert content == "" and len(calls) >= 1
+            assert len(calls) >= 1 and (content == "" or is_free)
             numbers.add(len(calls))
     assert numbers == {1} if choice == "named" or not parallel else len(numbers) > 1
 

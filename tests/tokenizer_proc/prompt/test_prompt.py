@@ -46,6 +46,25 @@ def test_closed_reasoning() -> None:
     assert not read(text="</think>").closes_reasoning
 
 
+@pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])
+def test_reasoning_that_is_switched_off_is_over_at_once(switch: str) -> None:
+    """Also where the template begins it all the same."""
+    opening = PLAIN + "{% if add_generation_prompt %}A:<think>\n{% endif %}"
+    for value, text in (("false", "hi;A:<think>\n\n</think>\n\n"), ("true", "hi;A:<think>\n")):
+        args = f'{{"{switch}": {value}}}'
+        prompt = read(opening, messages=[USER], chat=ChatOptions(args))
+        assert bytes(prompt.ids.tolist()).decode() == text
+        assert prompt.closes_reasoning != prompt.opens_reasoning == (value == "true")
+    off = f'{{"{switch}": false}}'
+    user = [ChatMessage("user", "<think>")]
+    said = read(
+        "{{ messages[0].content }}",
+        messages=user,
+        chat=ChatOptions(off, add_generation_prompt=False),
+    )
+    assert not said.closes_reasoning
+
+
 @pytest.mark.parametrize(
     ("content", "opens", "closes"),
     [
@@ -65,20 +84,24 @@ def test_the_reasoning_of_a_message_that_goes_on(content: str, opens: bool, clos
 @pytest.mark.parametrize(
     ("template", "after", "kept"),
     [
-        (PLAIN, "</think>", "</think>"),
-        (PLAIN + "<think></think>", "</think>", ""),
-        (PLAIN + "<think></think>", "x", "x"),
+        (PLAIN, "</think>", ("</think>", "<think>")),
+        (PLAIN + "<think>\n", "</think>", ("</think>", "")),
+        (PLAIN + "<think></think>", "</think>", ("", "")),
+        (PLAIN + "<think></think>", "x", ("x", "<think>")),
     ],
 )
-def test_a_constraint_does_not_wait_behind_the_reasoning(
-    template: str, after: str, kept: str
+def test_a_constraint_waits_for_reasoning_as_the_prompt_ends(
+    template: str, after: str, kept: tuple[str, str]
 ) -> None:
     front = make_front(vocab=replace(VOCAB, chat_template=template))
-    sampling = SamplingParams(max_new_tokens=1, regex="a", constraint_after=after)
+    sampling = SamplingParams(
+        max_new_tokens=1, regex="a", constraint_after=after, constraint_opener="<think>"
+    )
     req = GenerateReq(rid="r", epoch=EPOCH, sampling=sampling, messages=[USER])
     parked = front.generate(b"client", req, 0.0)
     assert isinstance(parked, Parked) and parked.question is not None
-    assert parked.question.constraint.after == kept
+    constraint = parked.question.constraint
+    assert (constraint.after, constraint.opener) == kept
 
 
 def test_the_front_tells_of_it() -> None:

@@ -276,7 +276,10 @@ def test_nested_fields_have_one_class(struct: Any, kind: Kind) -> None:
 async def test_a_constraint_waits_for_the_reasoning() -> None:
     route, regex = "/v1/chat/completions", {**CHAT_BODY, "regex": "a"}
     assert (await sampling_of(route, regex)).constraint_after == ""
-    assert (await sampling_of(route, regex, reasoning=True)).constraint_after == "</think>"
+    waiting = await sampling_of(route, regex, reasoning=True)
+    assert (waiting.constraint_after, waiting.constraint_opener) == ("</think>", "<think>")
+    for off in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        assert (await sampling_of(route, regex | off, reasoning=True)).constraint_after == ""
     assert (await sampling_of(route, CHAT_BODY, reasoning=True)).constraint_after == ""
     own = regex | {"constraint_after": ""}
     assert (await sampling_of(route, own, reasoning=True)).constraint_after == ""
@@ -285,7 +288,7 @@ async def test_a_constraint_waits_for_the_reasoning() -> None:
         body = {**regex, "messages": [*CHAT_BODY["messages"], last], "continue_final_message": True}
         assert (await sampling_of(route, body, reasoning=True)).constraint_after == after
         explicit = await sampling_of(route, body | {"constraint_after": "</think>"}, reasoning=True)
-        assert explicit.constraint_after == "</think>"
+        assert (explicit.constraint_after, explicit.constraint_opener) == ("</think>", "")
     completion = {"prompt": "a", "regex": "a"}
     params = await sampling_of("/v1/completions", completion, reasoning=True)
     assert params.constraint_after == ""
@@ -403,7 +406,9 @@ async def test_reasoning_that_the_prompt_has_opened() -> None:
     assert (message["reasoning_content"], message["content"]) == ("Well.", "Yes.")
     client = FakeClient(("Well",))
     assert (await chat_with(client))["content"] == "Well"
-    constrained = await chat_with(client, regex="a")
+    assert (await chat_with(client, regex="a"))["content"] == "Well"  # it has begun none
+    explicit = {"regex": "a", "constraint_after": "</think>"}
+    constrained = await chat_with(client, **explicit)
     assert constrained == {"role": "assistant", "content": None, "reasoning_content": "Well"}
     client.closes_reasoning = True
-    assert (await chat_with(client, regex="a")) == {"role": "assistant", "content": "Well"}
+    assert (await chat_with(client, **explicit)) == {"role": "assistant", "content": "Well"}

@@ -82,9 +82,9 @@ async def test_the_constraint_of_each_choice() -> None:
     assert await tag_of(BODY | {"tool_choice": "auto"}) is None
     assert await tag_of(BODY | {"tool_choice": "none"}) is None
     required = {
-        "type": "tags_with_separator",
+        "type": "triggered_tags",
+        "triggers": ["<tool_call>"],
         "tags": [WEATHER_TAG, CLOCK_TAG],
-        "separator": "\n",
         "at_least_one": True,
         "stop_after_first": False,
     }
@@ -490,9 +490,10 @@ async def test_the_format_is_that_of_the_template() -> None:
     (call,) = answer["tool_calls"]
     assert call["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
     forced = await tag_of(BODY | {"tool_choice": "required"}, template=template)
-    assert (forced["begin"], forced["end"]) == ("[TOOL_CALLS] [", "]")
+    (calls,) = forced["tags"]
+    assert (calls["begin"], calls["end"]) == ("[TOOL_CALLS] [", "]")
     bad = {"function": {**WEATHER["function"], "parameters": {"type": "object", "minimum": "x"}}}
-    error = RequestError(": no", at="structural_tag.format.content.tags[1].content")
+    error = RequestError(": no", at="structural_tag.format.tags[0].content.tags[1].content")
     refusing = FakeClient()
     refusing.refusals[0] = error
     async with in_process(refusing, template=template) as http:
