@@ -31,10 +31,14 @@ _RECIPIENT = re.compile(r"\bto=([\w.-]+)")
 class ChannelReader(EventParser):
     """The parser of one answer, in which the functions `names` may be called. With `constrained`,
     calls are known to be valid, and their arguments are given as they arrive. Without, a call is
-    given when it is complete and valid; any other is content, marks included."""
+    given when it is complete and valid; any other is content, marks included, but for the beginning
+    of one that is `forced`."""
 
-    def __init__(self, names: Mapping[str, str], *, constrained: bool) -> None:
+    def __init__(
+        self, names: Mapping[str, str], *, constrained: bool, forced: bool = False
+    ) -> None:
         super().__init__(self._between, is_first=False)
+        self._calls_follow = forced
         self._names = names
         self._constrained = constrained
         self._header = ""  # of the call that is being read
@@ -67,6 +71,8 @@ class ChannelReader(EventParser):
             return False
         self._is_reasoning = False
         self._step = self._in_text
+        if may_come and final and self._calls_follow:  # the header was cut
+            self._rest = ""
         self._tell(self._rest[:1])  # no header begins here
         self._rest = self._rest[1:]
         return bool(self._rest)
@@ -104,7 +110,8 @@ class ChannelReader(EventParser):
             if self._constrained:
                 self._start(self._name)
         elif rest or final:
-            self._give(self._header)
+            if rest or not self._calls_follow:
+                self._give(self._header)
             self._step = self._in_text
         return bool(rest) or final
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from srt.answers.tool_parameters import ARG_LINES, ARG_PAIRS, PARAMETERS, BlockForm
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 
 _INSTRUCTIONS = """\
@@ -29,7 +30,8 @@ Write one such block for every call. The results come back in {result_begin} tag
 class Reading(NamedTuple):
     """How calls are found, in unconstrained answers too. Calls begin at `opener`: each is
     `head`, a JSON object, `tail`, and then one of `follow`: `more` before
-    another call, or `end`. With `is_first` they begin the answer."""
+    another call, or `end`. With `is_first` they begin the answer. Where nothing is enforced, they
+    also begin at `bare_opener`, with a function's name in place of NAME, at a line's start."""
 
     opener: str
     head: re.Pattern[str]  # from the opener or from after `more`, with the group "name"
@@ -38,6 +40,7 @@ class Reading(NamedTuple):
     more: re.Pattern[str]
     end: str = ""
     is_first: bool = False
+    bare_opener: str = ""
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
@@ -47,7 +50,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     Names hold no character that JSON would escape, so a call's head is the same text everywhere.
     `marks` are the control tokens in these pieces, and in what the model writes around its
     reasoning: wherever the model writes them they are text. With `short_ids`, templates take ids
-    of nine characters only; with `in_blocks` there is a block of text for each argument, in place
+    of nine characters only; with `blocks` there is a block of text for each argument, in place
     of an object (see `srt.answers.tool_parameters`); with `in_channels` reasoning, answer and
     calls are messages of channels (see `srt.answers.channels`). `reading` is for the others except
     `HERMES`, whose `end` tag marks the end of a call, and which alone has tags for prompts.
@@ -61,7 +64,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     last: str = ""
     marks: tuple[str, ...] = ()
     short_ids: bool = False
-    in_blocks: bool = False
+    blocks: BlockForm | None = None
     in_channels: bool = False
     reading: Reading | None = None
     end: str = ""
@@ -212,20 +215,39 @@ MISTRAL_ARGS = replace(
     ),
 )
 
+# Calls that the model begins with the function, as it often does, are found at a line's start.
 QWEN3_CODER = ToolFormat(
     begin="<tool_call>",
     head="\n<function=NAME>\n",
     closing="</function>\n</tool_call>",
     separator="\n",
-    in_blocks=True,
+    blocks=PARAMETERS,
     reading=Reading(
         opener="<tool_call>",
-        head=re.compile(rf"<tool_call>\s*<function={_NAME}>"),
-        tail=re.compile(r"</function>\s*</tool_call>"),
+        bare_opener="<function=NAME>",
+        head=re.compile(rf"(?:<tool_call>\s*)?<function={_NAME}>"),
+        tail=re.compile(r"</function>"),
+        follow=("<tool_call>", "<function=", "</tool_call>"),
+        more=re.compile(r"\s*(?=<tool_call>|<function=)"),
+        end="</tool_call>",
+    ),
+)
+
+GLM = ToolFormat(
+    begin="<tool_call>",
+    head="NAME\n",
+    closing="</tool_call>",
+    separator="\n",
+    blocks=ARG_LINES,
+    reading=Reading(
+        opener="<tool_call>",
+        head=re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)"),
+        tail=re.compile(r"</tool_call>"),
         follow=("<tool_call>",),
         more=re.compile(r"\s*(?=<tool_call>)"),
     ),
 )
+GLM47 = replace(GLM, head="NAME", separator="", blocks=ARG_PAIRS)  # without line ends
 
 _DEEPSEEK = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _DEEPSEEK_ENDS = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
@@ -272,6 +294,8 @@ HARMONY = ToolFormat(
 FORMATS = {
     **dict.fromkeys(("hermes", "qwen", "qwen25"), HERMES),
     **dict.fromkeys(("qwen3_coder", "qwen3_xml"), QWEN3_CODER),
+    **dict.fromkeys(("glm", "glm45"), GLM),
+    "glm47": GLM47,
     **dict.fromkeys(("llama3", "llama3_json"), LLAMA3),
     **dict.fromkeys(("gpt-oss", "gpt_oss", "harmony"), HARMONY),
     "mistral": MISTRAL,

@@ -25,13 +25,20 @@ class ToolCallParser(EventParser):
 
     With `constrained`, calls are known to be valid, and their arguments are given as they arrive.
     Without, a call is given when it is complete and valid; an invalid block (not JSON, an unknown
-    function, arguments that are no object) is content, tags included. `is_first`: as `EventParser`.
+    function, arguments that are no object) is content, tags included. `is_first` and `forced`: as
+    `EventParser`.
     """
 
     def __init__(
-        self, form: ToolFormat, names: Iterable[str], *, constrained: bool, is_first: bool = False
+        self,
+        form: ToolFormat,
+        names: Iterable[str],
+        *,
+        constrained: bool,
+        is_first: bool = False,
+        forced: bool = False,
     ) -> None:
-        super().__init__(self._outside, is_first)
+        super().__init__(self._outside, is_first=is_first, forced=forced)
         self._form = form
         self._names = frozenset(names)
         self._openings = {form.opening(name): name for name in names} if constrained else {}

@@ -38,7 +38,7 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
     `functions` are the tools that may be called in the format `form` (empty: none), by name, with
     the texts of their parameters' schemas. `constrained` says that all text except the reasoning
     is constrained, so that calls are known to be valid; `calls_first` that an answer is calls
-    only, or has none. `reasoning` says that what is between `tags` is split off; `opened` that
+    only, or has none, and `forced` that it is calls. `reasoning` says that what is between `tags` is split off; `opened` that
     the answer begins inside it unless the prompt has its end.
     """
 
@@ -46,6 +46,7 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
     form: ToolFormat = HERMES
     constrained: bool = False
     calls_first: bool = False
+    forced: bool = False
     reasoning: bool = False
     tags: Tags = THINK
     opened: bool = False
@@ -106,10 +107,12 @@ def chat_of(
         scoring=scoring,
         **shared_fields(body),
     )
+    constrained = plan is not None and given is not None and after in ("", reasoned)
     reading = AnswerReading(
         form=form,
         functions=plan.functions if plan is not None and reads_tools else {},
-        constrained=plan is not None and given is not None and after in ("", reasoned),
+        constrained=constrained,
+        forced=constrained and plan is not None and plan.choice != "auto",
         calls_first=own is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
         # The constraint waits for the reasoning's end: text before that is not part of the answer.

@@ -3,6 +3,8 @@ cut, with a constraint and without."""
 
 import json
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from srt.answers.tool_format import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
     FORMATS,
+    GLM,
+    GLM47,
     HARMONY,
     HERMES,
     LLAMA3,
@@ -25,13 +29,15 @@ from srt.answers.tool_format import (
     ToolFormat,
     model_format,
 )
-from srt.answers.tool_parameters import blocks_format
+from srt.answers.tool_parameters import PARAMETERS, BlockForm, blocks_format
 from srt.wire.errors import RequestError
 from srt.wire.messages import ToolSpec
 
-NAMES = {"add": "", "get_weather": ""}
+ANYTHING = json.dumps({"properties": {"a": {}, "city": {}, "b": {}}})
+NAMES = {"add": ANYTHING, "get_weather": ANYTHING}
 AS_JSON = [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
-EVERY = [*AS_JSON, HARMONY, QWEN3_CODER]
+IN_BLOCKS = [QWEN3_CODER, GLM, GLM47]
+EVERY = [*AS_JSON, HARMONY, *IN_BLOCKS]
 ARGUMENTS = ['{"a": 1}', "{}", '{"city": "}\\"{", "b": [{"x": "é"}]}']
 B, C, S = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 CE, E = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
@@ -54,18 +60,18 @@ def facts(form: ToolFormat, pieces: list[str], **options: bool) -> Facts:
     return content, [(name, arguments) for name, arguments in calls]
 
 
-def as_blocks(arguments: str) -> str:
-    """Arguments as Qwen3-Coder writes them."""
+def as_blocks(form: BlockForm, arguments: str) -> str:
+    """Arguments as models write them in blocks."""
     values = {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in json.loads(arguments).items()
     }
-    return "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in values.items())
+    return "".join(form.head_of(name) + text + form.end for name, text in values.items())
 
 
 def written(form: ToolFormat, calls: list[tuple[str, str]]) -> str:
     """Calls as the constraint wants them."""
-    written = as_blocks if form.in_blocks else str
+    written: Callable[[str], str] = partial(as_blocks, form.blocks) if form.blocks else str
     texts = [form.opening(name) + written(arguments) + form.closing for name, arguments in calls]
     return form.first + form.separator.join(texts) + form.last if calls else ""
 
@@ -97,7 +103,7 @@ AS_MODELS_WRITE = [
     (QWEN3_CODER, CODER.replace("\n", ""), "", [A1]),
     (QWEN3_CODER, CODER.replace("add", "sub"), CODER.replace("add", "sub"), []),
     (QWEN3_CODER, CODER[:-30], CODER[:-30], []),
-    (QWEN3_CODER, TWICE, TWICE, []),
+    (QWEN3_CODER, TWICE, "", [("add", '{"a": 2}')]),
     (QWEN3_CODER, "<tool_call><function=add></function></tool_call>", "", [A]),
 ]
 
@@ -112,7 +118,7 @@ def test_calls_as_models_write_them(
 NESTED = '{"tool": {"name": "add", "parameters": {}}, "note": "[TOOL_CALLS]<tool_call>"}'
 
 
-@pytest.mark.parametrize("form", [*AS_JSON, QWEN3_CODER])
+@pytest.mark.parametrize("form", [*AS_JSON, *IN_BLOCKS])
 @pytest.mark.parametrize("constrained", [False, True])
 def test_where_calls_come_first_an_answer_has_none(form: ToolFormat, constrained: bool) -> None:
     """So with a response format: the answer is calls, or it is JSON that may look like calls."""
@@ -182,9 +188,9 @@ def cut(text: str, rng: random.Random) -> list[str]:
 def test_arguments_of_constrained_calls_come_as_they_are_written() -> None:
     parser = call_parser(QWEN3_CODER, NAMES, constrained=True)
     parser.feed(QWEN3_CODER.opening("add"))
-    assert parser.feed("<parameter=a>\nso far\n</parameter>\n<param")[-1] == CallArguments(
-        0, '{"a": "so far"'
-    )
+    begun = parser.feed("<parameter=a>\nso far\n</parameter>\n<parameter=b>\nand ")
+    assert begun == [CallArguments(0, '{"a": "so far", "b": ')]
+    assert parser.feed("on\n</", final=True) == [CallArguments(0, '"and on')] and parser.in_call
     for form in [*AS_JSON, HARMONY]:
         parser = call_parser(form, NAMES, constrained=True)
         parser.feed(form.first + form.opening("add"))
@@ -288,7 +294,7 @@ def test_odd_schemas_are_read_as_far_as_they_go(schema: dict[str, Any]) -> None:
     parser = call_parser(QWEN3_CODER, {"add": json.dumps(schema)}, constrained=False)
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"a": [1]}')]
     for checked in (False, True):
-        assert blocks_format(schema, checked=checked)["elements"]
+        assert blocks_format(PARAMETERS, schema, checked=checked)["elements"]
 
 
 def test_what_references_multiply_is_bounded() -> None:
@@ -299,9 +305,9 @@ def test_what_references_multiply_is_bounded() -> None:
     refers = {"properties": {name: {"$ref": "#/$defs/A"} for name in names}}
     for schema in (large | refers, many | refers):
         with pytest.raises(RequestError, match=r"^tools: ") as caught:
-            blocks_format(schema, checked=True)
+            blocks_format(PARAMETERS, schema, checked=True)
         assert caught.value.info.param == "tools"
-        assert len(blocks_format(schema, checked=False)["elements"]) == len(names)
+        assert len(blocks_format(PARAMETERS, schema, checked=False)["elements"]) == len(names)
     parser = call_parser(QWEN3_CODER, {"add": json.dumps(many | refers)}, constrained=False)
     answer = QWEN3_CODER.opening("add") + "<parameter=p1>[1]</parameter>" + QWEN3_CODER.closing
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"p1": [1]}')]
@@ -322,4 +328,4 @@ def test_what_enforces_all_schemas_is_bounded(form: ToolFormat) -> None:
 @pytest.mark.parametrize("name", ["", "a>b", "a\nb", "a" * 201])
 def test_names_that_no_block_can_have_are_refused(name: str) -> None:
     with pytest.raises(RequestError, match="names of parameters"):
-        blocks_format({"properties": {name: {}}}, checked=True)
+        blocks_format(PARAMETERS, {"properties": {name: {}}}, checked=True)
