@@ -63,6 +63,13 @@ class BlockForm(Struct, frozen=True):
         """What all heads begin with."""
         return self.head.partition("NAME")[0]
 
+    def text_of(self, arguments: Mapping[str, Any]) -> str:
+        """The blocks of these arguments."""
+        return "".join(
+            self.head_of(name) + (value if isinstance(value, str) else _quoted(value)) + self.end
+            for name, value in arguments.items()
+        )
+
     def goes_on(self, text: str, at: int, order: Mapping[str, int], name: str) -> bool | None:
         """Whether text that may follow the block of `name` in a constrained call is in `text` from
         `at` on: the head of a later parameter's block, or `closing`. None: not known yet."""
@@ -251,8 +258,8 @@ def _is_json(kinds: set[str] | None) -> bool:
     return kinds is not None and "string" not in kinds
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def blocks_format(form: BlockForm, schema: Schema, *, checked: bool) -> dict[str, Any]:

@@ -312,6 +312,7 @@ class Supervisor:
             min(pools, default=0),
             self._children["tokenizer"].info.get("media_kinds"),
             self._children["tokenizer"].info.get("media_placeholders", {}),
+            self._children["tokenizer"].info.get("call_format", "hermes"),
             {"launcher": os.getpid()} | {each.part: each.pid for each in self._children.values()},
         )
 

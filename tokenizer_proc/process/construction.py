@@ -13,7 +13,7 @@ from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.desk import MediaDesk
 from tokenizer_proc.media.showing import Showing, controls_of
-from tokenizer_proc.prompt.chat_template import load_template
+from tokenizer_proc.prompt.chat_template import ChatTemplate
 from tokenizer_proc.prompt.prompt import PromptReader
 from tokenizer_proc.prompt.scoring import ScoreReader
 from tokenizer_proc.tokenizing.reading import TextReader
@@ -27,6 +27,7 @@ def make_front(
     args: ServerArgs,
     files: ModelFiles,
     vocab: Vocab,
+    template: ChatTemplate,
     processor: MediaProcessor | None,
     dispatch: Dispatch,
     finder: GrammarFinder,
@@ -38,7 +39,7 @@ def make_front(
     kinds = processor.kinds if processor else ()
     return Front(
         dispatch,
-        _text_reader(args, files, vocab, processor, limit),
+        _text_reader(args, files, vocab, template, processor, limit),
         Builder(vocab, limit, args.close_constrained),
         MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
         Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),
@@ -49,6 +50,7 @@ def _text_reader(
     args: ServerArgs,
     files: ModelFiles,
     vocab: Vocab,
+    template: ChatTemplate,
     processor: MediaProcessor | None,
     limit: int,
 ) -> TextReader:
@@ -56,7 +58,7 @@ def _text_reader(
     tokenizer = load_tokenizer(files, controls_of(processor))
     prompts = PromptReader(
         tokenizer,
-        load_template(vocab),
+        template,
         vocab.vocab_size,
         limit,
         args.allow_special_tokens_in_content,
