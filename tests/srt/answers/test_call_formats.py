@@ -318,8 +318,8 @@ MARKS += [
     "<",
 ]
 TEXTS = st.lists(st.sampled_from(MARKS), max_size=6).map("".join)
-EDIT = {"properties": {"old": {"type": "string"}, "new": {"type": "string"}, "all": {"items": {}}}}
-EDIT["properties"]["all"]["type"] = "array"
+OLD_AND_NEW = {"old": {"type": "string"}, "new": {"type": "string"}}
+EDIT = {"properties": OLD_AND_NEW | {"all": {"type": "array"}}}
 
 
 @pytest.mark.parametrize("form", IN_BLOCKS, ids=name_of)

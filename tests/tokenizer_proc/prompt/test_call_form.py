@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from srt.answers.tool_calls import call_parser
 from srt.answers.tool_events import CallArguments, CallStart, Content, Reasoning
 from srt.answers.tool_format import FORMATS, HERMES, name_of
+from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 from tokenizer_proc.prompt.chat_template import ChatTemplate
 
@@ -105,6 +106,10 @@ def test_templates_of_models(path: Path) -> None:
     """llama.cpp's `models/templates`: a past call is read back, in the template's own format or in
     the one that is described as text."""
     template = ChatTemplate(path.read_text(), bos_token="<s>", eos_token="</s>")
+    try:
+        template.render([ASKED])
+    except RequestError as error:
+        pytest.skip(f"it takes no chats without tools: {error}")
     form, schema = template.call_format, '{"type": "object", "properties": {"zone": {}}}'
     call = ToolCall("call00001", "now", '{"zone": "UTC"}')
     spec = ToolSpec("now", "The time.", schema)
