@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import zmq
 
-from srt.answers.tool_format import name_of
 from srt.files.model_files import ModelFiles, resolve_model
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
@@ -42,7 +41,6 @@ from tokenizer_proc.media.load import load_processor
 from tokenizer_proc.process.construction import make_front
 from tokenizer_proc.process.outbound import Outbound
 from tokenizer_proc.process.workers import Workers
-from tokenizer_proc.prompt.chat_template import load_template
 from tokenizer_proc.routing.router import Router
 
 log = logging.getLogger(__name__)
@@ -83,7 +81,6 @@ class TokenizerActor(Actor):
     def _make_front(self, files: ModelFiles, processor: MediaProcessor | None) -> Front:
         """The front of a model, and what the ring is to know of this."""
         args, vocab = self.args, load_vocab(files)
-        template = load_template(vocab)
         placeholders: dict[str, str] = {}
         if processor is not None and args.limit_media:
             placeholders = {kind: processor.placeholder(kind) for kind in sorted(processor.kinds)}
@@ -92,7 +89,6 @@ class TokenizerActor(Actor):
             "vocab_size": vocab.vocab_size,
             "media_kinds": [*placeholders],
             "media_placeholders": placeholders,
-            "call_format": name_of(template.call_format),
         }
         dispatch = Dispatch(
             self.epoch,
@@ -103,7 +99,10 @@ class TokenizerActor(Actor):
             max_queue_wait_s=args.max_queue_wait,
             random_seed=args.random_seed,
         )
-        return make_front(args, files, vocab, template, processor, dispatch, self._find)
+        front, self.info["call_format"] = make_front(
+            args, files, vocab, processor, dispatch, self._find
+        )
+        return front
 
     async def stop(self) -> None:
         await self._workers.close()

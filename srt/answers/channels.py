@@ -37,8 +37,7 @@ class ChannelReader(EventParser):
     def __init__(
         self, names: Mapping[str, str], *, constrained: bool, forced: bool = False
     ) -> None:
-        super().__init__(self._between, is_first=False)
-        self._calls_follow = forced
+        super().__init__(self._between, is_first=False, forced=forced)
         self._names = names
         self._constrained = constrained
         self._header = ""  # of the call that is being read
@@ -71,7 +70,8 @@ class ChannelReader(EventParser):
             return False
         self._is_reasoning = False
         self._step = self._in_text
-        if may_come and final and self._calls_follow:  # the header was cut
+        if may_come and final:  # the header was cut
+            self._give(self._rest)
             self._rest = ""
         self._tell(self._rest[:1])  # no header begins here
         self._rest = self._rest[1:]
@@ -87,7 +87,7 @@ class ChannelReader(EventParser):
             self._header, self._name, self._written = header, name, []
             self._step = self._at_arguments
         elif recipient:
-            self._give(header)
+            self._tell(header)
         elif self._has_reasoning if self._is_reasoning else self._has_content:
             self._tell("\n")  # between two messages
 
@@ -110,8 +110,7 @@ class ChannelReader(EventParser):
             if self._constrained:
                 self._start(self._name)
         elif rest or final:
-            if rest or not self._calls_follow:
-                self._give(self._header)
+            self._give(self._header)
             self._step = self._in_text
         return bool(rest) or final
 
@@ -141,7 +140,7 @@ class ChannelReader(EventParser):
     def _tell(self, text: str) -> None:
         """`text` is reasoning or content."""
         if not self._is_reasoning:
-            self._give(text)
+            super()._tell(text)
         elif text:
             self._has_reasoning = True
             self._events.append(Reasoning(text))

@@ -62,10 +62,9 @@ class CallReader(EventParser):
         self._parameters: dict[str, Parameters] = {}
         self._names = names
         self._constrained = constrained
-        self._opener = form.begin if constrained and reading.is_first else reading.opener
-        self._lines: list[str] = []  # that begin a call, too
-        if reading.bare_opener and not constrained:
-            self._lines = [reading.bare_opener.replace("NAME", name) for name in names]
+        opener = form.begin if constrained and reading.is_first else reading.opener
+        bare = [reading.bare_opener] if reading.bare_opener and not constrained else []
+        self._openers = opener, [text.replace("NAME", name) for text in bare for name in names]
         self._raw = ""  # of the call that is being read
         self._name = ""
         self._written: list[str] = []  # of its arguments
@@ -79,7 +78,7 @@ class CallReader(EventParser):
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
     def _outside(self, final: bool) -> bool:
-        found = self._finds(self._opener, final, self._lines)
+        found = self._finds(*self._openers, final)
         if found:
             self._step = self._at_head
         return found

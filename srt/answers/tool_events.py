@@ -68,11 +68,9 @@ class EventParser:
             pass
         if final and not self.num_calls and (blanks := "".join(self._blanks)):
             self._events.append(Content(blanks))
-        if self._forced:
-            return [event for event in self._events if not isinstance(event, Content)]
         return self._events
 
-    def _finds(self, opener: str, final: bool, lines: Sequence[str] = ()) -> bool:
+    def _finds(self, opener: str, lines: Sequence[str], final: bool) -> bool:
         """Give out what is before `opener`, or before one of `lines` at a line's start, as content;
         whether the rest then begins with it."""
         at = self._rest.find(opener)
@@ -112,6 +110,11 @@ class EventParser:
             self._events.append(CallArguments(self.num_calls - 1, text))
 
     def _give(self, text: str) -> None:
+        """`text` is no call."""
+        if not self._forced:
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
         """`text` is content; its trailing blanks wait for what follows."""
         if text:
             self._starts_line = text.endswith("\n")

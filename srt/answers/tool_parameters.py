@@ -274,7 +274,8 @@ def blocks_format(form: BlockForm, schema: Schema, *, checked: bool) -> dict[str
     for name, given in listed.items():
         head = form.heads.fullmatch(form.head_of(name))
         if head is None or head[1] != name:
-            rule = f"must have 1 to 200 characters, no line ends and no {form.head[-1]!r}"
+            sign = form.head.partition("NAME")[2][0]
+            rule = f"must have 1 to 200 characters, no line ends and no {sign!r}"
             raise RequestError(f": names of parameters {rule}: {name[:80]!r}", at="tools")
         formats: list[dict[str, Any]] = []
         for option in _options(given, schema) if checked else []:

@@ -1,5 +1,6 @@
 """Makes the front of a model from the server's options. Called by the tokenizer's actor."""
 
+from srt.answers.tool_format import name_of
 from srt.args import ServerArgs
 from srt.files.model_files import ModelFiles
 from srt.files.tokenizer import load_tokenizer
@@ -13,7 +14,7 @@ from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.desk import MediaDesk
 from tokenizer_proc.media.showing import Showing, controls_of
-from tokenizer_proc.prompt.chat_template import ChatTemplate
+from tokenizer_proc.prompt.chat_template import ChatTemplate, load_template
 from tokenizer_proc.prompt.prompt import PromptReader
 from tokenizer_proc.prompt.scoring import ScoreReader
 from tokenizer_proc.tokenizing.reading import TextReader
@@ -27,23 +28,25 @@ def make_front(
     args: ServerArgs,
     files: ModelFiles,
     vocab: Vocab,
-    template: ChatTemplate,
     processor: MediaProcessor | None,
     dispatch: Dispatch,
     finder: GrammarFinder,
-) -> Front:
-    """The front that sends what it admits by `dispatch`, and finds compiled grammars by `finder`.
-    Without a `processor` it refuses media."""
+) -> tuple[Front, str]:
+    """The front that sends what it admits by `dispatch`, and finds compiled grammars by `finder`;
+    and the name of the format in which its model writes calls. Without a `processor` it refuses
+    media."""
+    template = load_template(vocab)
     limit = min(vocab.context_len, args.pool_tokens or vocab.context_len)
     compile_s = args.grammar_compile_timeout * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S
     kinds = processor.kinds if processor else ()
-    return Front(
+    front = Front(
         dispatch,
         _text_reader(args, files, vocab, template, processor, limit),
         Builder(vocab, limit, args.close_constrained),
         MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
         Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),
     )
+    return front, name_of(template.call_format)
 
 
 def _text_reader(
