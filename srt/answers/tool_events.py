@@ -90,7 +90,7 @@ class EventParser:
         """Where a line of the rest, up to `end`, begins with `text`; -1: nowhere."""
         if self._starts_line and self._rest.startswith(text):
             return 0
-        at = self._rest.find(f"\n{text}", 0, max(end, -1) if end >= 0 else None)
+        at = self._rest.find(f"\n{text}", 0, end if end >= 0 else None)
         return at + 1 if at >= 0 else -1
 
     def _held(self, opener: str, lines: Sequence[str]) -> int:

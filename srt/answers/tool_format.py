@@ -244,6 +244,7 @@ GLM = ToolFormat(
     closing="</tool_call>",
     separator="\n",
     blocks=ARG_LINES,
+    marks=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_call>", "</tool_call>"),
     reading=Reading(
         opener="<tool_call>",
         head=re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)"),

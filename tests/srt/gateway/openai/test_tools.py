@@ -483,6 +483,25 @@ async def test_the_format_is_that_of_the_model() -> None:
     assert error_of(refused)["param"] == "tools[1].function.parameters"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("call_format", "text"),
+    [("hermes", '<tool_call>\n{"name": "clo'), ("gpt-oss", "<|channel|>commentary to=fun")],
+)
+async def test_the_beginning_of_a_forced_call_is_no_content(
+    call_format: str, text: str, stream: bool
+) -> None:
+    """Where a limit cuts it before its arguments; if the model chooses, it may be a text."""
+    for choice, content in (("required", ""), ("auto", text)):
+        body = BODY | {"tool_choice": choice, "stream": stream}
+        response = await post(body, FakeClient([text[:3], text[3:]]), call_format=call_format)
+        chunks = sse_payloads(response.text) if stream else [response.json()]
+        choices = [each for chunk in chunks for each in chunk["choices"]]
+        messages = [each["delta" if stream else "message"] for each in choices]
+        assert "".join(each.get("content") or "" for each in messages) == content
+        assert not any("tool_calls" in each for each in messages)
+
+
 async def test_text_of_another_format_can_be_parsed() -> None:
     body = {"text": '{"name": "clock", "parameters": {}}', "tools": [CLOCK]}
     async with in_process(FakeClient()) as http:
