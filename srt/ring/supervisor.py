@@ -298,7 +298,6 @@ class Supervisor:
         parts = {child.part: self._state(child) for child in self._children.values()}
         told = self._children["tokenizer"].info
         beats = [child.beat for child in self._children.values() if child.beat is not None]
-        dropped = self._dropped.count + sum(beat.dropped for beat in beats)
         pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
         return RingEvent(
             self._epoch,
@@ -306,7 +305,7 @@ class Supervisor:
             self._draining,
             parts,
             self._reason,
-            dropped,
+            self._dropped.count + sum(beat.dropped for beat in beats),
             self._incarnations,
             self._losses.counts,
             self._losses.pause_s,
