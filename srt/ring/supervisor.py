@@ -295,7 +295,6 @@ class Supervisor:
             self._changed.set()
 
     def _event(self) -> RingEvent:
-        parts = {child.part: self._state(child) for child in self._children.values()}
         told = self._children["tokenizer"].info
         beats = [child.beat for child in self._children.values() if child.beat is not None]
         pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
@@ -303,7 +302,7 @@ class Supervisor:
             self._epoch,
             self.ready,
             self._draining,
-            parts,
+            {child.part: self._state(child) for child in self._children.values()},
             self._reason,
             self._dropped.count + sum(beat.dropped for beat in beats),
             self._incarnations,
