@@ -101,7 +101,10 @@ class TokenizerActor(Actor):
             max_queue_wait_s=args.max_queue_wait,
             random_seed=args.random_seed,
         )
-        return make_front(args, files, vocab, processor, dispatch, self._find)
+        front, self.info["call_format"] = make_front(
+            args, files, vocab, processor, dispatch, self._find
+        )
+        return front
 
     async def stop(self) -> None:
         await self._workers.close()

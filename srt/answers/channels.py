@@ -31,10 +31,13 @@ _RECIPIENT = re.compile(r"\bto=([\w.-]+)")
 class ChannelReader(EventParser):
     """The parser of one answer, in which the functions `names` may be called. With `constrained`,
     calls are known to be valid, and their arguments are given as they arrive. Without, a call is
-    given when it is complete and valid; any other is content, marks included."""
+    given when it is complete and valid; any other is content, marks included, but for the beginning
+    of one that is `forced`."""
 
-    def __init__(self, names: Mapping[str, str], *, constrained: bool) -> None:
-        super().__init__(self._between, is_first=False)
+    def __init__(
+        self, names: Mapping[str, str], *, constrained: bool, forced: bool = False
+    ) -> None:
+        super().__init__(self._between, is_first=False, forced=forced)
         self._names = names
         self._constrained = constrained
         self._header = ""  # of the call that is being read
@@ -67,6 +70,9 @@ class ChannelReader(EventParser):
             return False
         self._is_reasoning = False
         self._step = self._in_text
+        if may_come and final:  # the header was cut
+            self._give(self._rest)
+            self._rest = ""
         self._tell(self._rest[:1])  # no header begins here
         self._rest = self._rest[1:]
         return bool(self._rest)
@@ -81,7 +87,7 @@ class ChannelReader(EventParser):
             self._header, self._name, self._written = header, name, []
             self._step = self._at_arguments
         elif recipient:
-            self._give(header)
+            self._tell(header)
         elif self._has_reasoning if self._is_reasoning else self._has_content:
             self._tell("\n")  # between two messages
 
@@ -134,7 +140,7 @@ class ChannelReader(EventParser):
     def _tell(self, text: str) -> None:
         """`text` is reasoning or content."""
         if not self._is_reasoning:
-            self._give(text)
+            super()._tell(text)
         elif text:
             self._has_reasoning = True
             self._events.append(Reasoning(text))

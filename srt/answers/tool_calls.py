@@ -18,17 +18,26 @@ MAX_PIECE_CHARS = 256  # of the text between calls, and between a call's beginni
 
 
 def call_parser(
-    form: ToolFormat, names: Mapping[str, str], *, constrained: bool, is_first: bool = False
+    form: ToolFormat,
+    names: Mapping[str, str],
+    *,
+    constrained: bool,
+    is_first: bool = False,
+    forced: bool = False,
 ) -> EventParser:
     """The parser of one answer, in which the functions `names` may be called, each with the text of
-    its parameters' schema; see `ToolCallParser` for `constrained` and `is_first`."""
+    its parameters' schema; see `ToolCallParser` for `constrained`, `is_first` and `forced`."""
     if form.in_channels:
-        return ChannelReader(names, constrained=constrained)
+        return ChannelReader(names, constrained=constrained, forced=forced)
     if form.reading is None:
-        return ToolCallParser(form, names, constrained=constrained, is_first=is_first)
+        return ToolCallParser(
+            form, names, constrained=constrained, is_first=is_first, forced=forced
+        )
     # An answer in JSON may begin like a call: which it is, is known only at its end.
     constrained = constrained and not (is_first and form.reading.is_first)
-    return CallReader(form, form.reading, names, constrained=constrained, is_first=is_first)
+    return CallReader(
+        form, form.reading, names, constrained=constrained, is_first=is_first, forced=forced
+    )
 
 
 class CallReader(EventParser):
@@ -43,15 +52,19 @@ class CallReader(EventParser):
         *,
         constrained: bool,
         is_first: bool,
+        forced: bool,
     ) -> None:
         # Constrained answers may have text before calls, where the openers are unmistakable.
-        super().__init__(self._outside, is_first or (reading.is_first and not constrained))
+        is_first = is_first or (reading.is_first and not constrained)
+        super().__init__(self._outside, is_first=is_first, forced=forced)
+        self._form = form
         self._reading = reading
-        self._in_blocks = form.in_blocks
         self._parameters: dict[str, Parameters] = {}
         self._names = names
         self._constrained = constrained
-        self._opener = form.begin if constrained and reading.is_first else reading.opener
+        opener = form.begin if constrained and reading.is_first else reading.opener
+        bare = [reading.bare_opener] if reading.bare_opener and not constrained else []
+        self._openers = opener, [text.replace("NAME", name) for text in bare for name in names]
         self._raw = ""  # of the call that is being read
         self._name = ""
         self._written: list[str] = []  # of its arguments
@@ -65,7 +78,7 @@ class CallReader(EventParser):
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
     def _outside(self, final: bool) -> bool:
-        found = self._finds(self._opener, final)
+        found = self._finds(*self._openers, final)
         if found:
             self._step = self._at_head
         return found
@@ -87,10 +100,12 @@ class CallReader(EventParser):
         self._rest = self._rest[found.end() :]
         self._name, self._written, self._json = found["name"], [], []
         self._arguments = ObjectEnd()
-        if self._in_blocks:
+        if self._form.blocks is not None:
             if self._name not in self._parameters:
                 self._parameters[self._name] = Parameters(self._names[self._name])
-            self._arguments = ParameterBlocks(self._parameters[self._name])
+            self._arguments = ParameterBlocks(
+                self._form.blocks, self._parameters[self._name], constrained=self._constrained
+            )
         self._step = self._in_arguments
         if self._constrained:
             self._start(self._name)
@@ -104,6 +119,8 @@ class CallReader(EventParser):
             self._written.append(self._rest[: taken.length])
             self._json.append(taken.json)
         self._rest = self._rest[taken.length :]
+        if final and self._constrained and isinstance(self._arguments, ParameterBlocks):
+            self._argue(self._arguments.cut(self._rest))
         gives_up = final and not taken.is_over and not self._constrained
         if gives_up:
             self._is_none()
@@ -120,8 +137,9 @@ class CallReader(EventParser):
                 self._argue("".join(self._json))
             self._raw = ""
             self._step = self._behind
-        elif found and self._constrained:  # it was cut
-            self._rest = ""
+        elif found and self._constrained:
+            if self._form.closing.startswith(self._rest.lstrip()):  # it was cut
+                self._rest = ""
             self._step = self._outside
         elif found:
             self._is_none()
@@ -141,9 +159,10 @@ class CallReader(EventParser):
             return True
         may_follow = any(text.startswith(rest) or rest.startswith(text) for text in reading.follow)
         if may_follow and len(self._rest) < MAX_PIECE_CHARS:
-            if final:  # it was cut
-                self._rest = ""
-            return False
+            if not final:
+                return False
+            if self._constrained or any(text.startswith(rest) for text in reading.follow):
+                self._rest = ""  # it was cut
         self._step = self._outside
         return True
 

@@ -151,8 +151,8 @@ def _tag(form: ToolFormat, tool: OfferedTool, *, checked: bool) -> dict[str, Any
     elif checked:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
     content: dict[str, Any] = {"type": "json_schema", "json_schema": schema}
-    if form.in_blocks:
-        content = blocks_format(given, checked=checked)
+    if form.blocks is not None:
+        content = blocks_format(form.blocks, given, checked=checked)
     return {
         "type": "tag",
         "begin": form.opening(tool.spec.name),

@@ -1,6 +1,6 @@
 """The events of a parser of tool calls, and what all such parsers have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from srt.answers.partial_tags import overlap
@@ -38,16 +38,21 @@ ToolEvent = Content | Reasoning | CallStart | CallArguments
 class EventParser:
     """A parser of one answer, as a machine of steps: each takes what it can from `_rest`, and says
     whether the next one may go on. `num_calls` have begun so far. With `is_first`, an answer that
-    begins with content has no calls."""
+    begins with content has no calls. In one that is `forced` to be calls there is no content: what
+    is not a call is the beginning of one, which was cut."""
 
-    def __init__(self, first_step: Callable[[bool], bool], is_first: bool) -> None:
+    def __init__(
+        self, first_step: Callable[[bool], bool], *, is_first: bool, forced: bool = False
+    ) -> None:
         self.num_calls = 0
         self._is_first = is_first
+        self._forced = forced
         self._step = first_step
         self._rest = ""  # text that no event has reported yet
         self._events: list[ToolEvent] = []
         self._blanks: list[str] = []  # held back: a call may follow
         self._has_content = False
+        self._starts_line = True  # what follows the content so far
 
     @property
     def in_call(self) -> bool:
@@ -65,17 +70,36 @@ class EventParser:
             self._events.append(Content(blanks))
         return self._events
 
-    def _finds(self, opener: str, final: bool) -> bool:
-        """Give out what is before `opener` as content; whether the rest then begins with it."""
-        before, found, _ = self._rest.partition(opener)
-        held = 0 if found or final else overlap(before, opener)
-        before = before[: len(before) - held]
-        self._give(before)
-        self._rest = self._rest[len(before) :]
+    def _finds(self, opener: str, lines: Sequence[str], final: bool) -> bool:
+        """Give out what is before `opener`, or before one of `lines` at a line's start, as content;
+        whether the rest then begins with it."""
+        at = self._rest.find(opener)
+        starts = [self._line(line, at) for line in lines]
+        at = min((start for start in (at, *starts) if start >= 0), default=-1)
+        found = at >= 0
+        if not found:
+            at = len(self._rest) - (0 if final else self._held(opener, lines))
+        self._give(self._rest[:at])
+        self._rest = self._rest[at:]
         if self._is_first and self._has_content:
             self._give(self._rest)
             self._rest = ""
-        return self._rest.startswith(opener)
+        return found and self._rest != ""
+
+    def _line(self, text: str, end: int) -> int:
+        """Where a line of the rest, up to `end`, begins with `text`; -1: nowhere."""
+        if self._starts_line and self._rest.startswith(text):
+            return 0
+        at = self._rest.find(f"\n{text}", 0, end if end >= 0 else None)
+        return at + 1 if at >= 0 else -1
+
+    def _held(self, opener: str, lines: Sequence[str]) -> int:
+        """How much of the rest may be the beginning of `opener`, or of one of `lines`."""
+        last = self._rest[self._rest.rfind("\n") + 1 :]
+        begins = last and (self._starts_line or len(last) < len(self._rest))
+        if begins and any(line.startswith(last) for line in lines):
+            return len(last)
+        return overlap(self._rest, opener)
 
     def _start(self, name: str) -> None:
         self._events.append(CallStart(self.num_calls, name))
@@ -86,7 +110,14 @@ class EventParser:
             self._events.append(CallArguments(self.num_calls - 1, text))
 
     def _give(self, text: str) -> None:
+        """`text` is no call."""
+        if not self._forced:
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
         """`text` is content; its trailing blanks wait for what follows."""
+        if text:
+            self._starts_line = text.endswith("\n")
         if not text or text.isspace():
             self._blanks.append(text)
             return

@@ -1,7 +1,8 @@
 """The texts that stand for tool calls: a `ToolFormat` for each form that models are trained on.
 
-The constraint, the parser and the prompt are made from it, so they cannot disagree. A model's chat
-template shows which is its own; with one that writes no calls, `HERMES` is described as text.
+The constraint, the parser and the prompt are made from it, so they cannot disagree. A model's own
+is found by its chat template, which writes a call that is read back; where none is, `HERMES` is
+described as text.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from srt.answers.tool_parameters import ARG_LINES, ARG_PAIRS, PARAMETERS, BlockForm
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 
 _INSTRUCTIONS = """\
@@ -29,7 +31,8 @@ Write one such block for every call. The results come back in {result_begin} tag
 class Reading(NamedTuple):
     """How calls are found, in unconstrained answers too. Calls begin at `opener`: each is
     `head`, a JSON object, `tail`, and then one of `follow`: `more` before
-    another call, or `end`. With `is_first` they begin the answer."""
+    another call, or `end`. With `is_first` they begin the answer. Where nothing is enforced, they
+    also begin at `bare_opener`, with a function's name in place of NAME, at a line's start."""
 
     opener: str
     head: re.Pattern[str]  # from the opener or from after `more`, with the group "name"
@@ -38,6 +41,7 @@ class Reading(NamedTuple):
     more: re.Pattern[str]
     end: str = ""
     is_first: bool = False
+    bare_opener: str = ""
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
@@ -46,9 +50,10 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     Names hold no character that JSON would escape, so a call's head is the same text everywhere.
     `marks` are the control tokens in these pieces, and in what the model writes around its
-    reasoning: wherever the model writes them they are text. With `short_ids`, templates take ids
-    of nine characters only; with `in_blocks` there is a block of text for each argument, in place
-    of an object (see `srt.answers.tool_parameters`); with `in_channels` reasoning, answer and
+    reasoning: wherever the model writes them they are text, if its chat template mentions the
+    first of them. With `short_ids`, templates take ids of nine characters only; with `blocks` there
+    is a block of text for each argument, in place of an object (see
+    `srt.answers.tool_parameters`); with `in_channels` reasoning, answer and
     calls are messages of channels (see `srt.answers.channels`). `reading` is for the others except
     `HERMES`, whose `end` tag marks the end of a call, and which alone has tags for prompts.
     """
@@ -61,7 +66,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     last: str = ""
     marks: tuple[str, ...] = ()
     short_ids: bool = False
-    in_blocks: bool = False
+    blocks: BlockForm | None = None
     in_channels: bool = False
     reading: Reading | None = None
     end: str = ""
@@ -76,7 +81,10 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     def call_text(self, call: ToolCall) -> str:
         """A past call, as the model would have written it."""
-        return f"{self.opening(call.name)}{call.arguments or '{}'}{self.closing}"
+        arguments = call.arguments or "{}"
+        if self.blocks is not None:
+            arguments = self.blocks.text_of(json.loads(arguments))
+        return f"{self.opening(call.name)}{arguments}{self.closing}"
 
     def calls_text(self, content: str, calls: Sequence[ToolCall]) -> str:
         """An assistant's message with its calls."""
@@ -222,20 +230,40 @@ MISTRAL_ARGS = replace(
     ),
 )
 
+# Calls that the model begins with the function, as it often does, are found at a line's start.
 QWEN3_CODER = ToolFormat(
     begin="<tool_call>",
     head="\n<function=NAME>\n",
     closing="</function>\n</tool_call>",
     separator="\n",
-    in_blocks=True,
+    blocks=PARAMETERS,
     reading=Reading(
         opener="<tool_call>",
-        head=re.compile(rf"<tool_call>\s*<function={_NAME}>"),
-        tail=re.compile(r"</function>\s*</tool_call>"),
+        bare_opener="<function=NAME>",
+        head=re.compile(rf"(?:<tool_call>\s*)?<function={_NAME}>"),
+        tail=re.compile(r"</function>"),
+        follow=("<tool_call>", "<function=", "</tool_call>"),
+        more=re.compile(r"\s*(?=<tool_call>|<function=)"),
+        end="</tool_call>",
+    ),
+)
+
+GLM = ToolFormat(
+    begin="<tool_call>",
+    head="NAME\n",
+    closing="</tool_call>",
+    separator="\n",
+    blocks=ARG_LINES,
+    marks=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_call>", "</tool_call>"),
+    reading=Reading(
+        opener="<tool_call>",
+        head=re.compile(rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)"),
+        tail=re.compile(r"</tool_call>"),
         follow=("<tool_call>",),
         more=re.compile(r"\s*(?=<tool_call>)"),
     ),
 )
+GLM47 = replace(GLM, head="NAME", separator="", blocks=ARG_PAIRS)  # without line ends
 
 _DEEPSEEK = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _DEEPSEEK_ENDS = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
@@ -274,7 +302,7 @@ HARMONY = ToolFormat(
     head="NAME <|constrain|>json<|message|>",
     closing="",  # the token that ends a call ends the answer
     separator="<|call|><|start|>assistant",
-    marks=("<|start|>", "<|end|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+    marks=("<|channel|>", "<|start|>", "<|end|>", "<|constrain|>", "<|message|>"),
     in_channels=True,
 )
 
@@ -282,6 +310,8 @@ HARMONY = ToolFormat(
 FORMATS = {
     **dict.fromkeys(("hermes", "qwen", "qwen25"), HERMES),
     **dict.fromkeys(("qwen3_coder", "qwen3_xml"), QWEN3_CODER),
+    **dict.fromkeys(("glm", "glm45"), GLM),
+    "glm47": GLM47,
     **dict.fromkeys(("llama3", "llama3_json"), LLAMA3),
     **dict.fromkeys(("gpt-oss", "gpt_oss", "harmony"), HARMONY),
     "mistral": MISTRAL,
@@ -289,27 +319,15 @@ FORMATS = {
     **dict.fromkeys(("deepseekv3", "deepseek_v3"), DEEPSEEK_V3),
     **dict.fromkeys(("deepseekv31", "deepseek_v31"), DEEPSEEK_V31),
 }
-_TAKES_TOOLS = re.compile(r"\{[%{][^}]*\btools\b")
 
 
-def template_format(source: str | None) -> ToolFormat | None:
-    """The format of the calls that a chat template writes; None if it does not handle tools, or
-    writes calls in a form that is not known here."""
-    if source is None or not _TAKES_TOOLS.search(source):
-        return None
-    if "<|channel|>" in source and "<|message|>" in source:
-        return HARMONY
-    if "<function=" in source:
-        return QWEN3_CODER if "<parameter=" in source else None
-    if HERMES.begin in source:
-        return HERMES
-    if MISTRAL_ARGS.begin in source:
-        return MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
-    if DEEPSEEK_V31.first in source:
-        return DEEPSEEK_V3 if "```json" in source else DEEPSEEK_V31
-    return LLAMA3 if "<|python_tag|>" in source and '"parameters": ' in source else None
+def name_of(form: ToolFormat) -> str:
+    """The first name of a format in `FORMATS`."""
+    return next(name for name, each in FORMATS.items() if each is form)
 
 
-def model_format(template: str | None, tool_template: str | None) -> ToolFormat:
-    """The format for a model with these chat templates; the second is for tools."""
-    return template_format(tool_template) or template_format(template) or HERMES
+def text_marks(template: str | None) -> frozenset[str]:
+    """The control tokens that are text where the model of this chat template writes them: those of
+    the formats of calls whose first mark it mentions."""
+    marks = (form.marks for form in FORMATS.values() if form.marks)
+    return frozenset(m for each in marks if each[0] in (template or "") for m in each)

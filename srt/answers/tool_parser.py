@@ -25,13 +25,20 @@ class ToolCallParser(EventParser):
 
     With `constrained`, calls are known to be valid, and their arguments are given as they arrive.
     Without, a call is given when it is complete and valid; an invalid block (not JSON, an unknown
-    function, arguments that are no object) is content, tags included. `is_first`: as `EventParser`.
+    function, arguments that are no object) is content, tags included. `is_first` and `forced`: as
+    `EventParser`.
     """
 
     def __init__(
-        self, form: ToolFormat, names: Iterable[str], *, constrained: bool, is_first: bool = False
+        self,
+        form: ToolFormat,
+        names: Iterable[str],
+        *,
+        constrained: bool,
+        is_first: bool = False,
+        forced: bool = False,
     ) -> None:
-        super().__init__(self._outside, is_first)
+        super().__init__(self._outside, is_first=is_first, forced=forced)
         self._form = form
         self._names = frozenset(names)
         self._openings = {form.opening(name): name for name in names} if constrained else {}
@@ -47,7 +54,7 @@ class ToolCallParser(EventParser):
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
     def _outside(self, final: bool) -> bool:
-        found = self._finds(self._form.begin, final)
+        found = self._finds(self._form.begin, (), final)
         if found:
             self._step = self._at_call if self._openings else self._in_block
         return found

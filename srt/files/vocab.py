@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from srt.answers.reasoning import reasoning_tags
-from srt.answers.tool_format import model_format
+from srt.answers.tool_format import text_marks
 from srt.files.chat_templates import chosen_template
 from srt.files.context import gguf_context_len, hf_context_len
 from srt.files.gguf import GGUFFile
@@ -59,8 +59,8 @@ class Vocab:
 
     @cached_property
     def mark_ids(self) -> frozenset[int]:
-        form = model_format(self.chat_template, self.tool_template)
-        marks = {mark.encode() for mark in (*form.marks, *reasoning_tags(self.chat_template))}
+        texts = text_marks(self.chat_template) | text_marks(self.tool_template)
+        marks = {mark.encode() for mark in (*texts, *reasoning_tags(self.chat_template))}
         return frozenset(i for i in self.special_ids if self.token_bytes[i] in marks)
 
     @cached_property

@@ -13,6 +13,7 @@ import msgspec
 import starlette.requests
 from msgspec import Struct, field
 
+from srt.answers.tool_format import FORMATS, HERMES, ToolFormat
 from srt.client.generation import Generation, Request, ScoreRequest, ServerClient
 from srt.client.programs import Programs
 from srt.files.sampling_defaults import NO_SAMPLING, ModelSampling
@@ -149,6 +150,12 @@ def media_rules(gateway: Gateway) -> MediaRules:
     if ring is None or ring.media_kinds is None:
         return msgspec.structs.replace(gateway.info.media, kinds=None)
     return msgspec.structs.replace(gateway.info.media, kinds=frozenset(ring.media_kinds))
+
+
+def call_format(gateway: Gateway) -> ToolFormat:
+    """How the served model writes calls of tools."""
+    ring = gateway.client.ring
+    return HERMES if ring is None else FORMATS[ring.call_format]
 
 
 def sees(gateway: Gateway) -> bool:

@@ -51,17 +51,31 @@ def limit_memory(num_bytes: int) -> tuple[int, int]:
 
 def ends_in_time(work: Callable[[], object], cpu_s: float, num_bytes: int) -> bool:
     """Whether `work`, tried in a child, returns or raises an Exception within these limits."""
+
+    def tried() -> bytes:
+        with suppress(Exception):
+            work()
+        return b""
+
+    return result_in_time(tried, cpu_s, num_bytes) is not None
+
+
+def result_in_time(work: Callable[[], bytes], cpu_s: float, num_bytes: int) -> bytes | None:
+    """What `work` returns in a child; None if it raises, or does not end within these limits."""
     parent = os.getpid()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            detach(parent, nowhere, nowhere)
+            detach(parent, writer, os.open(os.devnull, os.O_WRONLY))
             limit_memory(num_bytes)
             signal.setitimer(signal.ITIMER_PROF, cpu_s)
-            with suppress(Exception):
-                work()
+            with open(writer, "wb") as pipe:
+                pipe.write(work())
             os._exit(0)
         finally:
             os._exit(1)
-    return os.waitpid(pid, 0)[1] == 0
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        result = pipe.read()
+    return result if os.waitpid(pid, 0)[1] == 0 else None

@@ -295,23 +295,23 @@ class Supervisor:
             self._changed.set()
 
     def _event(self) -> RingEvent:
-        parts = {child.part: self._state(child) for child in self._children.values()}
+        told = self._children["tokenizer"].info
         beats = [child.beat for child in self._children.values() if child.beat is not None]
-        dropped = self._dropped.count + sum(beat.dropped for beat in beats)
         pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
         return RingEvent(
             self._epoch,
             self.ready,
             self._draining,
-            parts,
+            {child.part: self._state(child) for child in self._children.values()},
             self._reason,
-            dropped,
+            self._dropped.count + sum(beat.dropped for beat in beats),
             self._incarnations,
             self._losses.counts,
             self._losses.pause_s,
             min(pools, default=0),
-            self._children["tokenizer"].info.get("media_kinds"),
-            self._children["tokenizer"].info.get("media_placeholders", {}),
+            told.get("media_kinds"),
+            told.get("media_placeholders", {}),
+            told.get("call_format", "hermes"),
             {"launcher": os.getpid()} | {each.part: each.pid for each in self._children.values()},
         )
 

@@ -48,7 +48,8 @@ class RingEvent(RingMessage, frozen=True):
     requests had no scheduler. `pool_tokens` is the size of the smallest KV pool that a scheduler
     has reported; 0: none has. `media_kinds` are what the tokenizer has reported that the model
     takes, of "image" and "video" (None: it has not yet), `media_placeholders` what stands for one
-    of each in a text. `pids` are the process numbers of the parts that run, and of the launcher.
+    of each in a text, and `call_format` how it writes calls, by a name of `FORMATS`. `pids` are the
+    process numbers of the parts that run, and of the launcher.
     """
 
     epoch: int
@@ -63,6 +64,7 @@ class RingEvent(RingMessage, frozen=True):
     pool_tokens: int = 0
     media_kinds: list[str] | None = None
     media_placeholders: dict[str, str] = {}
+    call_format: str = "hermes"
     pids: dict[str, int] = {}
 
     @property

@@ -2,6 +2,7 @@
 
 import logging
 
+from srt.answers.tool_format import name_of
 from srt.args import ServerArgs
 from srt.files.model_files import ModelFiles
 from srt.files.tokenizer import load_tokenizer
@@ -35,15 +36,17 @@ def make_front(
     processor: MediaProcessor | None,
     dispatch: Dispatch,
     finder: GrammarFinder,
-) -> Front:
-    """The front that sends what it admits by `dispatch`, and finds compiled grammars by `finder`.
-    Without a `processor` it refuses media."""
+) -> tuple[Front, str]:
+    """The front that sends what it admits by `dispatch`, and finds compiled grammars by `finder`;
+    and the name of the format in which its model writes calls. Without a `processor` it refuses
+    media."""
+    template = _template(args, vocab)
     limit = min(vocab.context_len, args.pool_tokens or vocab.context_len)
     compile_s = args.grammar_compile_timeout * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S
     kinds = processor.kinds if processor else ()
-    return Front(
+    front = Front(
         dispatch,
-        _text_reader(args, files, vocab, processor, limit),
+        _text_reader(args, files, vocab, template, processor, limit),
         Builder(
             vocab,
             limit,
@@ -54,12 +57,14 @@ def make_front(
         MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
         Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),
     )
+    return front, name_of(template.call_format)
 
 
 def _text_reader(
     args: ServerArgs,
     files: ModelFiles,
     vocab: Vocab,
+    template: ChatTemplate,
     processor: MediaProcessor | None,
     limit: int,
 ) -> TextReader:
@@ -67,7 +72,7 @@ def _text_reader(
     tokenizer = load_tokenizer(files, controls_of(processor))
     prompts = PromptReader(
         tokenizer,
-        _template(args, vocab),
+        template,
         vocab.vocab_size,
         limit,
         args.allow_special_tokens_in_content,

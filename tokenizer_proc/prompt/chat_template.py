@@ -16,6 +16,7 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
+from contextlib import suppress
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -27,13 +28,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from srt.answers.reasoning import reasoning_tags
-from srt.answers.tool_format import HERMES, ToolFormat, message_object, template_format, tool_object
+from srt.answers.tool_format import HERMES, ToolFormat, message_object, tool_object
 from srt.files.chat_templates import template_advice
 from srt.files.vocab import Vocab
 from srt.ring.forked import ends_in_time
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
 from tokenizer_proc.prompt.adapting import NO_HABITS, Habits, View, habits_of, one_call_each, views
+from tokenizer_proc.prompt.call_form import call_form_of
 from tokenizer_proc.prompt.chat_contents import TEXTS, ContentForm, Contents, form_of
 from tokenizer_proc.prompt.tools_as_text import with_tools_as_text
 
@@ -97,14 +99,28 @@ class ChatTemplate:
 
     def _compiled(self, source: str) -> _Compiled | None:
         # A broken template must not prevent a model from serving plain prompts.
-        environment = _environment()
         try:
-            form = _format_of(environment, source)
-            return _Compiled(environment.from_string(source), form)
+            template, takes_tools = _read(source)
+            return _Compiled(template, self._form_of(template) if takes_tools else None)
         except Exception as error:  # also SyntaxError, RecursionError and MemoryError
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self.why_not = f"the chat template cannot be compiled: {reason}"
             return None
+
+    def _form_of(self, template: jinja2.Template) -> ToolFormat | None:
+        def render(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+            names = {"messages": messages, "tools": tools, "add_generation_prompt": False}
+            return _bounded(
+                template, {"documents": None, **self._names, **names}, MAX_RENDERED_CHARS
+            )
+
+        return call_form_of(render)
+
+    @property
+    def call_format(self) -> ToolFormat:
+        """How calls are written in chats with tools."""
+        form = self._with_tools.form if self._with_tools else None
+        return form or HERMES
 
     def render(
         self,
@@ -206,17 +222,25 @@ def _first_taken(written: Callable[[View], str], tried: Iterator[View]) -> str:
 
 def load_template(vocab: Vocab) -> ChatTemplate:
     """The template of a model; a broken one if compiling does not end: Jinja folds constants."""
-    if ends_in_time(lambda: ChatTemplate.from_vocab(vocab), COMPILE_CPU_S, COMPILE_BYTES):
+    sources = [text for text in (vocab.chat_template, vocab.tool_template) if text is not None]
+    if ends_in_time(lambda: _read_all(sources), COMPILE_CPU_S, COMPILE_BYTES):
         return ChatTemplate.from_vocab(vocab)
     template = ChatTemplate(None)
     template.why_not = "the chat template cannot be compiled in time"
     return template
 
 
-def _format_of(environment: jinja2.Environment, source: str) -> ToolFormat | None:
-    """The format of calls of a template that writes its variable `tools`, if we know it."""
+def _read(source: str) -> tuple[jinja2.Template, bool]:
+    """A template, and whether it reads the variable `tools`."""
+    environment = _environment()
     names = meta.find_undeclared_variables(environment.parse(source))
-    return template_format(source) if "tools" in names else None
+    return environment.from_string(source), "tools" in names
+
+
+def _read_all(sources: Sequence[str]) -> None:
+    for source in sources:
+        with suppress(Exception):
+            _read(source)
 
 
 def _bounded(template: jinja2.Template, names: dict[str, Any], max_chars: int) -> str:

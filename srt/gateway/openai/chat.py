@@ -20,7 +20,7 @@ from srt.answers.reasoning import (
     reasons,
 )
 from srt.answers.tool_constraint import ToolPlan
-from srt.answers.tool_format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat, model_format
+from srt.answers.tool_format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat
 from srt.client.generation import Generation, Request
 from srt.files.vocab import Vocab
 from srt.gateway.constraint.fields import Given, json_text, openai_constraint
@@ -45,14 +45,15 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
     `functions` are the tools that may be called in the format `form` (empty: none), by name, with
     the texts of their parameters' schemas. `constrained` says that all text except the reasoning
     is constrained, so that calls are known to be valid; `calls_first` that an answer is calls
-    only, or has none. `reasoning` says that what is between `tags` is split off; `opened` that
-    the answer begins inside it unless the prompt has its end.
+    only, or has none, and `forced` that it is calls. `reasoning` says that what is between `tags`
+    is split off; `opened` that the answer begins inside it unless the prompt has its end.
     """
 
     functions: Mapping[str, str] = MappingProxyType({})
     form: ToolFormat = HERMES
     constrained: bool = False
     calls_first: bool = False
+    forced: bool = False
     reasoning: bool = False
     tags: Tags = THINK
     opened: bool = False
@@ -77,13 +78,13 @@ def chat_of(
     body: ChatRequest,
     reasoning: bool,
     vocab: Vocab,
+    form: ToolFormat,
     media: MediaList,
     media_roles: Collection[str] = ("user",),
 ) -> Chat:
-    """Check the body and make a chat of it for the model of `vocab`. `reasoning`: the model's
-    answers begin with reasoning. Messages of `media_roles` may show pictures and videos, which are
-    added to `media`."""
-    form = model_format(vocab.chat_template, vocab.tool_template)
+    """Check the body and make a chat of it for the model of `vocab`, which writes calls in `form`.
+    `reasoning`: the model's answers begin with reasoning. Messages of `media_roles` may show
+    pictures and videos, which are added to `media`."""
     tags = reasoning_tags(vocab.chat_template)
     messages = chat_messages(body.messages, media, media_roles)
     plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
@@ -119,10 +120,12 @@ def chat_of(
         scoring=scoring,
         **shared_fields(body),
     )
+    constrained = plan is not None and given is not None and after in ("", reasoned)
     reading = AnswerReading(
         form=form,
         functions=plan.functions if plan is not None and reads_tools else {},
-        constrained=plan is not None and given is not None and after in ("", reasoned),
+        constrained=constrained,
+        forced=constrained and plan is not None and plan.choice != "auto",
         calls_first=own is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
         # The constraint waits for the reasoning's end: text before that is not part of the answer.

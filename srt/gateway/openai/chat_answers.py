@@ -55,6 +55,7 @@ class ChatReader:
                 reading.functions,
                 constrained=reading.constrained,
                 is_first=reading.calls_first,
+                forced=reading.forced,
             )
 
     def feed(self, text: str, final: bool) -> Iterator[list[ChatDelta]]:

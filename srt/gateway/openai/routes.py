@@ -10,7 +10,15 @@ from starlette.types import ASGIApp
 from srt.client.generation import Request
 from srt.gateway.batch import Batch, prompt_ids_of, submit_all
 from srt.gateway.constraint.fields import openai_constraint
-from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules, sees
+from srt.gateway.context import (
+    Gateway,
+    HttpRequest,
+    call_format,
+    check_model,
+    gateway_of,
+    media_rules,
+    sees,
+)
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import get, json_reply, name_of, post
@@ -90,7 +98,7 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, ChatRequest, CHAT, chat_media_texts)
     gateway = gateway_of(request)
     media = MediaList(media_rules(gateway))
-    chat = chat_of(body, gateway.info.reasoning, gateway.vocab, media)
+    chat = chat_of(body, gateway.info.reasoning, gateway.vocab, call_format(gateway), media)
     body = replace(body, messages=[])  # they may have large files
 
     def face(batch: Batch, prompt_ids: Sequence[list[int]]) -> Face:

@@ -18,7 +18,14 @@ from srt.gateway.constraint.wire import (
     NamedSchema,
     ResponseFormat,
 )
-from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules
+from srt.gateway.context import (
+    Gateway,
+    HttpRequest,
+    call_format,
+    check_model,
+    gateway_of,
+    media_rules,
+)
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
@@ -154,7 +161,10 @@ def _chat(
     )
     names = _names(body) | places
     with renaming(names):
-        chat = chat_of(asked, gateway.info.reasoning, gateway.vocab, media, ("user", "tool"))
+        chat = chat_of(
+            *(asked, gateway.info.reasoning, gateway.vocab, call_format(gateway), media),
+            media_roles=("user", "tool"),
+        )
     media.rename(names)
     return chat
 

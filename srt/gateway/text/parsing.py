@@ -12,8 +12,8 @@ from srt.answers.tool_events import (
     Reasoning,
     ToolEvent,
 )
-from srt.answers.tool_format import FORMATS, HARMONY, model_format
-from srt.gateway.context import HttpRequest, gateway_of
+from srt.answers.tool_format import FORMATS, HARMONY
+from srt.gateway.context import HttpRequest, call_format, gateway_of
 from srt.gateway.http.body import read_body
 from srt.gateway.http.routing import json_reply, post
 from srt.gateway.http.turns import in_turns, slices
@@ -29,8 +29,7 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
     """Take the calls of tools out of a text."""
     body = await read_body(request, ParseCallBody, _PARSE)
     plan, _ = tool_plan(body.tools, None, True)
-    vocab = gateway_of(request).vocab
-    form = model_format(vocab.chat_template, vocab.tool_template)
+    form = call_format(gateway_of(request))
     if body.tool_call_parser is not None:
         form = FORMATS[body.tool_call_parser]
     parser = call_parser(form, plan.functions if plan else {}, constrained=False)

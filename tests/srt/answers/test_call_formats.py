@@ -3,6 +3,8 @@ cut, with a constraint and without."""
 
 import json
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from srt.answers.tool_events import CallArguments, CallStart, Content
 from srt.answers.tool_format import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
-    FORMATS,
+    GLM,
+    GLM47,
     HARMONY,
     HERMES,
     LLAMA3,
@@ -23,15 +26,17 @@ from srt.answers.tool_format import (
     MISTRAL_ARGS,
     QWEN3_CODER,
     ToolFormat,
-    model_format,
+    name_of,
 )
-from srt.answers.tool_parameters import blocks_format
+from srt.answers.tool_parameters import PARAMETERS, BlockForm, blocks_format
 from srt.wire.errors import RequestError
-from srt.wire.messages import ToolSpec
+from srt.wire.messages import ToolCall, ToolSpec
 
-NAMES = {"add": "", "get_weather": ""}
+ANYTHING = json.dumps({"properties": {"a": {"type": "integer"}, "city": {}, "b": {}}})
+NAMES = {"add": ANYTHING, "get_weather": ANYTHING}
 AS_JSON = [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
-EVERY = [*AS_JSON, HARMONY, QWEN3_CODER]
+IN_BLOCKS = [QWEN3_CODER, GLM, GLM47]
+EVERY = [*AS_JSON, HARMONY, *IN_BLOCKS]
 ARGUMENTS = ['{"a": 1}', "{}", '{"city": "}\\"{", "b": [{"x": "é"}]}']
 B, C, S = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 CE, E = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
@@ -54,18 +59,18 @@ def facts(form: ToolFormat, pieces: list[str], **options: bool) -> Facts:
     return content, [(name, arguments) for name, arguments in calls]
 
 
-def as_blocks(arguments: str) -> str:
-    """Arguments as Qwen3-Coder writes them."""
+def as_blocks(form: BlockForm, arguments: str) -> str:
+    """Arguments as models write them in blocks."""
     values = {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in json.loads(arguments).items()
     }
-    return "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in values.items())
+    return "".join(form.head_of(name) + text + form.end for name, text in values.items())
 
 
 def written(form: ToolFormat, calls: list[tuple[str, str]]) -> str:
     """Calls as the constraint wants them."""
-    written = as_blocks if form.in_blocks else str
+    written: Callable[[str], str] = partial(as_blocks, form.blocks) if form.blocks else str
     texts = [form.opening(name) + written(arguments) + form.closing for name, arguments in calls]
     return form.first + form.separator.join(texts) + form.last if calls else ""
 
@@ -97,7 +102,7 @@ AS_MODELS_WRITE = [
     (QWEN3_CODER, CODER.replace("\n", ""), "", [A1]),
     (QWEN3_CODER, CODER.replace("add", "sub"), CODER.replace("add", "sub"), []),
     (QWEN3_CODER, CODER[:-30], CODER[:-30], []),
-    (QWEN3_CODER, TWICE, TWICE, []),
+    (QWEN3_CODER, TWICE, "", [("add", '{"a": 2}')]),
     (QWEN3_CODER, "<tool_call><function=add></function></tool_call>", "", [A]),
 ]
 
@@ -112,7 +117,7 @@ def test_calls_as_models_write_them(
 NESTED = '{"tool": {"name": "add", "parameters": {}}, "note": "[TOOL_CALLS]<tool_call>"}'
 
 
-@pytest.mark.parametrize("form", [*AS_JSON, QWEN3_CODER])
+@pytest.mark.parametrize("form", [*AS_JSON, *IN_BLOCKS])
 @pytest.mark.parametrize("constrained", [False, True])
 def test_where_calls_come_first_an_answer_has_none(form: ToolFormat, constrained: bool) -> None:
     """So with a response format: the answer is calls, or it is JSON that may look like calls."""
@@ -182,38 +187,14 @@ def cut(text: str, rng: random.Random) -> list[str]:
 def test_arguments_of_constrained_calls_come_as_they_are_written() -> None:
     parser = call_parser(QWEN3_CODER, NAMES, constrained=True)
     parser.feed(QWEN3_CODER.opening("add"))
-    assert parser.feed("<parameter=a>\nso far\n</parameter>\n<param")[-1] == CallArguments(
-        0, '{"a": "so far"'
-    )
+    begun = parser.feed("<parameter=a>\nso far\n</parameter>\n<parameter=b>\nand ")
+    assert begun == [CallArguments(0, '{"a": "so far", "b": ')]
+    assert parser.feed("on\n</", final=True) == [CallArguments(0, '"and on')] and parser.in_call
     for form in [*AS_JSON, HARMONY]:
         parser = call_parser(form, NAMES, constrained=True)
         parser.feed(form.first + form.opening("add"))
         assert parser.feed('{"a": "so fa') and parser.in_call
         assert parser.feed('r"}' + form.closing + form.last) and not parser.in_call
-
-
-TOOLS = "{% if tools %}{{ tools }}{% endif %}"
-TEMPLATES = [
-    (None, HERMES),
-    ("{{ messages }}", HERMES),
-    ("{{ messages }}[TOOL_CALLS]", HERMES),
-    (TOOLS + "<tool_call>", HERMES),
-    (TOOLS + "<|start|>assistant<|channel|>final<|message|>", HARMONY),
-    (TOOLS + "<tool_call><function=x>", HERMES),
-    (TOOLS + "<tool_call><function=x><parameter=y>", QWEN3_CODER),
-    (TOOLS + "<|python_tag|>" + "{{ '\"parameters\": ' }}", LLAMA3),
-    (TOOLS + "[TOOL_CALLS] [", MISTRAL),
-    (TOOLS + "[TOOL_CALLS]{{ name }}[ARGS]", MISTRAL_ARGS),
-    (TOOLS + B + "```json", DEEPSEEK_V3),
-    (TOOLS + B, DEEPSEEK_V31),
-]
-
-
-@pytest.mark.parametrize(("template", "form"), TEMPLATES)
-def test_the_template_says_which(template: str | None, form: ToolFormat) -> None:
-    assert model_format(template, None) is form
-    assert model_format("{{ messages }}", template) is form
-    assert form in FORMATS.values()
 
 
 def test_json_of_another_kind_is_not_held_for_long() -> None:
@@ -288,7 +269,7 @@ def test_odd_schemas_are_read_as_far_as_they_go(schema: dict[str, Any]) -> None:
     parser = call_parser(QWEN3_CODER, {"add": json.dumps(schema)}, constrained=False)
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"a": [1]}')]
     for checked in (False, True):
-        assert blocks_format(schema, checked=checked)["elements"]
+        assert blocks_format(PARAMETERS, schema, checked=checked)["elements"]
 
 
 def test_what_references_multiply_is_bounded() -> None:
@@ -299,9 +280,9 @@ def test_what_references_multiply_is_bounded() -> None:
     refers = {"properties": {name: {"$ref": "#/$defs/A"} for name in names}}
     for schema in (large | refers, many | refers):
         with pytest.raises(RequestError, match=r"^tools: ") as caught:
-            blocks_format(schema, checked=True)
+            blocks_format(PARAMETERS, schema, checked=True)
         assert caught.value.info.param == "tools"
-        assert len(blocks_format(schema, checked=False)["elements"]) == len(names)
+        assert len(blocks_format(PARAMETERS, schema, checked=False)["elements"]) == len(names)
     parser = call_parser(QWEN3_CODER, {"add": json.dumps(many | refers)}, constrained=False)
     answer = QWEN3_CODER.opening("add") + "<parameter=p1>[1]</parameter>" + QWEN3_CODER.closing
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"p1": [1]}')]
@@ -322,4 +303,92 @@ def test_what_enforces_all_schemas_is_bounded(form: ToolFormat) -> None:
 @pytest.mark.parametrize("name", ["", "a>b", "a\nb", "a" * 201])
 def test_names_that_no_block_can_have_are_refused(name: str) -> None:
     with pytest.raises(RequestError, match="names of parameters"):
-        blocks_format({"properties": {name: {}}}, checked=True)
+        blocks_format(PARAMETERS, {"properties": {name: {}}}, checked=True)
+
+
+MARKS = ["</parameter>", "</function>", "</tool_call>", "<parameter=new>", "<parameter=old>", "\n"]
+MARKS += [
+    "</arg_value>",
+    "<arg_key>new</arg_key>",
+    "<arg_value>",
+    "<tool_call>",
+    " ",
+    "x",
+    '"',
+    "<",
+]
+TEXTS = st.lists(st.sampled_from(MARKS), max_size=6).map("".join)
+OLD_AND_NEW = {"old": {"type": "string"}, "new": {"type": "string"}}
+EDIT = {"properties": OLD_AND_NEW | {"all": {"type": "array"}}}
+
+
+@pytest.mark.parametrize("form", IN_BLOCKS, ids=name_of)
+@given(old=TEXTS, new=TEXTS, rng=st.randoms(use_true_random=False))
+def test_a_value_may_hold_the_text_that_ends_it(
+    form: ToolFormat, old: str, new: str, rng: random.Random
+) -> None:
+    """Unless what follows it there could follow the value: that is no value of a constraint."""
+    assert form.blocks
+    values = {"old": old, "new": new, "all": [old]}
+    listed = {name: {"const": value} for name, value in values.items() if name != "all"}
+    order = {name: i for i, name in enumerate(values)}
+    if any(form.blocks.splits(str(values[name]), order, name) for name in listed):
+        with pytest.raises(RequestError, match=r"^tools: a value of parameter '(old|new)' holds"):
+            blocks_format(form.blocks, {"properties": listed}, checked=True)
+        return
+    assert blocks_format(form.blocks, {"properties": listed}, checked=True)
+    text = form.call_text(ToolCall("", "edit", json.dumps(values)))
+    for pieces in ([text], list(text), cut(text, rng)):
+        parser = call_parser(form, {"edit": json.dumps(EDIT)}, constrained=True)
+        events = [event for piece in pieces for event in parser.feed(piece)]
+        events += parser.feed("", final=True)
+        assert events[0] == CallStart(0, "edit") and not parser.in_call
+        assert json.loads("".join(e.text for e in events[1:] if isinstance(e, CallArguments))) == (
+            values
+        )
+        assert all(isinstance(event, CallArguments) for event in events[1:])
+
+
+@pytest.mark.parametrize("value", ["</parameter>", "a\n</parameter> b", "</parameter>x", " a\n\n"])
+def test_values_of_free_calls_end_where_the_next_block_does(value: str) -> None:
+    """Where a model leaves out the line ends, too."""
+    block = f"<parameter=a>\n{value}\n</parameter>\n"
+    answer = CODER.replace("<parameter=a>\n1\n</parameter>\n", block + "<parameter=b>2</parameter>")
+    expected = [("add", json.dumps({"a": value, "b": 2}))]
+    assert facts(QWEN3_CODER, [answer]) == facts(QWEN3_CODER, list(answer)) == ("", expected)
+
+
+BARE = CODER.removeprefix("<tool_call>\n")
+BARE_END = BARE.removesuffix("\n</tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (f"Well.\n{BARE}", "Well.", [A1]),
+        (f"{BARE_END}\nDone.", "Done.", [A1]),
+        (f"{BARE_END}\n{BARE} {CODER}", "", [A1, A1, A1]),
+        (f"<tool_call>\n{BARE_END}{BARE}", "", [A1, A1]),  # both in one tag
+        (f"See {BARE_END}", f"See {BARE_END}", []),  # not at a line's start
+        (BARE.replace("add", "sub"), BARE.replace("add", "sub"), []),
+        (BARE[:-30], BARE[:-30], []),
+        ('{"name": "add", "arguments": {}}', '{"name": "add", "arguments": {}}', []),
+    ],
+)
+def test_a_block_that_names_a_function_is_a_call_without_its_tag(
+    text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    assert facts(QWEN3_CODER, [text]) == facts(QWEN3_CODER, list(text)) == (content, calls)
+    pieces = cut(text, random.Random(len(text)))
+    assert facts(QWEN3_CODER, pieces) == (content, calls)
+
+
+@pytest.mark.parametrize("form", EVERY, ids=name_of)
+def test_of_a_forced_call_nothing_is_content(form: ToolFormat) -> None:
+    """Wherever a limit, a stop string or an abort cuts it, the second call too."""
+    text = written(form, [A1, A1])
+    for end in range(len(text)):
+        for pieces in ([text[:end]], list(text[:end])):
+            content, calls = facts(form, pieces, constrained=True, forced=True)
+            assert content == "" and all(name == "add" for name, _ in calls)
+            assert all('{"a": 1}'.startswith(arguments) for _, arguments in calls)

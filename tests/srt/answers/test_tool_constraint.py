@@ -15,9 +15,17 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.answers.tool_calls import call_parser
 from srt.answers.tool_constraint import OfferedTool, ToolChoice, ToolPlan
 from srt.answers.tool_events import CallArguments, CallStart, Content
-from srt.answers.tool_format import FORMATS, HARMONY, HARMONY_NEXT, HERMES, QWEN3_CODER, ToolFormat
+from srt.answers.tool_format import (
+    FORMATS,
+    HARMONY,
+    HARMONY_NEXT,
+    HERMES,
+    QWEN3_CODER,
+    ToolFormat,
+    name_of,
+)
 from srt.wire.constraint import Constraint
-from srt.wire.messages import ToolSpec
+from srt.wire.messages import ToolCall, ToolSpec
 from tests.tokenizer_proc.admission.test_front import EOS, VOCAB
 
 UNIT = '{"type":"object","properties":{"unit":{"enum":["</tool_call>","{\\"<tool_call>"]}},'
@@ -202,3 +210,26 @@ def test_the_model_reasons_before_a_call_with_the_tokens_that_it_knows() -> None
     assert not place.is_accepting()
     write("<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}")
     assert place.is_accepting()
+
+
+@pytest.mark.parametrize("form", [f for f in EVERY_FORMAT.values() if f.blocks], ids=name_of)
+def test_listed_values_may_hold_what_ends_a_block(form: ToolFormat) -> None:
+    """The constraint allows them as they are, and the parser reads them back."""
+    assert form.blocks
+    values = {"old": f"a{form.blocks.end} b", "new": f" {form.blocks.closing}\n", "more": "x"}
+    schema = {
+        "type": "object",
+        "properties": {name: {"const": value} for name, value in values.items()},
+        "required": [*values],
+    }
+    schema["properties"]["more"] = {"type": "string"}  # type: ignore[index]
+    tool = OfferedTool(ToolSpec("edit", "", json.dumps(schema)), strict=True)
+    plan = ToolPlan(tools=[tool], choice="named")
+    text = form.call_text(ToolCall("", "edit", json.dumps(values)))
+    constraint = Constraint("structural_tag", json.dumps(plan.constraint(form)))
+    place = compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB)).start()
+    place.accept(list(text.encode()))
+    assert place.is_accepting()
+    start, *pieces = call_parser(form, plan.functions, constrained=True).feed(text, final=True)
+    assert start == CallStart(0, "edit")
+    assert json.loads("".join(p.text for p in pieces if isinstance(p, CallArguments))) == values

@@ -14,7 +14,7 @@ from srt.gateway.app import app_of, gateway_over
 from srt.gateway.context import GatewayInfo
 from srt.gateway.http.server import MAX_CONNECTIONS, GatewayServer
 from srt.ring.listener import bind_listener
-from tests.fakes import DEFAULT_PIECES, FakeClient
+from tests.fakes import DEFAULT_PIECES, READY, FakeClient
 
 INFO = GatewayInfo(
     model_name="tiny",
@@ -42,6 +42,8 @@ PAGE = {"authorization": "Bearer page"}
 
 def _app(client: FakeClient, info: dict[str, Any]) -> ASGIApp:
     vocab = fake_vocab(client.pieces, info.pop("template", ""))
+    if call_format := info.pop("call_format", ""):
+        client.ring = msgspec.structs.replace(READY, call_format=call_format)
     loader = info.pop("loader", None)
     gateway = gateway_over(client, msgspec.structs.replace(INFO, **info), vocab)
     if loader is not None:

@@ -1,5 +1,7 @@
 """Templates that refuse, or leave out, what clients may send: one small template of each kind."""
 
+import json
+
 import pytest
 
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
@@ -99,13 +101,18 @@ CUT = [ToolCall("c", "look", text) for text in ('{"city": "Ro', "{", "null", "[]
 def test_arguments_that_are_no_object(call: ToolCall) -> None:
     """They are the text where the template takes one, and otherwise within an object."""
     message = ChatMessage("assistant", "", tool_calls=[call])
-    by_kind = "{% for c in m.tool_calls %}({{ c.function.arguments }}){% endfor %}"
-    template = ChatTemplate(LLAMA.replace("TOOL", "").replace("CALLS", by_kind))
-    assert f"({call.arguments})" in template.render([USER, message], tools=[TOOL])
-    items = "{% for c in m.tool_calls %}{% for name, value in c.function.arguments.items() %}"
-    items += "({{ name }}={{ value }}){% endfor %}{% endfor %}"
-    template = ChatTemplate(LLAMA.replace("TOOL", "").replace("CALLS", items))
-    assert f"(raw={call.arguments})" in template.render([USER, message], tools=[TOOL])
+    json_form = f"<tool_call>{CALL.replace('parameters', 'arguments')}</tool_call>"
+    calls = f"{{% for c in m.tool_calls %}}{json_form}{{% endfor %}}"
+    template = ChatTemplate(LLAMA.replace("TOOL", "").replace("CALLS", calls))
+    text = json.dumps(call.arguments)
+    assert f'"arguments": {text}}}' in template.render([USER, message], tools=[TOOL])
+    pairs = "{% for name, value in c.function.arguments.items() %}"
+    pairs += "<arg_key>{{ name }}</arg_key>\n<arg_value>{{ value }}</arg_value>\n{% endfor %}"
+    glm = "<tool_call>{{ c.function.name }}\n" + pairs + "</tool_call>"
+    calls = f"{{% for c in m.tool_calls %}}{glm}{{% endfor %}}"
+    template = ChatTemplate(LLAMA.replace("TOOL", "").replace("CALLS", calls))
+    raw = f"<arg_key>raw</arg_key>\n<arg_value>{call.arguments}</arg_value>"
+    assert raw in template.render([USER, message], tools=[TOOL])
 
 
 FIELDS = "{{ t.function.name + t.function.description }}"

@@ -1,6 +1,7 @@
 """Chat templates: SmolLM2's own, the names that templates use, and the sandbox's limits."""
 
 import json
+import re
 
 import pytest
 
@@ -94,11 +95,14 @@ def test_tools_for_a_template_that_writes_them() -> None:
     source = (
         "{% if tools %}{% for t in tools %}{{ t.function | tojson }}{% endfor %}{% endif %}"
         "{% for m in messages %}|{{ m.role }}:{{ m.content }}"
-        "{% for c in m.tool_calls %}<tool_call>{{ c.function.arguments.a }}{{ c.id }}{% endfor %}"
+        "{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{{ c.id }}"
+        "{% endfor %}"
         "{{ m.tool_call_id }}{{ m.name }}{{ m.reasoning_content }}{% endfor %}"
     )
     assert ChatTemplate(source).render(TOOL_CHAT, tools=[NOW]) == (
-        '{"name": "now"}|system:Be brief.|user:Hi <b>|assistant:Well.<tool_call>1c1<tool_call>c2'
+        '{"name": "now"}|system:Be brief.|user:Hi <b>|assistant:Well.'
+        '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>c1'
+        '<tool_call>{"name": "now", "arguments": {}}</tool_call>c2'
         "|tool:3c1add|tool:noonc2now|assistant:Three.Hm."
     )
     other = source.replace("<tool_call>", "[CALL]")
@@ -108,8 +112,9 @@ def test_tools_for_a_template_that_writes_them() -> None:
 
 def test_mistral_takes_short_ids_only() -> None:
     source = (
-        "{% if tools %}[TOOL_CALLS]{% endif %}{% for m in messages %}"
-        "{% for c in m.tool_calls %}<{{ c.id }}>{% endfor %}{{ m.tool_call_id }}|{% endfor %}"
+        "{{ tools | length }}{% for m in messages %}{% for c in m.tool_calls %}[TOOL_CALLS]"
+        """ [{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }},"""
+        """ "id": "{{ c.id }}"}]{% endfor %}{{ m.tool_call_id }}|{% endfor %}"""
     )
     chat = [
         ChatMessage("assistant", "", tool_calls=[ToolCall("call_0123456789abcdef", "now", "{}")]),
@@ -117,7 +122,7 @@ def test_mistral_takes_short_ids_only() -> None:
         ChatMessage("assistant", "", tool_calls=[ToolCall("c-1", "now", "{}")]),
     ]
     text = ChatTemplate(source).render(chat, tools=[NOW])
-    assert text == "[TOOL_CALLS]<789abcdef>|789abcdef|<0000000c1>|"
+    assert re.findall("[0-9a-f]{9}", text) == ["789abcdef", "789abcdef", "0000000c1"]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ HARMONY = """\
 HERMES = (
     CHAT_ML.replace("m.content }}{% endgen", "m.content | trim }}{% endgen")
     + "{% for t in tools or [] %}<tool_call>{{ t | tojson }}{% endfor %}"
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
-    "{% for k, v in c.function.arguments.items() %}{{ k }}{{ v }}{% endfor %}{% endfor %}"
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}"
+    "</tool_call>{% endfor %}"
     "{{ m.name }}{{ m.reasoning_content }}{% endfor %}"
 )
 CORPUS = ["the cat sat on it", "user assistant system im_start im_end", "end of turn eot_id INST"]

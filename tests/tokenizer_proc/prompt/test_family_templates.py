@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models
 
 from srt.answers.tool_calls import call_parser
 from srt.answers.tool_events import CallArguments, CallStart, Content, Reasoning
-from srt.answers.tool_format import HARMONY, QWEN3_CODER, template_format
+from srt.answers.tool_format import HARMONY, QWEN3_CODER
 from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
@@ -176,8 +176,9 @@ def test_special_tokens_are_those_of_the_tokenizer(tmp_path: Path, bos: object) 
 
 DEFAULT = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
 TOOL_USE = (
-    "{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>"
-    "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}"
+    "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}:"
+    "{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{{ m.content }}|{% endfor %}"
 )
 NOW = ToolSpec("now")
 
@@ -213,8 +214,9 @@ def test_past_calls_are_written_as_the_parser_reads_them() -> None:
     """With a template like that of Qwen3-Coder."""
     call = ToolCall("call_1", "now", '{"zone": "UTC", "exact": true}')
     chat = [HELLO, ChatMessage("assistant", "", tool_calls=[call])]
-    text = ChatTemplate(CODER).render(chat, tools=[NOW])
-    assert template_format(CODER) is QWEN3_CODER
+    template = ChatTemplate(CODER)
+    text = template.render(chat, tools=[NOW])
+    assert template.call_format is QWEN3_CODER
     parser = call_parser(QWEN3_CODER, {"now": ""}, constrained=False)
     events = parser.feed(text, final=True)
     assert [event for event in events if not isinstance(event, Content)] == [
@@ -240,8 +242,9 @@ def test_past_messages_of_channels_are_read_as_they_are_written() -> None:
     """With a template like that of gpt-oss, which has its own name for reasoning."""
     call = ToolCall("call_1", "now", '{"zone": "UTC"}')
     message = ChatMessage("assistant", "Well.", tool_calls=[call], reasoning="Hm.")
-    text = ChatTemplate(GPT_OSS).render([message], tools=[NOW])
-    assert template_format(GPT_OSS) is HARMONY
+    template = ChatTemplate(GPT_OSS)
+    text = template.render([message], tools=[NOW])
+    assert template.call_format is HARMONY
     parser = call_parser(HARMONY, {"now": ""}, constrained=False)
     assert parser.feed(text.split("now;")[1], final=True) == [
         Reasoning("Hm."),
@@ -251,7 +254,7 @@ def test_past_messages_of_channels_are_read_as_they_are_written() -> None:
     ]
 
 
-@pytest.mark.parametrize("source", [TOOL_USE.replace("tool_call", "CALL"), "{% for %}"])
+@pytest.mark.parametrize("source", [TOOL_USE.replace("<tool_call>", "<CALL>"), "{% for %}"])
 def test_one_of_another_format_or_a_broken_one_is_not_used(source: str) -> None:
     ours = ChatTemplate(DEFAULT, tool_source=source)
     assert ours.render([HELLO], tools=[NOW]) == ChatTemplate(DEFAULT).render([HELLO], tools=[NOW])

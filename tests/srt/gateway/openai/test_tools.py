@@ -163,7 +163,6 @@ async def test_auto_with_a_constraint_is_one_or_the_other(
 
 
 NESTED = '{"tool": {"name": "clock", "parameters": {}}}'
-LLAMA_3 = '{% if tools %}<|python_tag|>{"parameters": {% endif %}'
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -171,7 +170,7 @@ async def test_an_answer_that_matches_the_response_format_is_no_call(stream: boo
     """Whatever the JSON contains: an answer is either all calls, or has none."""
     body = BODY | {"response_format": {"type": "json_object"}, "stream": stream}
     for text in (NESTED, '{"name": "sub", "parameters": {}}'):
-        response = await post(body, FakeClient([text[:9], text[9:]]), template=LLAMA_3)
+        response = await post(body, FakeClient([text[:9], text[9:]]), call_format="llama3")
         if stream:
             chunks = sse_payloads(response.text)
             deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
@@ -481,25 +480,43 @@ async def test_raw_reasoning_hides_no_calls() -> None:
     assert raw.json()["choices"][0]["message"]["content"] == "Hello, wörld"
 
 
-async def test_the_format_is_that_of_the_template() -> None:
-    """Calls are read, shown and enforced in the format of the template."""
-    template = "{% if tools %}[TOOL_CALLS]{% endif %}"
+async def test_the_format_is_that_of_the_model() -> None:
+    """Calls are read and enforced in the format that the tokenizer has reported."""
     client = FakeClient(MISTRAL_CALLS)
-    answer = (await post(BODY, client, template=template)).json()["choices"][0]["message"]
+    answer = (await post(BODY, client, call_format="mistral")).json()["choices"][0]["message"]
     assert answer["content"] == "Well."
     (call,) = answer["tool_calls"]
     assert call["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
-    forced = await tag_of(BODY | {"tool_choice": "required"}, template=template)
+    forced = await tag_of(BODY | {"tool_choice": "required"}, call_format="mistral")
     (calls,) = forced["tags"]
     assert (calls["begin"], calls["end"]) == ("[TOOL_CALLS] [", "]")
     bad = {"function": {**WEATHER["function"], "parameters": {"type": "object", "minimum": "x"}}}
     error = RequestError(": no", at="structural_tag.format.tags[0].content.tags[1].content")
     refusing = FakeClient()
     refusing.refusals[0] = error
-    async with in_process(refusing, template=template) as http:
+    async with in_process(refusing, call_format="mistral") as http:
         body = {**BODY, "tools": [CLOCK, {**WEATHER, **bad}], "tool_choice": "required"}
         refused = await http.post(ROUTE, json=body)
     assert error_of(refused)["param"] == "tools[1].function.parameters"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("call_format", "text"),
+    [("hermes", '<tool_call>\n{"name": "clo'), ("gpt-oss", "<|channel|>commentary to=fun")],
+)
+async def test_the_beginning_of_a_forced_call_is_no_content(
+    call_format: str, text: str, stream: bool
+) -> None:
+    """Where a limit cuts it before its arguments; if the model chooses, it may be a text."""
+    for choice, content in (("required", ""), ("auto", text)):
+        body = BODY | {"tool_choice": choice, "stream": stream}
+        response = await post(body, FakeClient([text[:3], text[3:]]), call_format=call_format)
+        chunks = sse_payloads(response.text) if stream else [response.json()]
+        choices = [each for chunk in chunks for each in chunk["choices"]]
+        messages = [each["delta" if stream else "message"] for each in choices]
+        assert "".join(each.get("content") or "" for each in messages) == content
+        assert not any("tool_calls" in each for each in messages)
 
 
 async def test_text_of_another_format_can_be_parsed() -> None:
@@ -520,8 +537,7 @@ async def test_errors_in_blocks_name_the_parameters() -> None:
     client = FakeClient()
     at = "structural_tag.format.tags[1].content.elements[0].content"
     client.refusals[0] = RequestError(": bad", at=at)
-    template = "{% if tools %}<tool_call><function=f><parameter=a>{% endif %}"
-    async with in_process(client, template=template) as http:
+    async with in_process(client, call_format="qwen3_coder") as http:
         body = BODY | {"tools": [CLOCK, WEATHER], "tool_choice": "required"}
         error = error_of(await http.post(ROUTE, json=body))
     tag = json.loads(client.requests[0].sampling.structural_tag or "")
