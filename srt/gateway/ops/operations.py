@@ -151,6 +151,7 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
         "context_length": info.context_len,
         "max_total_tokens": _pool_tokens(gateway),
         "version": info.version,
+        "resolved_activations": info.activations,
         "ring": ring_state(gateway.client.ring),
         **_states(stats),
     }
