@@ -104,7 +104,7 @@ class NativeExecutor(MediaHolder):
             vocab=config.vocab_size,
             num_slots=max_total_tokens,
             kv_format=self._pool.format,
-            activation_bits=Model.Bits(*activation_bits),
+            activation_bits=activation_bits,
             rms_eps=config.rms_eps,
             attn_scale=native_attn_scale(config),
             rope_freqs=pointer(self._weights.rope_frequencies, c_float),

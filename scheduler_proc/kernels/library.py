@@ -105,11 +105,7 @@ def _fields(ctype: Any, names: str) -> list[tuple[str, Any]]:
 
 
 class Matrix(ctypes.Structure):
-    _fields_ = (
-        *_fields(c_int32, "format n k"),
-        ("data", c_void_p),
-        ("bias", POINTER(c_float)),
-    )
+    _fields_ = (*_fields(c_int32, "format n k"), ("data", c_void_p), ("bias", POINTER(c_float)))
 
 
 class Layer(ctypes.Structure):
@@ -122,11 +118,10 @@ class Layer(ctypes.Structure):
 
 
 class Model(ctypes.Structure):
-    Bits = c_int32 * len(INPUTS)
     _fields_ = (
         *_fields(c_int32, "num_layers hidden heads kv_heads head_dim intermediate vocab"),
         *_fields(c_int32, "num_slots kv_format"),
-        ("activation_bits", Bits),
+        ("activation_bits", c_int32 * len(INPUTS)),
         *_fields(c_float, "rms_eps attn_scale"),
         *_fields(POINTER(c_float), "rope_freqs final_norm"),
         *_fields(Matrix, "embed head"),
