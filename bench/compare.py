@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from bench.figures import Figures
-from bench.measure import Course, conditions
+from bench.measure import Course, conditions, server_info, width_of
 from bench.peers.catalogue import Peer, Srt, peers
 from bench.peers.process import running
 from srt.benchmark.load import LoadGenerator
@@ -52,6 +52,7 @@ class Turn(Struct):
     server: str
     workload: str
     figures: Figures
+    width: str = ""  # of activations, as `width_of` says
 
 
 async def take_turns(
@@ -63,7 +64,8 @@ async def take_turns(
         async with contender.running() as url, LoadGenerator(url, ignore_eos=ignore_eos) as load:
             await course.prepare(load)
             figures = await course.run(name, load)
-        turns.append(Turn(contender.name, name, figures))
+            width = width_of(await server_info(load))
+        turns.append(Turn(contender.name, name, figures, width))
         # Printed at once, because a later turn may fail.
         took = f"{figures.wall_s:.1f} s, {figures.out_tok_s:.1f} out tok/s"
         print(f"{name} {number + 1}/{repeat}: {contender.name} {took}", flush=True)
@@ -131,7 +133,10 @@ def _table(turns: Sequence[Turn]) -> str:
         f"{name} {' '.join(f'{run.client_cpu_s:.2f}' for run in figures)}"
         for name, figures in zip(servers, runs, strict=True)
     ]
-    return "\n".join([*rows, f"client cpu s of each run: {'; '.join(each)}"])
+    widths_of_activations = dict.fromkeys(f"{t.server} {t.width}" for t in turns if t.width)
+    return "\n".join(
+        [*rows, f"client cpu s of each run: {'; '.join(each)}", *widths_of_activations]
+    )
 
 
 def _row(figure: str, runs: Sequence[Sequence[Figures]]) -> list[str]:

@@ -53,6 +53,12 @@ async def server_info(load: LoadGenerator) -> Any:
         return None
 
 
+def width_of(server: Any) -> str:
+    """What the table says of our server's activations; "" of another server, which reports none."""
+    width = server.get("resolved_activations") if isinstance(server, dict) else None
+    return f"activations: {width} (bfloat16 at the level amx)" if width else ""
+
+
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run the chosen workloads on the server at `args.url`; the report as plain data."""
     course = Course(args)

@@ -15,7 +15,7 @@ import msgspec
 
 from bench.compare import compare, comparison
 from bench.figures import table
-from bench.measure import measure
+from bench.measure import measure, width_of
 from bench.peers.catalogue import DEFAULT_HOME, NAMES
 from srt.benchmark.workloads import WORKLOADS
 from srt.files.model_files import DEFAULT_MODEL
@@ -83,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _print_measured(report: dict[str, Any]) -> None:
     print(table(report["figures"]))
+    print(width_of(report["server"]))
     unflushed = [name for name, done in report["cache_flushed"].items() if not done]
     if unflushed:
         print(f"prefix cache not emptied before: {', '.join(unflushed)}")

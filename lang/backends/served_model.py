@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from srt.args import ServerArgs
 from srt.files.model_files import fingerprint_of, resolve_model
+from srt.files.sizes import resolved_activations
 from srt.files.vocab import Vocab, load_vocab
 from srt.ring.places import ring_at
 from srt.wire.errors import RingError
@@ -57,10 +59,10 @@ class ServedModel:
         return (await self._ask(_Info, "GET", "/get_model_info")).model_path
 
     async def fingerprint(self) -> str:
-        """What tells its files from other models', or its path where the server does not say."""
+        """What tells its files and the width of its activations from others', or its path where the
+        server does not say."""
         if self._is_ring:
-            model = ring_at(self._url).read_args().model
-            return await asyncio.to_thread(lambda: fingerprint_of(resolve_model(model)))
+            return await asyncio.to_thread(_fingerprint, ring_at(self._url).read_args())
         info = await self._ask(_Info, "GET", "/get_model_info")
         return info.fingerprint or info.model_path
 
@@ -125,3 +127,8 @@ class ServedModel:
             raise RingError(f"cannot ask {self._url} for its model: {error}") from error
         except msgspec.DecodeError as error:
             raise RingError(f"{self._url}{path} does not answer as our server: {error}") from error
+
+
+def _fingerprint(args: ServerArgs) -> str:
+    files = resolve_model(args.model)
+    return fingerprint_of(files, resolved_activations(args.activations, files))

@@ -16,6 +16,7 @@ from scheduler_proc.executor.base import MediaFacts
 from scheduler_proc.executor.media_store import MediaHolder, MediaStore, tokens_of
 from scheduler_proc.executor.native_pool import KVPool, pool_dtype
 from scheduler_proc.kernels.library import (
+    INPUTS,
     NUM_PHASES,
     Batch,
     Library,
@@ -33,6 +34,7 @@ from scheduler_proc.models.packed import (
 )
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
+from srt.files.sizes import resolved_activations
 from srt.machine import usable_cpus
 from srt.wire.errors import ConfigError
 from srt.wire.media import MediaItem
@@ -40,12 +42,14 @@ from srt.wire.media import MediaItem
 if TYPE_CHECKING:
     from scheduler_proc.models.vision.base import VisionModel
 
-ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}
+ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}  # 0: what the level computes best with
 
 
 class NativeExecutor(MediaHolder):
     """A MediaExecutor. `exact` holds weights and KV as float32: for parity with a reference.
-    `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights.
+    `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights; "auto"
+    becomes what the model's size calls for (`srt.files.sizes`). To measure, some of INPUTS may
+    follow a colon, as in "8:o,down", which have 16 bits whatever the others have.
     `vision` is what encodes media, if the model sees any. With `num_layers` it is a model of the
     first layers alone, which is good for measuring only.
 
@@ -81,7 +85,8 @@ class NativeExecutor(MediaHolder):
         self.max_total_tokens = max_total_tokens
         self.share_prefixes = share_prefixes
         has_tiles = self._library.has_tiles(isa)
-        activation_bits = _activation_bits(activations, exact, has_tiles)
+        _check_activations(activations, exact, has_tiles)
+        activation_bits = _activation_bits(resolved_activations(activations, files))
         choice = Packing(quantization, exact, tiles=has_tiles)
         integers = suits_integers(checkpoint, choice)
         dtype = pool_dtype(kv_dtype, exact, integers, isa or self._library.isa())
@@ -282,8 +287,15 @@ def _media_store(vision: "VisionModel", hidden: int, threads: int) -> MediaStore
     return MediaStore(hidden, vision.num_parts, vision.encode, join, torch_slices())
 
 
-def _activation_bits(name: str, exact: bool, has_tiles: bool) -> int:
-    if name not in ACTIVATION_BITS:
+def _activation_bits(name: str) -> tuple[int, ...]:
+    """The bits of each of INPUTS."""
+    base, _, wide = name.partition(":")
+    bits = ACTIVATION_BITS[base]
+    return tuple(16 if each in wide.split(",") else bits for each in INPUTS)
+
+
+def _check_activations(name: str, exact: bool, has_tiles: bool) -> None:
+    if name.partition(":")[0] not in ACTIVATION_BITS:
         raise ConfigError(f"--activations {name} is not one of {', '.join(ACTIVATION_BITS)}")
     if name != "auto" and exact:
         raise ConfigError(f"--activations {name}: with --exact activations are float32")
@@ -292,4 +304,3 @@ def _activation_bits(name: str, exact: bool, has_tiles: bool) -> int:
             f"--activations {name}: the level amx rounds activations to bfloat16; SRT_ISA=avx512 "
             "quantises them"
         )
-    return ACTIVATION_BITS[name]

@@ -25,8 +25,9 @@ from scheduler_proc.kernels.build import LIBRARY
 from srt.machine import memory_left
 from srt.wire.errors import SrtError
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 NUM_PHASES = 12
+INPUTS = ("qkv", "o", "gate_up", "down", "head")  # of matrices (srt_input)
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
 
@@ -104,11 +105,7 @@ def _fields(ctype: Any, names: str) -> list[tuple[str, Any]]:
 
 
 class Matrix(ctypes.Structure):
-    _fields_ = (
-        *_fields(c_int32, "format n k"),
-        ("data", c_void_p),
-        ("bias", POINTER(c_float)),
-    )
+    _fields_ = (*_fields(c_int32, "format n k"), ("data", c_void_p), ("bias", POINTER(c_float)))
 
 
 class Layer(ctypes.Structure):
@@ -123,7 +120,8 @@ class Layer(ctypes.Structure):
 class Model(ctypes.Structure):
     _fields_ = (
         *_fields(c_int32, "num_layers hidden heads kv_heads head_dim intermediate vocab"),
-        *_fields(c_int32, "num_slots kv_format activation_bits"),
+        *_fields(c_int32, "num_slots kv_format"),
+        ("activation_bits", c_int32 * len(INPUTS)),
         *_fields(c_float, "rms_eps attn_scale"),
         *_fields(POINTER(c_float), "rope_freqs final_norm"),
         *_fields(Matrix, "embed head"),

@@ -64,11 +64,12 @@ def gguf_parts(path: Path) -> list[Path]:
     return [path.with_name(f"{stem}-{i:05}-of-{count}.gguf") for i in range(1, int(count) + 1)]
 
 
-def fingerprint_of(files: ModelFiles) -> str:
-    """What tells a model from others by its files: a hash (16 hexadecimal digits) of their names
-    and sizes, and of the first and last `_READ_BYTES` of each."""
+def fingerprint_of(files: ModelFiles, activations: str) -> str:
+    """What tells a served model from others: a hash (16 hexadecimal digits) of its files' names and
+    sizes, of the first and last `_READ_BYTES` of each, and of the width of activations that
+    `--activations` resolves to."""
     paths = gguf_parts(files.path) if files.kind == "gguf" else sorted(files.path.iterdir())
-    digest = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(f"activations {activations}\n".encode(), digest_size=8)
     for path in paths:
         if path.suffix in _MODEL_SUFFIXES and path.is_file():
             size = path.stat().st_size

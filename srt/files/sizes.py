@@ -25,6 +25,9 @@ class ModelSizes(NamedTuple):
     context_len: int
 
 
+# Below so many parameters near ties are common, and rounding to eight bits turns some of them.
+SMALL_MODEL = 1_500_000_000
+
 # ggml types that the native kernels read; Q5_0 becomes Q8_0, and all others float32.
 KEPT_TYPES = frozenset({0, 1, 2, 3, 8, 12, 14, 30})
 _Q5_0, _Q8_0 = 6, 8
@@ -57,6 +60,19 @@ def model_sizes(files: ModelFiles) -> ModelSizes:
         return sizes
     except (msgspec.MsgspecError, OSError, ZeroDivisionError, RecursionError) as error:
         raise ConfigError(f"{files.path}: {error}") from error
+
+
+def resolved_activations(activations: str, files: ModelFiles) -> str:
+    """What `--activations` says for the model at `files`: "auto" is "16" for a small one. For
+    others it stays, and means what each level computes best with. It follows from the option and
+    the files alone, so that whoever has these knows it, as for fingerprints."""
+    if activations != "auto":
+        return activations
+    try:
+        is_small = model_sizes(files).float32_bytes < 4 * SMALL_MODEL
+    except ConfigError:  # as those say who load it
+        return activations
+    return "16" if is_small else activations
 
 
 def _of_gguf(files: ModelFiles) -> ModelSizes:

@@ -8,6 +8,7 @@ import socket
 from srt.answers.reasoning import has_reasoning
 from srt.client.ring.client import RingClient
 from srt.files.model_files import ModelFiles, fingerprint_of, resolve_model
+from srt.files.sizes import resolved_activations
 from srt.files.vocab import Vocab, load_vocab
 from srt.gateway.app import app_of, gateway_over
 from srt.gateway.context import Gateway, GatewayInfo
@@ -63,12 +64,14 @@ class GatewayActor(Actor):
         pass  # the client has received it too
 
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
+        activations = resolved_activations(self.args.activations, files)
         return GatewayInfo(
             model_name=self.args.model_name,
             model_names=self.args.model_names,
             response_store_bytes=self.args.response_store_mib * 2**20,
             model_path=str(files.path),
-            fingerprint=fingerprint_of(files),
+            activations=activations,
+            fingerprint=fingerprint_of(files, activations),
             context_len=vocab.context_len,
             max_total_tokens=self.args.pool_tokens or vocab.context_len,
             version=version_of(),

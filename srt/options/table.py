@@ -135,7 +135,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("exact", "native: float32 weights and KV cache, for parity with a reference"),
         Option(
             "activations",
-            "native: bits of activations of quantised weights; auto: 16 where that costs no time",
+            "native: bits of activations of quantised weights; auto: 16 below 1.5 billion "
+            "parameters, above where that costs no time",
             choices=("auto", "8", "16"),
         ),
     ),

@@ -12,7 +12,7 @@ import pytest
 from bench import serving
 from bench.compare import Turn, comparison, take_turns
 from bench.figures import figures_of
-from bench.measure import Course
+from bench.measure import Course, width_of
 from bench.peers import __main__ as peers_main
 from bench.peers.catalogue import NAMES, Srt, peers
 from bench.peers.process import StartError, free_port, running
@@ -78,10 +78,12 @@ async def test_the_cost_of_a_word_is_the_first_server_s() -> None:
     assert len((contender.clients[0].requests[-1].text or "").split()) == 64
 
 
-def turn(server: str, wall_s: float, ttft_s: float | None, cached: int | None = None) -> Turn:
+def turn(
+    server: str, wall_s: float, ttft_s: float | None, cached: int | None = None, width: str = ""
+) -> Turn:
     times = [] if ttft_s is None else [ttft_s, ttft_s + 0.02]
     record = Record(0.0, wall_s, times, "x", 1200, cached, 100)
-    return Turn(server, "batch", figures_of(Run([record], wall_s, 0.25)))
+    return Turn(server, "batch", figures_of(Run([record], wall_s, 0.25)), width)
 
 
 def test_the_table() -> None:
@@ -105,7 +107,10 @@ def test_the_table() -> None:
 
 
 def test_a_table_without_latencies() -> None:
-    rows = comparison([turn("srt", 2.0, 0.1), turn("other", 4.0, None)]).splitlines()
+    width = width_of({"resolved_activations": "16"})
+    ours = turn("srt", 2.0, 0.1, width=width)
+    rows = comparison([ours, turn("other", 4.0, None, width=width_of(None))]).splitlines()
+    assert rows[-1] == "srt activations: 16 (bfloat16 at the level amx)"
     assert next(r for r in rows if r.startswith("TTFT p50")).split()[-2:] == ["100", "-"]
 
 

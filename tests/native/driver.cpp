@@ -177,7 +177,7 @@ void run_refused_models(const Model &model, const char *isa) {
   refuses("a head size", 1, isa, [](Instance &at) { at.model.head_dim = 48; });
   refuses("kv heads", 1, isa, [](Instance &at) { at.model.kv_heads = 4; });
   refuses("a pool's format", 1, isa, [](Instance &at) { at.model.kv_format = SRT_Q8; });
-  refuses("odd activations", 1, isa, [](Instance &at) { at.model.activation_bits = 12; });
+  refuses("odd activations", 1, isa, [](Instance &at) { at.model.activation_bits[SRT_IN_DOWN] = 12; });
   refuses("a shape", 1, isa, [](Instance &at) { at.layers[1].o.k = kHidden; });
   refuses("a format", 1, isa, [](Instance &at) { at.layers[0].up.format = SRT_Q6_TILES + 1; });
   if (!srt_isa_has_tiles(isa))
@@ -187,8 +187,8 @@ void run_refused_models(const Model &model, const char *isa) {
   refuses("an odd bias", 1, isa, [](Instance &at) { at.model.head.bias = at.model.final_norm; });
 }
 
-void run_model(const Formats &formats, int32_t kv_format, int32_t activation_bits, const char *isa,
-               int steps) {
+void run_model(const Formats &formats, int32_t kv_format, const Widths &activation_bits,
+               const char *isa, int steps) {
   const Model model(formats, kv_format, activation_bits);
   Instance many(model, 3, isa), one(model, 1, isa);
   Traffic traffic;
@@ -406,8 +406,14 @@ Formats all_of(int32_t format) {
   return formats;
 }
 
+Widths all_inputs(int32_t bits) {
+  Widths widths;
+  widths.fill(bits);
+  return widths;
+}
+
 // A model's formats, and the bits of its activations.
-using Case = std::pair<Formats, int32_t>;
+using Case = std::pair<Formats, Widths>;
 
 std::vector<Case> cases_of(const char *isa) {
   std::vector<Formats> mixed{
@@ -418,10 +424,11 @@ std::vector<Case> cases_of(const char *isa) {
                      SRT_Q8_TILES, SRT_Q6_TILES, SRT_Q8_TILES});
   std::vector<Case> cases;
   for (const Formats &formats : mixed)
-    for (int32_t bits : {0, 16}) cases.push_back({formats, bits});
+    for (const Widths &bits : {all_inputs(0), all_inputs(16), Widths{8, 16, 0, 16, 8}})
+      cases.push_back({formats, bits});
   for (int32_t format = SRT_F32; format <= last_format(isa); format++) {
-    cases.push_back({all_of(format), 8});
-    if (format >= SRT_Q4 && format <= SRT_Q6) cases.push_back({all_of(format), 16});
+    cases.push_back({all_of(format), all_inputs(8)});
+    if (format >= SRT_Q4 && format <= SRT_Q6) cases.push_back({all_of(format), all_inputs(16)});
   }
   return cases;
 }

@@ -99,6 +99,8 @@ struct Matrices {
 
 // Formats of q, k, v, o, gate, up, down, embed, head.
 using Formats = std::array<int32_t, 9>;
+// Bits of the activations of each input.
+using Widths = std::array<int32_t, SRT_NUM_INPUTS>;
 
 struct Model {
   Matrices matrices;
@@ -106,7 +108,7 @@ struct Model {
   srt_model c{};
 
   // Layer 0 has biases; layer 1 has head norms and a window.
-  Model(const Formats &f, int32_t kv_format, int32_t activation_bits) {
+  Model(const Formats &f, int32_t kv_format, const Widths &activation_bits) {
     const int q = kHeads * kHeadDim, kv = kKvHeads * kHeadDim;
     const auto norm = [this](int n) { return matrices.keep(random_floats(n, .5f, 1.5f)); };
     for (int i = 0; i < kLayers; i++) {
@@ -120,8 +122,9 @@ struct Model {
     std::vector<float> freqs(kHeadDim / 2);
     for (int i = 0; i < kHeadDim / 2; i++) freqs[i] = std::pow(1e4f, -2.f * i / kHeadDim);
     c = {kLayers, kHidden, kHeads, kKvHeads, kHeadDim, kIntermediate, kVocab, kSlots, kv_format,
-         activation_bits, 1e-5f, 1 / std::sqrt(float(kHeadDim)), matrices.keep(freqs), norm(kHidden),
+         {}, 1e-5f, 1 / std::sqrt(float(kHeadDim)), matrices.keep(freqs), norm(kHidden),
          matrices.make(f[7], kVocab, kHidden), matrices.make(f[8], kVocab, kHidden), nullptr};
+    std::copy(activation_bits.begin(), activation_bits.end(), c.activation_bits);
   }
 };
 

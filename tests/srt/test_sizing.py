@@ -16,7 +16,13 @@ from srt import sizing
 from srt.args import ServerArgs
 from srt.files.gguf import BLOCK_TYPES, GGUFTensor
 from srt.files.model_files import resolve_model
-from srt.files.sizes import KEPT_TYPES, ModelSizes, kept_bytes, model_sizes
+from srt.files.sizes import (
+    KEPT_TYPES,
+    ModelSizes,
+    kept_bytes,
+    model_sizes,
+    resolved_activations,
+)
 from srt.sizing import plan_for, sized
 from srt.wire.errors import ConfigError
 
@@ -76,6 +82,17 @@ def test_sizes_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(f'{{{config}, "num_key_value_heads": -2}}')
     with pytest.raises(ConfigError, match="sizes that no model has"):
         model_sizes(files)
+
+
+@pytest.mark.parametrize(("millions", "auto"), [(1, "16"), (1499, "16"), (1500, "auto")])
+def test_activations_by_the_number_of_parameters(tmp_path: Path, millions: int, auto: str) -> None:
+    config = '"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4'
+    (tmp_path / "config.json").write_text(f'{{{config}, "dtype": "bfloat16"}}')
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(2 * millions * 10**6)
+    files = resolve_model(str(tmp_path))
+    found = [resolved_activations(name, files) for name in ("auto", "8", "16")]
+    assert found == [auto, "8", "16"]
 
 
 def test_half_of_what_is_left() -> None:

@@ -79,7 +79,9 @@ int check_activation_bits(int32_t bits) {
 }
 
 int check_model(const srt_model &m, bool has_tiles) {
-  if (check_heads(m) != 0 || check_activation_bits(m.activation_bits) != 0) return -1;
+  if (check_heads(m) != 0) return -1;
+  for (const int32_t bits : m.activation_bits)
+    if (check_activation_bits(bits) != 0) return -1;
   if (m.hidden % 16 != 0 || m.intermediate % 16 != 0)
     return set_error("hidden (%d) and intermediate (%d) sizes must be multiples of 16", m.hidden,
                      m.intermediate);

@@ -30,21 +30,34 @@ double now() {
 
 Wanted wanted_by(const srt_model &model, const Kernels &kernels) {
   Wanted wanted;
-  const auto add = [&](const srt_matrix &w) {
-    wanted.add(w.format, in_words(kernels, model.activation_bits, w.format));
+  const auto add = [&](srt_input input, std::initializer_list<const srt_matrix *> matrices) {
+    for (const srt_matrix *w : matrices)
+      wanted.add(w->format, in_words(kernels, model.activation_bits[input], w->format));
   };
-  add(model.head);
+  add(SRT_IN_HEAD, {&model.head});
   for (int i = 0; i < model.num_layers; i++) {
     const srt_layer &layer = model.layers[i];
-    for (const srt_matrix *w :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      add(*w);
+    add(SRT_IN_QKV, {&layer.q, &layer.k, &layer.v});
+    add(SRT_IN_O, {&layer.o});
+    add(SRT_IN_GATE_UP, {&layer.gate, &layer.up});
+    add(SRT_IN_DOWN, {&layer.down});
   }
   return wanted;
 }
 
 LinearTask task(const srt_matrix &w, float *y, size_t ldy, Output output) {
   return {{&w, nullptr}, {}, y, ldy, output, nullptr, false};
+}
+
+// What the linear layers of this phase are multiplied with.
+srt_input input_of(Phase phase) {
+  switch (phase) {
+    case kQkv: return SRT_IN_QKV;
+    case kOut: return SRT_IN_O;
+    case kGateUp: return SRT_IN_GATE_UP;
+    case kDown: return SRT_IN_DOWN;
+    default: return SRT_IN_HEAD;
+  }
 }
 
 }  // namespace
@@ -319,10 +332,11 @@ void Engine::project(Member &member, int rows, int k, const float *weight, RowOf
   LinearTask filled[kMaxTasks];
   Wanted wanted;
   int count = 0;
+  const int32_t bits = model_.activation_bits[input_of(phase)];
   for (const LinearTask &each : tasks) {
     LinearTask &task = filled[count++] = each;
     task.x = to.quantized.view(weight ? to.normed.get() : x_row(0), rows);
-    task.in_words = in_words(kernels_, model_.activation_bits, task.w[0]->format);
+    task.in_words = in_words(kernels_, bits, task.w[0]->format);
     wanted.add(task.w[0]->format, task.in_words);
   }
   const auto prepare = [&](int first, int last) {

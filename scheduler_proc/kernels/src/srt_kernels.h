@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 8
+#define SRT_ABI_VERSION 9
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,13 +65,23 @@ typedef struct {
   int32_t window; /* a token sees this many, itself included; 0: all */
 } srt_layer;
 
+/* The inputs that matrices are multiplied with. */
+typedef enum {
+  SRT_IN_QKV = 0,     /* of q, k and v                 */
+  SRT_IN_O = 1,       /* what attention made           */
+  SRT_IN_GATE_UP = 2, /* of gate and up                */
+  SRT_IN_DOWN = 3,    /* what gate and up made         */
+  SRT_IN_HEAD = 4,    /* of the logits                 */
+  SRT_NUM_INPUTS = 5,
+} srt_input;
+
 typedef struct {
   int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, vocab;
   int32_t num_slots;
   int32_t kv_format; /* SRT_F16, SRT_F32 or SRT_I16 */
-  /* For activations multiplied with quantised weights outside tiles: 8, 16, or 0 for what the level
-   * computes best with, which may differ between formats. */
-  int32_t activation_bits;
+  /* Of each srt_input, where it is multiplied with quantised weights outside tiles: 8, 16, or 0 for
+   * what the level computes best with, which may differ between formats. */
+  int32_t activation_bits[SRT_NUM_INPUTS];
   float rms_eps;
   float attn_scale;          /* usually 1/sqrt(head_dim) */
   const float *rope_freqs;   /* [head_dim/2]: angle per position */
@@ -203,7 +213,7 @@ SRT_EXPORT int32_t srt_closing_region(const srt_trie *trie, const srt_dfa *dfa,
 
 /* ---- single operations, for tests and benchmarks: unlike a step they allocate at each call ---- */
 typedef struct srt_pool srt_pool;
-/* `activation_bits` is as in srt_model. */
+/* `activation_bits` is one of those in srt_model. */
 SRT_EXPORT srt_pool *srt_pool_create(int32_t threads, const char *isa, int32_t activation_bits);
 SRT_EXPORT void srt_pool_destroy(srt_pool *pool);
 /* y [m, n] = x [m, k] @ w.T + bias; activations quantised in groups of 32 for the Q formats,

@@ -152,6 +152,7 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
         "max_total_tokens": _pool_tokens(gateway),
         "version": info.version,
         "default_sampling_params": info.sampling.sources,
+        "resolved_activations": info.activations,
         "ring": ring_state(gateway.client.ring),
         **_states(stats),
     }

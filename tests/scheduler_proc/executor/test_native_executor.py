@@ -13,6 +13,8 @@ import pytest
 
 from scheduler_proc.batch import ForwardBatch, Masks, Samples, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.kernels.library import INPUTS
+from srt.files import sizes
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from tests.running.late import late
@@ -222,8 +224,11 @@ def test_head_norms_and_windows_match_transformers(
 
 
 @pytest.mark.parametrize("isa", levels())
-def test_activations_of_sixteen_bits(tmp_path: Path, isa: str) -> None:
-    """Where a level has them, results hardly differ from those with float32 activations."""
+def test_activations_of_sixteen_bits(
+    tmp_path: Path, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a level has them, results hardly differ from those with float32 activations. A small
+    model has them by default, for all of its inputs; others where they cost nothing."""
     model = random_llama(**SIZES)
     tensors = gguf_tensors(model)
     kinds = {
@@ -245,6 +250,10 @@ def test_activations_of_sixteen_bits(tmp_path: Path, isa: str) -> None:
         return float(np.abs(found - exact).mean())
 
     assert error("16") < 0.01 * error("8")
+    assert error("auto") == error("16") == error(f"8:{','.join(INPUTS)}")
+    alone = {error(f"8:{name}") for name in INPUTS}
+    assert len(alone) == len(INPUTS) and not alone & {error("8"), error("16")}
+    monkeypatch.setattr(sizes, "SMALL_MODEL", 1000)
     assert error("16") < error("auto") <= error("8")
 
 
@@ -255,6 +264,7 @@ QUANTIZED: list[dict[str, Any]] = [
     {"quantization": "q8", "activations": "8"},
     {"quantization": "q8", "activations": "16"},
     {"quantization": "q4", "activations": "16"},
+    {"quantization": "q4", "activations": "8:o,head"},
     {"quantization": "q8", "kv_dtype": "int16"},
 ]
 

@@ -51,6 +51,9 @@ C_TYPES: dict[str, Any] = {
 }
 
 
+INPUT_NAMES = [f"SRT_IN_{name.upper()}" for name in library.INPUTS]
+
+
 class TestHeader:
     @needs_compiler
     def test_c_lays_the_structures_out_as_ctypes_does(self, tmp_path: Path) -> None:
@@ -63,17 +66,19 @@ class TestHeader:
                 expected[f"sizeof((({name} *)0)->{field})"] = getattr(structure, field).size
         expected |= {f"SRT_{f.name}": f.value for f in (*Format, *PoolFormat)}
         expected |= {f"SRT_SRC_{s.name}": s.value for s in Source}
+        expected |= {name: number for number, name in enumerate((*INPUT_NAMES, "SRT_NUM_INPUTS"))}
         assert c_values(list(expected), tmp_path) == list(expected.values())
 
     def test_every_member_of_the_header_is_bound(self) -> None:
         text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
         enums = re.findall(r"\b(SRT_\w+) = \d+,", text)
         formats = dict.fromkeys(f"SRT_{f.name}" for f in (*Format, *PoolFormat))
-        assert enums == [*formats, *(f"SRT_SRC_{s.name}" for s in Source)]
+        sources = [f"SRT_SRC_{s.name}" for s in Source]
+        assert enums == [*formats, *sources, *INPUT_NAMES, "SRT_NUM_INPUTS"]
         for name, structure in STRUCTURES.items():
             body = re.search(r"typedef struct {([^}]*)} " + name + ";", text)
             assert body
-            members = re.findall(r"(\w+)\s*[,;]", body[1])
+            members = re.findall(r"(\w+)(?:\[\w+\])?\s*[,;]", body[1])
             assert members == [field for field, *_ in structure._fields_]
 
     def test_every_function_is_declared_with_its_types(self) -> None:

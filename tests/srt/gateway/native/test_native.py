@@ -606,6 +606,7 @@ async def test_server_info_has_stats_and_no_secrets(path: str) -> None:
     body = response.json()
     assert "sesame" not in response.text
     assert body["port"] == 30000 and body["version"] == "0.1"
+    assert body["resolved_activations"] == "auto"
     assert body["internal_states"][0]["cached_tokens_total"] == 7
     assert body["ring"]["ready"] is True
     assert body["default_sampling_params"]["top_k"] == {"value": -1, "source": "neutral"}
