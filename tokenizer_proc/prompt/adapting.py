@@ -1,8 +1,8 @@
 """Chats changed for templates that refuse, or leave out, what clients may send.
 
-What a template leaves out is found once, by rendering short chats (`habits_of`). Otherwise it gets
-each chat as it is first, and only if it refuses this, the other views of `views`, those with the
-fewest changes first. So the same history always gives the same prompt.
+What a template leaves out is found once, by rendering short chats (`has_one_call`, `lost_systems`).
+Otherwise it gets each chat as it is first, and only if it refuses this, the other views of `views`,
+those with the fewest changes first. So the same history always gives the same prompt.
 """
 
 import json
@@ -28,34 +28,35 @@ class View(NamedTuple):
     tools: Sequence[dict[str, Any]]
 
 
-class Habits(NamedTuple):
-    """What a template does not write: of several calls in one message those after the first;
-    system messages but the first (`systems` 1), or all of them (2)."""
-
-    one_call: bool
-    systems: int
-
-
-NO_HABITS = Habits(one_call=False, systems=0)
+def has_one_call(render: Callable[[View], str]) -> bool:
+    """Whether a template writes, of several calls in one message, the first only, or refuses
+    them; `render` may raise anything."""
+    one, two = (_writes(render, count, *_probe_calls(count)) for count in (1, 2))
+    return one and not two
 
 
-def habits_of(render: Callable[[View], str]) -> Habits:
-    """Those of a template; `render` may raise anything."""
-
-    def written(marks: int, messages: Messages, tools: Sequence[dict[str, Any]] = ()) -> bool:
-        try:
-            text = render(View(messages, tools))
-        except Exception:
-            return False
-        return all(mark in text for mark in _PROBES[:marks])
-
-    one, two = (written(count, *_probe_calls(count)) for count in (1, 2))
+def lost_systems(render: Callable[[View], str]) -> int:
+    """Which system messages a template does not write, or refuses: none (0), those but the first
+    (1), or all (2)."""
     first, later, middle = (ChatMessage("system", mark) for mark in _PROBES)
     user, assistant = ChatMessage("user", "probe"), ChatMessage("assistant", "probe")
-    systems = 0
-    if not written(3, [first, later, user, assistant, middle, user]):
-        systems = 1 if written(1, [first, user]) else 2
-    return Habits(one and not two, systems)
+    if _writes(render, 3, [first, later, user, assistant, middle, user]):
+        return 0
+    return 1 if _writes(render, 1, [first, user]) else 2
+
+
+def _writes(
+    render: Callable[[View], str],
+    marks: int,
+    messages: Messages,
+    tools: Sequence[dict[str, Any]] = (),
+) -> bool:
+    """Whether the first `marks` of `_PROBES` are in what is rendered."""
+    try:
+        text = render(View(messages, tools))
+    except Exception:
+        return False
+    return all(mark in text for mark in _PROBES[:marks])
 
 
 def _probe_calls(count: int) -> tuple[Messages, Sequence[dict[str, Any]]]:
@@ -77,7 +78,7 @@ def views(chat: View, systems: int) -> Iterator[View]:
     that are no JSON object inside of one; no system message but the first, or none at all; turns
     of one role joined, and an empty one of the assistant between results and the user's next.
 
-    `systems` is that of the template's habits.
+    `systems` is what `lost_systems` says of the template.
     """
     systems_to_users = (list, _first_system, _without_systems)
     seen: list[View] = []

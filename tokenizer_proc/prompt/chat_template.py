@@ -34,7 +34,13 @@ from srt.files.vocab import Vocab
 from srt.ring.forked import ends_in_time
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
-from tokenizer_proc.prompt.adapting import NO_HABITS, Habits, View, habits_of, one_call_each, views
+from tokenizer_proc.prompt.adapting import (
+    View,
+    has_one_call,
+    lost_systems,
+    one_call_each,
+    views,
+)
 from tokenizer_proc.prompt.call_form import call_form_of
 from tokenizer_proc.prompt.chat_contents import TEXTS, ContentForm, Contents, form_of
 from tokenizer_proc.prompt.tools_as_text import with_tools_as_text
@@ -77,7 +83,7 @@ class ChatTemplate:
         self.why_not = "" if source is not None else f"this model has no chat template: {advice}"
         self._default = None if source is None else self._compiled(source)
         self._forms: dict[int, ContentForm] = {}  # of templates, once they are known
-        self._habits: dict[int, Habits] = {}  # the same
+        self._habits: dict[tuple[Callable[..., int], int], int] = {}  # the same
         with_tools = None if tool_source is None else self._compiled(tool_source)
         self._with_tools = with_tools if with_tools and with_tools.takes_tools else self._default
 
@@ -151,31 +157,33 @@ class ChatTemplate:
 
         if not compiled.takes_tools:
             messages, tools = with_tools_as_text(messages, tools, HERMES), ()
-        habits = self._habits_in(messages, compiled, contents, form)
-        if habits.one_call:
-            messages = one_call_each(messages)
+        if any(len(message.tool_calls) > 1 for message in messages):
+            if self._habit(has_one_call, compiled, contents, form):
+                messages = one_call_each(messages)
+        systems = 0
+        if any(message.role == "system" for message in messages):
+            systems = self._habit(lost_systems, compiled, contents, form)
         chat = View(messages, [tool_object(tool) for tool in tools])
-        return _first_taken(written, views(chat, habits.systems))
+        return _first_taken(written, views(chat, systems))
 
-    def _habits_in(
+    def _habit(
         self,
-        messages: Sequence[ChatMessage],
+        habit: Callable[[Callable[[View], str]], int],
         compiled: _Compiled,
         contents: Contents,
         form: ContentForm,
-    ) -> Habits:
-        """Those of the template, as far as they matter for these messages; tried at first."""
-        if not any(m.role == "system" or len(m.tool_calls) > 1 for m in messages):
-            return NO_HABITS
-        if id(compiled) not in self._habits:
+    ) -> int:
+        """What `habit` says of the template; tried with the first chat to which it matters."""
+        known = self._habits.get((habit, id(compiled)))
+        if known is None:
             variables = {"add_generation_prompt": True, "documents": None, **self._names}
 
             def render(view: View) -> str:
                 names = {**variables, **_shown(view, compiled, contents, form)}
                 return _bounded(compiled.template, names, MAX_RENDERED_CHARS)
 
-            self._habits[id(compiled)] = habits_of(render)
-        return self._habits[id(compiled)]
+            known = self._habits[habit, id(compiled)] = habit(render)
+        return known
 
     def _form(self, compiled: _Compiled, contents: Contents) -> ContentForm:
         """How the template takes contents; tried at first, and with models that see only."""
