@@ -28,6 +28,7 @@ from lang.backends.sampling import Sampling
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
 from srt.wire.errors import ConfigError
+from srt.wire.filled_params import NEUTRAL
 
 if TYPE_CHECKING:
     import httpx2
@@ -181,10 +182,9 @@ class OpenAI(BackendDefaults):
     ) -> dict[str, Any]:
         """The body; a token has at least one byte, so no choice is cut short."""
         longest = max(len(choice.encode()) for choice in choices)
+        said = {"temperature": sampling.temperature, "seed": sampling.seed}
         plain = Sampling(
-            max_tokens=longest + SPARE_TOKENS,
-            temperature=sampling.temperature,
-            seed=sampling.seed,
+            max_tokens=longest + SPARE_TOKENS, **{**msgspec.structs.asdict(NEUTRAL), **said}
         )
         fields = sampling_fields(plain, self.dialect, self.is_chat)
         return self._prompt_fields(prompt) | fields

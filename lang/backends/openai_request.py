@@ -1,7 +1,7 @@
 """Prompts and sampling as bodies of the OpenAI routes, in the dialects that servers speak.
 
 Used by the OpenAI back end. Invariant: a parameter that a dialect has no field for is refused by
-name, never left out.
+name; it is left out only where its value changes nothing.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from lang.backends.base import Image, Prompt, Turn
-from lang.backends.sampling import Sampling
+from lang.backends.sampling import Sampling, is_neutral
 from lang.backends.shown import data_url, message_of
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
@@ -46,15 +46,18 @@ _SIGNATURES = (
 
 
 def sampling_fields(sampling: Sampling, dialect: Dialect, is_chat: bool) -> dict[str, Any]:
-    """The body's fields for `sampling`. Raises UnsupportedError naming what has no field."""
-    sampling.refuse((*_NOWHERE, *_UNKNOWN_TO[dialect]), f"OpenAI(dialect={dialect!r})")
+    """The body's fields for `sampling`. Raises UnsupportedError naming what has no field, unless
+    its value is neutral."""
+    unknown = _UNKNOWN_TO[dialect]
+    refused = (name for name in unknown if not is_neutral(name, getattr(sampling, name)))
+    sampling.refuse((*_NOWHERE, *refused), f"OpenAI(dialect={dialect!r})")
     if dialect == "openai" and not is_chat:
         sampling.refuse(("json_schema",), "the completions route")
     is_new = dialect == "openai" and is_chat
     body: dict[str, Any] = {
         "max_completion_tokens" if is_new else "max_tokens": sampling.max_tokens
     }
-    sent = sampling.set_fields() & _AS_THEY_ARE
+    sent = sampling.set_fields() & _AS_THEY_ARE - unknown
     body |= {name: getattr(sampling, name) for name in sorted(sent)}
     if sampling.stop:
         body["stop"] = list(sampling.stop)

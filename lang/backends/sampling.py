@@ -13,6 +13,7 @@ import msgspec
 from msgspec import field
 
 from lang.errors import UnsupportedError
+from srt.wire.filled_params import NEUTRAL
 from srt.wire.sampling import GREEDY_TEMPERATURE, CommonSampling
 
 CONSTRAINTS = ("regex", "json_schema", "ebnf")  # fields of which one may be given
@@ -65,6 +66,13 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
         """Raise UnsupportedError if one of `names` has another value than its default."""
         for name in sorted(self.set_fields().intersection(names)):
             raise UnsupportedError(name, f"{backend} does not support it")
+
+
+def is_neutral(name: str, value: Any) -> bool:
+    """Whether a parameter of this value changes nothing: it is the default, or draws as without."""
+    plain = getattr(PLAIN, name, None)
+    neutral = getattr(NEUTRAL, name, plain)
+    return bool(value in (plain, neutral) or (not neutral and not value))
 
 
 def derived_seed(seed: int | None, *address: int | str) -> int | None:

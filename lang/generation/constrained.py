@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lang.backends.sampling import PLAIN
+from lang.backends.sampling import is_neutral
 from lang.generation.choices import ChoicesSamplingMethod, token_length_normalized
 from lang.generation.gens import Gen, Reader
 from lang.generation.selects import Select
@@ -34,16 +34,11 @@ def chosen(
     """A gen that is a select. Arguments that it cannot use are refused, unless they change
     nothing."""
     unused = given.keys() - _USED_BY_CHOICES
-    refused = sorted(key for key in unused if not _is_neutral(key, given[key]))
+    refused = sorted(key for key in unused if not is_neutral(key, given[key]))
     if refused:
         raise ValueError(f"{asked} and {', '.join(refused)} exclude each other")
     kept = {"temperature": 0.0} | {key: given[key] for key in given.keys() - unused}
     return Select(name, choices, kept, method or token_length_normalized, values)
-
-
-def _is_neutral(key: str, value: Any) -> bool:
-    plain = getattr(PLAIN, key, None)
-    return bool(value == plain or (not plain and not value))
 
 
 def of_type(

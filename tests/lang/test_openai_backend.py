@@ -396,6 +396,13 @@ async def test_what_a_dialect_lacks_is_refused(
     assert caught.value.param == param
 
 
+async def test_neutral_values_are_taken_by_every_dialect() -> None:
+    neutral = Sampling(top_p=1.0, top_k=-1, min_p=0.0, repetition_penalty=1.0)
+    body = await body_of(neutral, True, dialect="openai")
+    assert body["top_p"] == 1.0 and body.keys().isdisjoint({"top_k", "min_p", "repetition_penalty"})
+    assert (await body_of(neutral, True, dialect="vllm"))["repetition_penalty"] == 1.0
+
+
 async def test_the_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
     for given, key in ((None, "from-environment"), ("given", "given")):

@@ -513,7 +513,9 @@ def test_what_a_choice_has_no_use_for_is_refused() -> None:
             sgl.gen("a", choices=["x", "y"], **{name: useless[name]})
     with pytest.raises(ValueError, match="choices_method"):
         sgl.gen("a", choices_method=sgl.greedy_token_selection)
-    hanging = run(lambda s: s.__iadd__(HANG + sgl.gen("a", choices=["x"], timeout_s=0.01, n=1)))
+    neutral: dict[str, Any] = {"n": 1, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+    parts = HANG + sgl.gen("a", choices=["x"], timeout_s=0.01, **neutral)
+    hanging = run(lambda s: s.__iadd__(parts))
     assert "timeout_s=0.01" in str(hanging.error())
 
 
