@@ -5,7 +5,8 @@ tokenizer.json, or SentencePiece's or tiktoken's file, which is read as one. The
 empty. Nothing of a model's own code is ever run.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -145,23 +146,30 @@ class HFFiles:
         self._generation = self._generation_config()
         self._config_ids = self._convert("config.json", self.config, _Ids)
 
-    def _read(self, name: str, must_exist: bool = False) -> dict[str, Any]:
+    def _read(
+        self,
+        name: str,
+        must_exist: bool = False,
+        decode: Callable[[bytes], Any] = msgspec.json.decode,
+    ) -> dict[str, Any]:
         path = self.path / name
         if not must_exist and not path.exists():
             return {}
         require_file(path)
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            return msgspec.convert(decode(path.read_bytes()), dict[str, Any])
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
 
     def _generation_config(self) -> _Generation:
-        """What generation_config.json says; nothing if it cannot be read, as no model needs it."""
+        """What generation_config.json says; nothing if it cannot be read, as no model needs it. It
+        is read as transformers does, which writes NaN and Infinity."""
         name = "generation_config.json"
         try:
-            found = self._read(name)
+            found = self._read(name, decode=json.loads)
         except ConfigError as error:
-            return _Generation(_Ids(), ModelSampling(problems=(f"{error}: it is not used",)))
+            problem = f"{error}: neither its sampling nor its end tokens (eos_token_id) are used"
+            return _Generation(_Ids(), ModelSampling(problems=(problem,)))
         sampling = read_sampling(self.path / name, found, "hf")
         return _Generation(self._convert(name, found, _Ids), sampling)
 

@@ -79,14 +79,25 @@ def test_wrong_values_are_named_and_left_out(field: str, value: Any, kind: Any) 
     assert problem.startswith(f"dir/file: {names[field]} must be ") and len(problem) < 200
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "\x00", '{"temperature": 1e999}', "9" * 5000])
+@pytest.mark.parametrize("value", ["NaN", "1e999", "-Infinity"])
+def test_numbers_that_only_python_reads_cost_themselves_only(tmp_path: Path, value: str) -> None:
+    files = save_directory(tmp_path, byte_level_tokenizer())
+    text = '\ufeff{"eos_token_id": 9, "top_k": 7, "temperature": '
+    (tmp_path / FILE).write_text(text + value + "}")
+    vocab = load_vocab(files)
+    assert 9 in vocab.eos_ids and vocab.sampling.values == {"top_k": 7}
+    (problem,) = vocab.sampling.problems
+    assert f"{FILE}: temperature must be " in problem
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\x00", '{"temperature": 1e}', "9" * 5000])
 def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
     files = save_directory(tmp_path, byte_level_tokenizer())
     (tmp_path / FILE).write_text(text)
     found = load_vocab(files).sampling
     assert found.values == {}
     (problem,) = found.problems
-    assert FILE in problem
+    assert FILE in problem and "end tokens" in problem
 
 
 def test_without_a_file_all_is_neutral(tmp_path: Path) -> None:
