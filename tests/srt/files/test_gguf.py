@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType
 from srt.files.gguf import BLOCK_TYPES, GGUFFile, open_gguf
 from srt.files.model_files import fingerprint_of, resolve_model
 from srt.wire.errors import ConfigError
+from srt.wire.filled_params import NEUTRAL, SamplingDefaults
 from tests.model_files import write_gguf
 
 
@@ -94,12 +95,13 @@ def test_a_model_in_several_files(tmp_path: Path, first_is_empty: bool) -> None:
     found = {name: np.frombuffer(each.data, np.float32) for name, each in model.tensors.items()}
     assert found.keys() == tensors.keys()
     assert all(np.array_equal(found[name], values) for name, values in tensors.items())
-    before = fingerprint_of(files, "16")
-    assert before != fingerprint_of(files, "8")
+    before = fingerprint_of(files, "16", NEUTRAL)
+    assert before != fingerprint_of(files, "8", NEUTRAL)
+    assert before != fingerprint_of(files, "16", SamplingDefaults(temperature=0.5))
     with paths[-1].open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"x")
-    assert fingerprint_of(files, "16") != before
+    assert fingerprint_of(files, "16", NEUTRAL) != before
 
 
 def test_files_of_a_model_that_do_not_fit(tmp_path: Path) -> None:
