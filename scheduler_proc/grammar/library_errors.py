@@ -1,7 +1,7 @@
 """What becomes of the messages of llguidance and xgrammar: users read our own words.
 
 A library speaks of expressions that we made, in terms of its own code. Its text goes to the log,
-at the level "debug".
+at the level "debug". What llguidance says of the user's own Lark is edited.
 """
 
 import logging
@@ -14,6 +14,11 @@ log = logging.getLogger(__name__)
 _PATTERN = (
     "a pattern, or a pattern with its lengths, takes an automaton that is too large: repeat less,"
     " give lower lengths, or write a simpler pattern"
+)
+# Messages about Lark of the user's that have no place, and what we say.
+_OF_LARK = (
+    (r'failed to parse "?(%\w+)"?: (.*?)(?: at line \d+ column \d+)?', r"\1 cannot be read: \2"),
+    (r"(unknown grammar @.*)", r"\1"),
 )
 # What a message has in it, and what we say.
 _WORDS = (
@@ -51,7 +56,9 @@ def about_lark(error: str) -> GrammarError:
         line = line.replace(" (in regex): regex parse error:", f": {cause[1]}")
     found = re.fullmatch(r"(?:at )?(\d+)\((\d+)\): (.*?)(?: \(at .*\))?", line)
     if found is None:
-        return in_our_words(error)
+        known = (re.fullmatch(sign, line) and re.sub(sign, say, line) for sign, say in _OF_LARK)
+        what = next(filter(None, known), "")
+        return GrammarError(what) if what else in_our_words(error)
     row, column, what = found.groups()
     if what == "lexer error":
         what = "expected a name, a string in double quotes, a /pattern/ or an operator"
