@@ -7,6 +7,7 @@ expression.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -35,8 +36,10 @@ from scheduler_proc.grammar.llg.tag_formats import (
 )
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.schema import prepare
+from scheduler_proc.grammar.schema.plan import SchemaPlan
 from srt.patterns.assertions import whole
 from srt.patterns.lark import all_of, body_of, either, terminal, times
+from srt.patterns.read_gbnf import is_gbnf
 from srt.patterns.read_re import parse
 from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat
 from srt.patterns.write import FREE_TEXT, regex
@@ -64,39 +67,41 @@ class Compiled(NamedTuple):
 def tags_grammar(source: str, whitespace: Whitespace, closed: bool = False) -> LLGrammar:
     """The grammar of a structural tag's JSON, whose schemas are `closed` unless they say otherwise.
     Raises GrammarError naming the place."""
-    given, place = read_tag(source)
-    compiler = _TagCompiler(whitespace, closed)
-    start = compiler.compiled(given, place, [], 0)
-    if start.tree is not None:
-        return LLGrammar.regex(regex(start.tree))
-    return compiler.builder.build(start.lark)
+    return _compiled(source, whitespace, closed)[0]
 
 
 class TagPart(NamedTuple):
-    """A pattern, grammar or schema of a structural tag, and the JSON of a schema. `is_lark`: it is
+    """A pattern, grammar or schema of a structural tag, and the plan of a schema. `is_lark`: it is
     the user's own text."""
 
     place: str
     grammar: LLGrammar
-    schema: str = ""
+    plan: SchemaPlan | None = None
     is_lark: bool = False
 
 
 def tag_parts(source: str, whitespace: Whitespace, closed: bool = False) -> list[TagPart]:
     """The parts of a structural tag that `tags_grammar` takes."""
+    return _compiled(source, whitespace, closed)[1]
+
+
+@lru_cache(maxsize=1)  # its parts are asked for after it
+def _compiled(source: str, whitespace: Whitespace, closed: bool) -> tuple[LLGrammar, list[TagPart]]:
     given, place = read_tag(source)
     compiler = _TagCompiler(whitespace, closed)
-    compiler.compiled(given, place, [], 0)
-    return compiler.parts
+    start = compiler.compiled(given, place, [], 0)
+    tree = start.tree
+    made = compiler.builder.build(start.lark) if tree is None else LLGrammar.regex(regex(tree))
+    return made, [*compiler.parts.values()]
 
 
 class _TagCompiler:
     """Turns formats into Lark. One of the strings `stops` must follow a format. `parts` are the
-    formats that have a grammar of their own."""
+    formats that have a grammar of their own, by their places."""
 
     def __init__(self, whitespace: Whitespace, closed: bool) -> None:
         self.builder = LarkBuilder()
-        self.parts: list[TagPart] = []
+        self.parts: dict[str, TagPart] = {}
         self._whitespace, self._closed = whitespace, closed
         self._num_tags = 0
 
@@ -113,10 +118,13 @@ class _TagCompiler:
                 tree = _placed(lambda: regular_grammar(source), place)
                 if tree is not None:
                     return self._regular(tree, place)
-                return self._embedded(lambda: lark_of(source), place)
+                lark = _placed(lambda: lark_of(source), place)
+                return self._embedded(TagPart(place, lark, is_lark=not is_gbnf(source)))
             case JsonSchemaFormat(schema):
                 text, rule = bytes(schema).decode(), (self._whitespace, self._closed)
-                return self._embedded(lambda: prepare(text, *rule).grammar, place, text)
+                prepared = _placed(lambda: prepare(text, *rule), place)
+                made = _placed(lambda: prepared.grammar, place)
+                return self._embedded(TagPart(place, made, prepared.plan))
             case AnyTextFormat(excluded):
                 return Compiled(self._text(stops, excluded), ends=bool(stops))
             case SequenceFormat(elements):
@@ -146,13 +154,12 @@ class _TagCompiler:
         return part if part.ends or not stops else _in_a_row([part, Compiled(tree=_one_of(stops))])
 
     def _regular(self, tree: Node, place: str) -> Compiled:
-        self.parts.append(TagPart(place, LLGrammar.regex(regex(tree))))
+        self.parts[place] = TagPart(place, LLGrammar.regex(regex(tree)))
         return Compiled(tree=tree)
 
-    def _embedded(self, make: Callable[[], LLGrammar], place: str, schema: str = "") -> Compiled:
-        grammar = _placed(make, place)
-        self.parts.append(TagPart(place, grammar, schema, not schema))
-        return Compiled(self.builder.embed(grammar))
+    def _embedded(self, part: TagPart) -> Compiled:
+        self.parts[part.place] = part
+        return Compiled(self.builder.embed(part.grammar))
 
     def _text(self, stops: list[str], excluded: list[str], never: list[str] | None = None) -> str:
         """Free text up to and including the first of `stops`, if any; see `_terminal`."""

@@ -4,6 +4,7 @@ Both emitters read it. Invariant: every shape left here has at least one finite 
 string conditions that only the back end can compare.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from scheduler_proc.grammar.base import GrammarError
@@ -48,6 +49,11 @@ class SchemaPlan:
     def pointer(self, need: Need) -> str:
         """The JSON pointer of the first schema that speaks of a need."""
         return self._normaliser.document.places[need[0][0]].pointer
+
+    def keywords(self, need: Need) -> Collection[str]:
+        """The keywords of the schema at `pointer`."""
+        schema = self._normaliser.document.places[need[0][0]].schema
+        return schema if isinstance(schema, dict) else ()
 
     def _collect(self) -> None:
         simplifier = Simplifier(self._normaliser)

@@ -46,12 +46,21 @@ def takes_terminal(strings: Strings) -> bool:
     gives up early."""
     if strings.without:
         return True
-    if not strings.patterns or (not strings.least and strings.most is None):
+    has_length = strings.least > 0 or strings.most is not None
+    if len(strings.patterns) + bool(strings.excluded) + has_length < 2:
         return False
     import llguidance
 
     text = LLGrammar({"json_schema": strings_schema(strings)}).text()
     return bool(llguidance.LLMatcher(byte_tokenizer(), text, log_level=0).is_error())
+
+
+def strings_grammar(strings: Strings, are_names: bool) -> LLGrammar:
+    """The grammar of these strings alone, as they are printed within a schema, where those of the
+    names of members are terminals."""
+    if are_names or takes_terminal(strings):
+        return LLGrammar.lark(one_terminal(string_terminal(strings)))
+    return LLGrammar({"json_schema": strings_schema(strings)})
 
 
 def strings_schema(strings: Strings) -> dict[str, Any]:

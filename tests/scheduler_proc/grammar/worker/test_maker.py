@@ -11,6 +11,7 @@ from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.closing.witness import WitnessFinder
 from scheduler_proc.grammar.compiler import GrammarCompiler
+from scheduler_proc.grammar.llg.blame import check_strings
 from scheduler_proc.grammar.store import GrammarStore, Shared, load_compiled
 from scheduler_proc.grammar.worker.maker import ArtefactMaker
 from srt.wire.constraint import Constraint, ConstraintKind
@@ -47,6 +48,8 @@ async def test_a_completion_for_those_that_show_no_states(tmp_path: Path, after:
 CRON = {"type": "string", "pattern": r"^(\S+\s+){4}\S+$", "maxLength": 100_000}
 NAMES = {"patternProperties": {CRON["pattern"]: {}}, "propertyNames": {"maxLength": 100_000}}
 
+SHORT = {**CRON, "maxLength": 64}
+
 
 def format_of(content: dict[str, Any]) -> dict[str, Any]:
     tag = {"type": "tag", "begin": "<f>", "content": content, "end": "</f>"}
@@ -63,6 +66,11 @@ def object_of(name: str, schema: dict[str, Any]) -> dict[str, Any]:
         ("json_schema", object_of("when", CRON), ["#/properties/when, pattern with maxLength"]),
         ("json_schema", {"type": "array", "items": CRON}, ["#/items, pattern with maxLength"]),
         ("json_schema", {"type": "object", **NAMES}, ["#, patternProperties"]),
+        ("json_schema", {"type": "object", "propertyNames": CRON}, ["#, propertyNames: "]),
+        ("json_schema", object_of("v", {"type": "string", "format": "email", "maxLength": 100_000}),
+         ["#/properties/v, format with maxLength: "]),
+        ("ebnf", "start: @x", ["unknown grammar @x"]),
+        ("ebnf", 'start: %regex {"foo": 1}', ["%regex cannot be read: unknown field `foo`"]),
         ("structural_tag", format_of({"type": "json_schema", "json_schema": object_of("a", CRON)}),
          ["format.tags[0].content: ", "#/properties/a, pattern with maxLength"]),
         ("structural_tag", format_of({"type": "grammar", "grammar": "start: missing"}),
@@ -70,14 +78,38 @@ def object_of(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_the_library_cannot_do_is_told_in_our_words(
-    tmp_path: Path, kind: ConstraintKind, source: dict[str, Any], places: list[str]
+    tmp_path: Path, kind: ConstraintKind, source: Any, places: list[str]
 ) -> None:
     with pytest.raises(GrammarError) as caught:
-        made(tmp_path, Constraint(kind, json.dumps(source)))
+        made(tmp_path, Constraint(kind, source if kind == "ebnf" else json.dumps(source)))
     message = str(caught.value)
     assert [place for place in places if place not in message] == []
     for word in ("SearchRegex", "expressions", "lexer", "NoExtension", "fuel", "Parser"):
         assert word not in message
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {"pattern": r"^(?=.{1,64}$)(\S+\s+){4}\S+$"},
+        {"allOf": [{"pattern": CRON["pattern"]}, {"pattern": "^.{1,64}$"}]},
+        {"allOf": [{"pattern": "a.{300}"}, {"pattern": "b.{300}"}]},
+    ],
+)
+def test_products_of_patterns_that_the_library_gives_up_within_a_schema(
+    tmp_path: Path, conditions: dict[str, Any]
+) -> None:
+    schema = object_of("v", {"type": "string", **conditions})
+    assert made(tmp_path, Constraint("json_schema", json.dumps(schema))).backend == "llguidance"
+
+
+def test_equal_parts_and_strings_are_tried_once() -> None:
+    tried: list[bool] = []
+    form = format_of({"type": "json_schema", "json_schema": object_of("a", SHORT)})
+    form["format"]["tags"] *= 3
+    constraint = Constraint("structural_tag", json.dumps(form))
+    check_strings(constraint, lambda _, is_lark: tried.append(is_lark))
+    assert tried == [False]
 
 
 def test_none_for_automata_and_where_the_search_fails(
