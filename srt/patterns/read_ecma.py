@@ -193,7 +193,7 @@ class _EcmaParser:
         count = self.count()
         if count is None:
             return item
-        if isinstance(item, Anchor):
+        if isinstance(item, Anchor) and self.source[start] != "(":
             raise self.error("nothing to repeat", start)
         self.take("?")  # lazy or greedy: the same strings match
         if self.at < len(self.source) and self.source[self.at] in "*+?":

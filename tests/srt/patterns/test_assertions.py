@@ -44,6 +44,7 @@ def test_trees_without_assertions_agree_with_re(pattern: str, texts: list[str]) 
         *(r"^(?:(?:^|,)\w+)+$", r"^(?:(?:^|, )(?:a|foo)){1,5}$", "^(?:a?^b|$)*", "^(?:(a|$)b?)+"),
         *(r"\bcat\b", r"^\bcat\b$", r"^[a-z]+\b-[0-9]{2}$", r"\Ba", r"a\B.", r"\b", r"^.*\b$"),
         *(r"^(\b\w+\b ?)+$", r"^\w+(?:\b\W+\b\w+){0,3}$", r"(a$|^b|-\b)+", r"^(?=a\b)(?!.*\bc).*$"),
+        *("(^)?a", "(?:^)*a", r"(\b)+a", r"(?:\b)?a", "a(?:$)?", r"^(?:\b)*$", r"a(?:\B){2}c"),
     ],
 )
 def test_patterns_of_schemas_match_where_they_did(pattern: str) -> None:
