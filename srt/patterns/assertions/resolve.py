@@ -14,18 +14,21 @@ Source: D. Kozen, "A completeness theorem for Kleene algebras and the algebra of
 from itertools import product
 
 from srt.patterns.assertions.split import (
+    MAX_SIZE,
+    Work,
     has_assertion,
     in_a_row,
     matches_empty,
     one_of,
     optional,
     part_of,
+    size_of,
+    too_complex,
 )
 from srt.patterns.classes import category
 from srt.patterns.ranges import ANY, Ranges, complement, intersection
 from srt.patterns.tree import (
     EMPTY,
-    MAX_DEPTH,
     Anchor,
     AnchorKind,
     Chars,
@@ -40,8 +43,6 @@ from srt.patterns.tree import (
 )
 from srt.wire.constraint import GrammarError
 
-MAX_SIZE = 10_000  # nodes of the trees that one step makes
-MAX_WORK = 200_000  # nodes that all steps make: some 0.5 s
 _EDGE = -1  # in the place of a class: the text begins or ends here
 _NEWLINE = ord("\n")
 _LINES = {AnchorKind.LINE_START, AnchorKind.LINE_END}
@@ -83,24 +84,11 @@ def _kinds(node: Node) -> set[AnchorKind]:
             return set()
 
 
-def _size(node: Node, depth: int = 0) -> int:
-    """The nodes of a tree; as many as are too many if it is too deep."""
-    if depth > MAX_DEPTH:
-        return MAX_SIZE
-    match node:
-        case Concat(items) | Choice(items):
-            return 1 + sum(_size(item, depth + 1) for item in items)
-        case Repeat(item):
-            return 1 + _size(item, depth + 1)
-        case _:
-            return 1
-
-
 class _Resolver:
     """Resolves the assertions of one tree."""
 
     def __init__(self, node: Node) -> None:
-        self._work = 0
+        self._work = Work()
         kinds = _kinds(node)
         if AnchorKind.FINAL_END in kinds:
             raise GrammarError("'$' inside a pattern is not supported here; write '\\Z'")
@@ -144,9 +132,9 @@ class _Resolver:
         found: _Matrix = dict(self._identity) if matches_empty(node) else {}
         by_ends = {}
         for first, outer in enumerate(self._classes):
-            beginning = part_of(node, outer, at_start=True)
+            beginning = part_of(node, outer, True, self._work)
             for last, inner in enumerate(self._classes):
-                part = None if beginning is None else part_of(beginning, inner, at_start=False)
+                part = None if beginning is None else part_of(beginning, inner, False, self._work)
                 if part is not None:
                     by_ends[first, last] = part
         for (first, last), part in by_ends.items():
@@ -220,19 +208,16 @@ class _Resolver:
 
     def _checked(self, terms: dict[tuple[_Place, _Place], list[Node | None]]) -> _Matrix:
         found: _Matrix = {}
-        most = min(MAX_SIZE, MAX_WORK - self._work)
         size = 0
         for key, parts in terms.items():
             joined = one_of(parts)
             if joined is not None:
                 found[key] = joined
-                size += _size(joined)
-                if size >= most:
-                    raise GrammarError(
-                        "the pattern is too complex: '^', '$' or word boundaries inside "
-                        "repetitions or many alternatives; write them at its ends"
-                    )
-        self._work += size
+                nodes = size_of(joined)
+                size += nodes
+                self._work.add(nodes)
+                if size >= MAX_SIZE:
+                    raise too_complex()
         return found
 
     # ---- Places --------------------------------------------------------------------------------

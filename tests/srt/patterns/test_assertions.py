@@ -64,7 +64,8 @@ def test_patterns_of_schemas_match_where_they_did(pattern: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [r"(\b\w+\b ?){1,1000}", r"^((^|,)\w){1,400}$", "|".join(rf"\b{i}\b" for i in range(2000)),
-     r"(\b|a)" * 50, r"(?:(?:(?:(?:\ba|b)*c|\B)*d|\b-)*e)*"],
+     r"(\b|a)" * 50, r"(?:(?:(?:(?:\ba|b)*c|\B)*d|\b-)*e)*",
+     rf"-\b{'a?' * 400}\b-", rf"(-\b{'[a-z]?' * 5000})?x"],
 )  # fmt: skip
 def test_what_grows_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(GrammarError, match=r"too complex.*word boundaries"):
