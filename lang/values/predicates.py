@@ -300,7 +300,7 @@ def missed(predicate: Predicate, text: str) -> Predicate | None:
 
 def searched(pattern: str) -> Predicate:
     """The texts in which `pattern` is found, as msgspec's Meta(pattern=...) has it. Raises
-    GrammarError for assertions that are not at an end of the pattern."""
+    GrammarError for `$` inside of it, and where its assertions are too complex."""
     return Matches(regex(_with_others_around(parse(pattern))))
 
 

@@ -7,6 +7,7 @@ Called while schemas are simplified: values of `enum` against `pattern`, names a
 from functools import cache, lru_cache
 from typing import Any
 
+from scheduler_proc.grammar.base import BackEndError
 from scheduler_proc.grammar.library_errors import in_our_words
 
 _END = 256
@@ -43,7 +44,7 @@ def _matcher(regex: str) -> Any:
     grammar = llguidance.LLMatcher.grammar_from_regex(regex)
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if matcher.is_error():
-        raise in_our_words(matcher.get_error())
+        raise BackEndError(f"pattern {regex[:80]!r}: {in_our_words(matcher.get_error())}")
     return matcher
 
 
