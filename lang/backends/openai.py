@@ -182,9 +182,11 @@ class OpenAI(BackendDefaults):
     ) -> dict[str, Any]:
         """The body; a token has at least one byte, so no choice is cut short."""
         longest = max(len(choice.encode()) for choice in choices)
-        said = {"temperature": sampling.temperature, "seed": sampling.seed}
         plain = Sampling(
-            max_tokens=longest + SPARE_TOKENS, **{**msgspec.structs.asdict(NEUTRAL), **said}
+            max_tokens=longest + SPARE_TOKENS,
+            temperature=sampling.temperature,
+            repetition_penalty=NEUTRAL.repetition_penalty,  # whatever the server's model has
+            seed=sampling.seed,
         )
         fields = sampling_fields(plain, self.dialect, self.is_chat)
         return self._prompt_fields(prompt) | fields
