@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from srt.answers.channels import ChannelReader
 from srt.answers.json_ends import ObjectEnd, is_object
+from srt.answers.partial_tags import LineTags
 from srt.answers.tool_events import EventParser
 from srt.answers.tool_format import Reading, ToolFormat
 from srt.answers.tool_parameters import ParameterBlocks, Parameters
@@ -63,8 +64,9 @@ class CallReader(EventParser):
         self._names = names
         self._constrained = constrained
         opener = form.begin if constrained and reading.is_first else reading.opener
-        bare = [reading.bare_opener] if reading.bare_opener and not constrained else []
-        self._openers = opener, [text.replace("NAME", name) for text in bare for name in names]
+        bare = reading.bare_opener and not constrained and names
+        tags = [reading.bare_opener.replace("NAME", name) for name in names]
+        self._openers = opener, LineTags(tags) if bare else None
         self._raw = ""  # of the call that is being read
         self._name = ""
         self._written: list[str] = []  # of its arguments

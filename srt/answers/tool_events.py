@@ -1,9 +1,9 @@
 """The events of a parser of tool calls, and what all such parsers have in common."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from srt.answers.partial_tags import overlap
+from srt.answers.partial_tags import LineTags, overlap
 
 
 class Content(NamedTuple):
@@ -70,36 +70,26 @@ class EventParser:
             self._events.append(Content(blanks))
         return self._events
 
-    def _finds(self, opener: str, lines: Sequence[str], final: bool) -> bool:
-        """Give out what is before `opener`, or before one of `lines` at a line's start, as content;
-        whether the rest then begins with it."""
+    def _finds(self, opener: str, lines: LineTags | None, final: bool) -> bool:
+        """Give out what is before `opener`, or before one of `lines`, as content; whether the rest
+        then begins with it."""
         at = self._rest.find(opener)
-        starts = [self._line(line, at) for line in lines]
-        at = min((start for start in (at, *starts) if start >= 0), default=-1)
+        if lines is not None:
+            end = at if at >= 0 else len(self._rest)
+            line = lines.find(self._rest, end, starts_line=self._starts_line)
+            at = line if line >= 0 else at
         found = at >= 0
         if not found:
-            at = len(self._rest) - (0 if final else self._held(opener, lines))
+            held = 0 if final else overlap(self._rest, opener)
+            if lines is not None and not final:
+                held = max(held, lines.held(self._rest, starts_line=self._starts_line))
+            at = len(self._rest) - held
         self._give(self._rest[:at])
         self._rest = self._rest[at:]
         if self._is_first and self._has_content:
             self._give(self._rest)
             self._rest = ""
         return found and self._rest != ""
-
-    def _line(self, text: str, end: int) -> int:
-        """Where a line of the rest, up to `end`, begins with `text`; -1: nowhere."""
-        if self._starts_line and self._rest.startswith(text):
-            return 0
-        at = self._rest.find(f"\n{text}", 0, end if end >= 0 else None)
-        return at + 1 if at >= 0 else -1
-
-    def _held(self, opener: str, lines: Sequence[str]) -> int:
-        """How much of the rest may be the beginning of `opener`, or of one of `lines`."""
-        last = self._rest[self._rest.rfind("\n") + 1 :]
-        begins = last and (self._starts_line or len(last) < len(self._rest))
-        if begins and any(line.startswith(last) for line in lines):
-            return len(last)
-        return overlap(self._rest, opener)
 
     def _start(self, name: str) -> None:
         self._events.append(CallStart(self.num_calls, name))

@@ -217,7 +217,10 @@ class ParameterBlocks:
             return self._add(rest[: len(rest) - held])
         if end.start():
             return self._add(rest[: end.start()])
-        if self._quotes is None or not self._quotes.in_string:
+        # No JSON string has a line end. Where the end has one, it ends any value: nothing says that
+        # the value is JSON if the function's arguments are not checked.
+        in_string = self._quotes is not None and self._quotes.in_string
+        if not in_string or "\n" in self._form.end:
             is_end = self._goes_on(rest, end.end())
             if is_end:
                 self._close(found)

@@ -54,7 +54,7 @@ class ToolCallParser(EventParser):
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
     def _outside(self, final: bool) -> bool:
-        found = self._finds(self._form.begin, (), final)
+        found = self._finds(self._form.begin, None, final)
         if found:
             self._step = self._at_call if self._openings else self._in_block
         return found

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 RENDER_CPU_S, RENDER_BYTES = 5.0, 2**31
 _SLICE_CHARS = 4096  # between which the parser's time grows with the square
+_MAX_REASON_CHARS = 300
 _INSTEAD = "tools are described as text"
 _SCHEMA = json.dumps(
     {
@@ -77,7 +78,8 @@ def _found(render: Render) -> _Found:
             for answer in (_CALLS, _OTHER)
         )
     except Exception as error:  # a template may raise anything
-        return _Found(reason=(str(error) or type(error).__name__).splitlines()[0])
+        reason = str(error).strip() or type(error).__name__
+        return _Found(reason=reason.splitlines()[0][:_MAX_REASON_CHARS])
     pairs = enumerate(zip(text, other, strict=False))
     answer = text[next((i for i, (a, b) in pairs if a != b), len(text)) :]
     reads = [form for form in _distinct() if _reads(form, answer if _is_first(form) else text)]

@@ -358,6 +358,27 @@ def test_values_of_free_calls_end_where_the_next_block_does(value: str) -> None:
     assert facts(QWEN3_CODER, [answer]) == facts(QWEN3_CODER, list(answer)) == ("", expected)
 
 
+@pytest.mark.parametrize("form", [QWEN3_CODER, GLM], ids=name_of)
+def test_a_value_that_nothing_checks_may_be_no_json(form: ToolFormat) -> None:
+    """A constraint that only orders the blocks leaves the quotes in them to the model."""
+    assert form.blocks
+    values = {"a": '{"b', "b": 2}
+    text = form.opening("add") + form.blocks.text_of(values) + form.closing
+    for pieces in ([text], list(text)):
+        assert facts(form, pieces, constrained=True) == ("", [("add", json.dumps(values))])
+
+
+def test_lines_that_begin_like_calls_of_many_functions_are_content() -> None:
+    names = {f"f{i}": ANYTHING for i in range(100)}
+    text = "\n<function=f0>\n<function=f99> <function=f1>\n<function=f"
+    for pieces in ([text], list(text)):
+        parser = call_parser(QWEN3_CODER, names, constrained=False)
+        events = [event for piece in pieces for event in parser.feed(piece)]
+        events += parser.feed("", final=True)
+        assert "".join(event.text for event in events if isinstance(event, Content)) == text
+        assert parser.num_calls == 0
+
+
 BARE = CODER.removeprefix("<tool_call>\n")
 BARE_END = BARE.removesuffix("\n</tool_call>")
 
