@@ -13,7 +13,12 @@ from srt.wire.sampling import SamplingParams
 from tests.e2e.server import Server
 
 REPEAT = "one two three four five six seven\n" * 6 + "one two"
-NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+NAMED = {
+    "x-closed": False,
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+}
 WISHES: dict[str, dict[str, Any]] = {
     "repeats": {"text": REPEAT, "max_new_tokens": 40},
     "regex": {"text": "The code: ", "regex": "[a-z]{3}: forced text, and [0-9]{2} more"},
