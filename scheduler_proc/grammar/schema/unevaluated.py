@@ -131,6 +131,8 @@ def together(branches: Shapes, tags: Callable[[Need], frozenset[str] | None]) ->
     found: dict[Objects, None] = {}
     apart = _Apart(tags)
     for shape in listing:
+        if shape in found:
+            continue
         met = [
             both_of
             for other in found

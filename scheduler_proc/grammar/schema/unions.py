@@ -44,6 +44,7 @@ class Unions(ABC):
         self._open: set[tuple[int, bool]] = set()
         self._meets = 0
         self.is_closed = unevaluated.is_closed(document, closed)
+        self.has_closed = False  # some object, so far
         self._false: Need | None = ((document.add(False, 0), True),) if self.is_closed else None
 
     # ---- Needs ----
@@ -66,6 +67,7 @@ class Unions(ABC):
             if self._false is not None:
                 kept = unevaluated.closed(shapes, self._false)
                 closed = tuple(dict.fromkeys(map(plain, kept)))
+                self.has_closed = self.has_closed or closed != opened
             found = self._shapes[need] = opened, closed
         return found
 
