@@ -475,12 +475,12 @@ def test_a_model_of_several_schemas_is_closed_as_a_whole() -> None:
         assert matcher.accepts('{"x":1,"y":2}') and not matcher.accepts('{"x":1,"z":2}')
 
 
-class Named(pydantic.BaseModel, json_schema_extra={"anyOf": [{"required": ["allOf"]}]}):
+class Conditional(pydantic.BaseModel, json_schema_extra={"anyOf": [{"required": ["allOf"]}]}):
     allOf: int = 1
 
 
 def test_conditions_on_listed_names_leave_a_model_closed_by_itself() -> None:
-    asked = sgl.gen("p", schema=Named).given["json_schema"]  # type: ignore[attr-defined]
+    asked = sgl.gen("p", schema=Conditional).given["json_schema"]  # type: ignore[attr-defined]
     assert msgspec.json.decode(asked)["additionalProperties"] is False
 
 
