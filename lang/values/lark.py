@@ -21,7 +21,7 @@ from lang.values.grammar import (
     Rule,
     Sequence,
 )
-from lang.values.type_schemas import closed_objects
+from lang.values.type_schemas import close_objects
 from srt.patterns.groups import GroupPattern
 from srt.patterns.lark import EMPTY, LarkWriter, body_of, either, times
 from srt.patterns.read_re import parse
@@ -239,7 +239,10 @@ def _compact(schema: str) -> str:
     given = msgspec.json.decode(schema)
     if not isinstance(given, dict):
         return schema
-    given = _with_patterns(closed_objects(given))
-    given.pop("x-closed", None)
+    closed = given.pop("x-closed", None)
+    if closed is not False and not close_objects(given) and closed:
+        reason = "several schemas list properties of one object, which a grammar cannot close"
+        raise ValueError(f'"x-closed": true in the JSON schema of a grammar: {reason}')
+    given = _with_patterns(given)
     options = {"whitespace_flexible": False, "coerce_one_of": True}
     return msgspec.json.encode({**given, "x-guidance": options}).decode()

@@ -19,8 +19,18 @@ _DATE = (  # without leap days
 )
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
 _ZONE = r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-_IN_PLACE = {"$ref", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies"}
-_OF_OTHERS = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
+_REFERENCES = {"$ref", "$dynamicRef"}
+_IN_PLACE = {
+    *("allOf", "anyOf", "oneOf", "if", "then", "else"),
+    *("dependentSchemas", "dependencies"),
+}
+_APPLYING = {*_IN_PLACE, *_REFERENCES, "required", "dependentRequired"}
+_NAMED = {
+    *("properties", "patternProperties", "$defs", "definitions"),
+    *("dependentSchemas", "dependencies"),
+}
+_OF_OTHERS = {"additionalProperties", "unevaluatedProperties"}
+_OF_PARTS = {*_OF_OTHERS, "items", "additionalItems", "prefixItems", "unevaluatedItems", "contains"}
 _HEX = "[0-9a-f]"
 _BASE64 = {
     "pattern": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
@@ -45,39 +55,89 @@ def schema_of_type(kind: Any) -> dict[str, Any]:
 
 def schema_of_model(model: Any) -> dict[str, Any]:
     """The schema of a pydantic model."""
-    made: dict[str, Any] = closed_objects(_of_model(model.model_json_schema()))
+    made: dict[str, Any] = _of_model(model.model_json_schema())
+    if made.get("x-closed") is not False and not close_objects(made):
+        made["x-closed"] = True
     return made
 
 
-def closed_objects(schema: Any) -> Any:
-    """A JSON Schema whose objects, where they list properties and say nothing of others, have no
-    others: the server's rule for a `json_schema`, written out. Unchanged with `"x-closed": false`,
-    and if several of its schemas may list properties of one object, which keywords of a single
-    schema cannot say: then the rule is the server's."""
-    parts = [*_dicts(schema)]
-    if schema.get("x-closed") is False or any("allOf" in part or _joins(part) for part in parts):
-        return schema
-    for part in parts:
-        if _lists(part) and part.keys().isdisjoint(_OF_OTHERS):
-            part["additionalProperties"] = False
-    return schema
+def close_objects(schema: dict[str, Any]) -> bool:
+    """Write the server's rule for a `json_schema` out: objects that list properties and say nothing
+    of others have no others. False, and nothing is written, if several of its schemas may list
+    properties of one object, which keywords of a single schema cannot say."""
+    parts = [*_listing(schema)]
+    if None in parts:
+        return False
+    for part in filter(None, parts):
+        names = [name for name in _list(part, "required") if name not in part["properties"]]
+        part["properties"] |= {name: {} for name in names}
+        part["additionalProperties"] = False
+    return True
 
 
-def _dicts(schema: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(schema, dict):
-        yield schema
-    parts = schema.values() if isinstance(schema, dict) else schema
-    for part in parts if isinstance(schema, dict | list) else ():
-        yield from _dicts(part)
+def _listing(schema: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
+    """The parts of a schema that alone list the properties of their objects and say nothing of
+    others; None for each part whose objects have properties that several schemas list."""
+    applied = [_names(sub) for key, sub in _subschemas(schema) if key in _IN_PLACE]
+    applied += [set(_dependent(schema))] + [None] * (not schema.keys().isdisjoint(_REFERENCES))
+    lists = isinstance(schema.get("properties"), dict)
+    if lists:
+        own = {*schema["properties"], *_list(schema, "required")}
+        if any(names is None or not names <= own for names in applied):
+            yield None
+        elif schema.keys().isdisjoint(_OF_OTHERS):
+            yield schema
+    elif any(names != set() for names in applied):
+        count = sum(key in _APPLYING for key in schema) + max(len(_list(schema, "allOf")) - 1, 0)
+        if count > 1:
+            yield None
+    for key, sub in _subschemas(schema):
+        if key != "if" and not (lists and key in _IN_PLACE):
+            yield from _listing(sub)
 
 
-def _lists(part: dict[str, Any]) -> bool:
-    """Whether a part of a schema lists properties, and is not itself a list of them."""
-    return part.get("type") == "object" and isinstance(part.get("properties"), dict)
+def _names(schema: dict[str, Any]) -> set[str] | None:
+    """The properties that a schema lists or requires of the object that it applies to; None if
+    they are not known, or if it may list some of their members."""
+    if not schema.keys().isdisjoint({*_REFERENCES, *_OF_OTHERS, "patternProperties"}):
+        return None
+    names = {*_list(schema, "required"), *_dependent(schema)}
+    for key, sub in _subschemas(schema):
+        more = _names(sub) if key in _IN_PLACE else set()
+        has_parts = key == "properties" and (any(_subschemas(sub)) or "$ref" in sub)
+        if more is None or has_parts:
+            return None
+        names |= more
+    listed = schema.get("properties")
+    return names | {*listed} if isinstance(listed, dict) else names
 
 
-def _joins(part: dict[str, Any]) -> bool:
-    return _lists(part) and not part.keys().isdisjoint(_IN_PLACE)
+def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas in a schema that hold where it does, with their keywords."""
+    for key, value in schema.items():
+        found: Any = ()
+        if key in _NAMED:
+            found = value.values() if isinstance(value, dict) else ()
+        elif key in _IN_PLACE or key in _OF_PARTS:
+            found = value if isinstance(value, list) else [value]
+        yield from ((key, sub) for sub in found if isinstance(sub, dict))
+
+
+def _dependent(schema: dict[str, Any]) -> list[Any]:
+    """The properties that others require."""
+    given = [schema[key] for key in ("dependentRequired", "dependencies") if key in schema]
+    return [
+        name
+        for each in given
+        if isinstance(each, dict)
+        for key in each
+        for name in _list(each, key)
+    ]
+
+
+def _list(schema: dict[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _of_model(schema: Any) -> Any:

@@ -73,6 +73,13 @@ CASES = [
      ['{"x":1,"z":1}'], ["1"]),
     (g.json({"allOf": [{"type": "object", "properties": {"x": {}}},
       {"type": "object", "properties": {"y": {}}}]}), "ebnf", ['{"x":1,"y":1}'], ["1"]),
+    (g.json({"properties": {"x": {"const": {"properties": {"q": 1}}}}, "required": ["y"],
+      "type": ["object", "null"], "anyOf": [{"required": ["x"]}, {"type": "null"}],
+      "patternProperties": {"^p": {}}}), "ebnf",
+     ['{"x":{"properties":{"q":1}},"y":2,"p1":3}', "null"],
+     ['{"x":{"properties":{"q":1}},"y":2,"z":3}']),
+    (g.json({"type": "object", "required": ["z"], "anyOf": [{"properties": {"a": {}}},
+      {"properties": {"b": {}}}]}), "ebnf", ['{"z":1,"a":1}'], ["{}"]),
     (g.json(list[int]), "ebnf", ["[1,2]", "[]"], ["[1,", "x"]),
     (g.json(dict[str, int]), "ebnf", ['{"a":1}'], ['{"a":"b"}']),
     (g.json(dict[int, int]) + ".", "ebnf", ['{"1":1}.', "{}."], ['{"a":1}.']),
@@ -271,3 +278,9 @@ def test_values_of_texts_from_servers() -> None:
 def test_mistakes(make: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_a_grammar_that_cannot_close_its_objects_says_so() -> None:
+    listed = [{"type": "object", "properties": {name: {}}} for name in "ab"]
+    with pytest.raises(ValueError, match='"x-closed": true in the JSON schema of a grammar'):
+        compiled(g.json({"x-closed": True, "allOf": listed}) + ".")

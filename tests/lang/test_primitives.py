@@ -470,8 +470,18 @@ def test_a_model_of_several_schemas_is_closed_as_a_whole() -> None:
         x: int
 
     asked = sgl.gen("p", schema=Joined).given["json_schema"]  # type: ignore[attr-defined]
-    matcher = schema_matcher(msgspec.json.decode(asked), closed=True)
-    assert matcher.accepts('{"x":1,"y":2}') and not matcher.accepts('{"x":1,"z":2}')
+    for closed in (False, True):
+        matcher = schema_matcher(msgspec.json.decode(asked), closed=closed)
+        assert matcher.accepts('{"x":1,"y":2}') and not matcher.accepts('{"x":1,"z":2}')
+
+
+class Conditional(pydantic.BaseModel, json_schema_extra={"anyOf": [{"required": ["allOf"]}]}):
+    allOf: int = 1
+
+
+def test_conditions_on_listed_names_leave_a_model_closed_by_itself() -> None:
+    asked = sgl.gen("p", schema=Conditional).given["json_schema"]  # type: ignore[attr-defined]
+    assert msgspec.json.decode(asked)["additionalProperties"] is False
 
 
 def test_a_value_that_was_cut_keeps_its_text_and_says_why() -> None:

@@ -53,11 +53,20 @@ def prepare(source: str, whitespace: Whitespace, closed: bool = False) -> Prepar
     "compact" whitespace there is none between JSON tokens. `closed` is the root's `x-closed` if the
     schema has none.
     """
+    normaliser = Normaliser(Document(source), closed)
     try:
-        normaliser = Normaliser(Document(source), closed)
-        prepared = PreparedSchema(SchemaPlan(normaliser, ((0, True),)), whitespace)
-        if prepared.regex is None:
-            _ = prepared.grammar
-        return prepared
+        try:
+            return _prepared(normaliser, whitespace)
+        except GrammarError:
+            if not normaliser.has_met:
+                raise
+        return _prepared(Normaliser(Document(source), closed, exact=False), whitespace)
     except RecursionError:  # the complement of a name of 1000 characters is as deep
         raise GrammarError("the JSON schema is nested too deeply") from None
+
+
+def _prepared(normaliser: Normaliser, whitespace: Whitespace) -> PreparedSchema:
+    prepared = PreparedSchema(SchemaPlan(normaliser, ((0, True),)), whitespace)
+    if prepared.regex is None:
+        _ = prepared.grammar
+    return prepared

@@ -136,10 +136,11 @@ class Keywords:
         )
 
     def dependencies(self) -> Iterator[tuple[Need, Need]]:
-        """For each name: the need that it is present, and what must hold then."""
+        """For each name: the need that it is present, and what must hold then. The first is twice
+        negated, since that does not count as a schema that requires the name."""
         for keyword in DEPENDENCIES:
             for name, wanted in self.named(keyword).items():
-                present = self.made({"type": "object", "required": [name]})
+                present = self.made({"type": "object", "not": {"not": {"required": [name]}}})
                 if isinstance(wanted, list):
                     yield present, self.made({"required": self.names(keyword, wanted)})
                 else:
@@ -339,6 +340,7 @@ class Keywords:
             frozenset(patterns),
             "additionalProperties" in self.schema,
             limits_at=self.pointer,
+            named=frozenset(self.names("required")),
         )
         properties = tuple((name, self._member(shape, name, sub)) for name, sub in listed.items())
         return replace(shape, properties=properties)

@@ -21,6 +21,7 @@ from scheduler_proc.grammar.schema.shapes import (
     Shapes,
     Strings,
     both,
+    literal_of,
     meet,
     plain,
     texts_of,
@@ -33,8 +34,11 @@ _MAX_ANY_OF_UNEVALUATED = 5
 class Normaliser(Unions):
     """The unions of shapes of one document's needs."""
 
-    def __init__(self, document: Document, closed: bool = False) -> None:
+    def __init__(self, document: Document, closed: bool = False, exact: bool = True) -> None:
+        """Without `exact`, branches that may hold together are not met with each other to close
+        their objects, which are a little open instead. `has_met` says whether some were."""
         super().__init__(document, closed)
+        self.is_exact, self.has_met = exact, False
         self._watched = unevaluated.watched(document)
 
     def _expanded(self, number: int, holds: bool) -> Shapes:
@@ -106,7 +110,7 @@ class Normaliser(Unions):
         if keywords.number not in self._watched:
             shapes = self.union(branches, keywords.number)
             if self.is_closed:
-                shapes += unevaluated.together(shapes, lambda met: self._is_empty_shape(met, 1))
+                shapes = self._with_all_names(shapes)
             return self.capped(shapes, keywords.number)
         # What every valid branch evaluates counts, so that branches must also be met together.
         if len(branches) > _MAX_ANY_OF_UNEVALUATED:
@@ -117,6 +121,25 @@ class Normaliser(Unions):
             for chosen in combinations(branches, size)
         ]
         return self.union(sets, keywords.number)
+
+    def _with_all_names(self, branches: Shapes) -> Shapes:
+        exact = unevaluated.together(branches, self._tags) if self.is_exact else None
+        if exact is None:
+            return unevaluated.widened(branches, self._tags)
+        self.has_met = self.has_met or exact != branches
+        return exact
+
+    def _tags(self, need: Need) -> frozenset[str] | None:
+        """The only values that a need allows, as keys of literals, if its schemas name them."""
+        found: frozenset[str] | None = None
+        for number, holds in need:
+            schema = self.document.places[number].schema
+            if holds and isinstance(schema, dict) and schema.keys() & {"const", "enum"}:
+                given = schema["enum"] if "enum" in schema else [schema["const"]]
+                values = given if isinstance(given, list) else []
+                keys = frozenset(literal_of(value).key for value in values)
+                found = keys if found is None else found & keys
+        return found
 
     def _one_of(self, keywords: Keywords) -> Shapes:
         """Of branches that overlap, each holds only where the others do not."""
@@ -147,7 +170,7 @@ class Normaliser(Unions):
         then = keywords.need(schema.get("then", True), "then")
         other = keywords.need(schema.get("else", True), "else")
         if not then and not other and keywords.number not in self._watched:
-            return UNIVERSE
+            return self.union([condition, ()], keywords.number) if self.is_closed else UNIVERSE
         needs = [both(condition, then)]
         if condition:
             needs.append(both(opposite(condition), other))

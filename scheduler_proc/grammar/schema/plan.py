@@ -36,7 +36,7 @@ class SchemaPlan:
         self._possible = self._least_fixpoint()
         if not self.is_possible(root):
             reason = "no value can be valid"
-            if normaliser.is_closed:
+            if normaliser.has_closed:
                 reason += ", where objects have only the properties that the schema lists for them"
                 reason += ' ("x-closed": false at its root allows others)'
             raise GrammarError(f"JSON schema: {reason}")

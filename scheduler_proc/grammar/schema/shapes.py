@@ -148,7 +148,8 @@ class Objects:
     """`properties` in the order of the output; other names by all `patterns` that they match, and
     `rest` for those that match none. Listed names are not subject to the patterns. Each of `some`
     is a set of names of which one must be there, and the place that says so. `evaluated` is None if
-    nothing lists properties, not even none."""
+    nothing lists properties, not even none. `named` are names that closed objects may have too:
+    those that a schema requires, unlike those in `required` that come from complements."""
 
     properties: tuple[tuple[str, Need], ...] = ()
     patterns: tuple[tuple[Strings, Need], ...] = ()
@@ -162,6 +163,7 @@ class Objects:
     some: tuple[tuple[Strings, str], ...] = ()
     refusals: tuple[Refusal, ...] = ()
     limits_at: str = "#"
+    named: frozenset[str] = frozenset()
 
     def member(self, name: str) -> Need:
         """What the value of the property `name` must be."""
@@ -236,6 +238,7 @@ def plain(shape: Shape) -> Shape:
                 evaluated=None,
                 evaluated_patterns=frozenset(),
                 all_evaluated=False,
+                named=frozenset(),
             )
         case _:
             return shape
@@ -346,6 +349,7 @@ def meet_objects(a: Objects, b: Objects) -> Objects | None:
         _joined(a.some, b.some),
         _joined(a.refusals, b.refusals),
         a.limits_at if a.least or a.most is not None else b.limits_at,
+        a.named | b.named,
     )
 
 

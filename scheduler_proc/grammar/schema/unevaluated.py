@@ -18,14 +18,15 @@ from scheduler_proc.grammar.schema.shapes import (
     Objects,
     Shape,
     Shapes,
+    Strings,
     Values,
     both,
     meet_objects,
 )
 
 _KEYWORDS = ("unevaluatedItems", "unevaluatedProperties")
-_MAX_LISTING = 64
-_MAX_TOGETHER = 4  # three branches, in every combination
+_MAX_TOGETHER = 11  # four branches, in every combination
+_MAX_NAMES = 4000  # of all branches of an `anyOf` that may have each other's
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
@@ -98,42 +99,100 @@ def is_closed(document: Document, default: bool) -> bool:
     return given
 
 
-def closed(shape: Shape, false: Need) -> Shape:
+def closed(shapes: Shapes, false: Need) -> Shapes:
     """With `x-closed`, an object that has a list of properties, even an empty one, may have only
-    those and the required ones."""
+    those and the ones that a schema requires. What needs others, for it must not meet a schema, is
+    left out if anything else is there."""
+    needing = [shape for shape in shapes if isinstance(shape, Objects) and _needs_others(shape)]
+    kept = [shape for shape in shapes if shape not in needing] or shapes
+    return tuple(_closed(shape, false) for shape in kept)
+
+
+def _needs_others(shape: Objects) -> bool:
+    if shape.all_evaluated or shape.evaluated is None:
+        return False
+    others = [name for name in shape.required if name not in shape.evaluated | shape.named]
+    patterns = shape.evaluated_patterns
+    return not all(any(pattern.matches(name) for pattern in patterns) for name in others)
+
+
+def _closed(shape: Shape, false: Need) -> Shape:
     if not isinstance(shape, Objects) or shape.all_evaluated or shape.evaluated is None:
         return shape
-    return _others_meet(replace(shape, evaluated=shape.evaluated.union(shape.required)), false)
+    names = shape.evaluated.union(shape.named, shape.required)
+    return _others_meet(replace(shape, evaluated=names), false)
 
 
-def together(branches: Shapes, is_empty: Callable[[Objects], bool]) -> Shapes:
-    """For `anyOf` with `x-closed`: the objects that several branches hold for, as far as they list
-    more names together than one by one. None where there would be many: they cost more than the
-    branches themselves."""
-    listing = [
-        shape
-        for shape in branches
-        if isinstance(shape, Objects) and shape.evaluated is not None and not shape.all_evaluated
-    ]
-    found: list[Objects] = []
-    added: list[Objects] = []
-    for shape in listing if len(listing) <= _MAX_LISTING else ():
+def together(branches: Shapes, tags: Callable[[Need], frozenset[str] | None]) -> Shapes | None:
+    """For `anyOf` with `x-closed`: the branches and the objects that several of them hold for, as
+    far as they list more names together than one by one. None where there would be many. `tags`
+    are the only values that a need allows, if it names them."""
+    listing = [shape for shape in branches if isinstance(shape, Objects) and _lists(shape)]
+    found: dict[Objects, None] = {}
+    apart = _Apart(tags)
+    for shape in listing:
+        if shape in found:
+            continue
         met = [
             both_of
             for other in found
-            if (both_of := meet_objects(other, shape)) is not None
+            if not apart(other, shape)
+            and (both_of := meet_objects(other, shape)) is not None
             and _listed(both_of) not in (_listed(other), _listed(shape))
-            and not is_empty(both_of)
         ]
-        found += [shape, *met]
-        added += met
-        if len(added) > _MAX_TOGETHER:
-            return ()
-    return tuple(added)
+        found |= dict.fromkeys([shape, *met])
+        if len(found) - len(listing) > _MAX_TOGETHER:
+            return None
+    return tuple(dict.fromkeys([*branches, *found]))
 
 
-def _listed(shape: Objects) -> tuple[object, object]:
-    return shape.evaluated, shape.evaluated_patterns
+def widened(branches: Shapes, tags: Callable[[Need], frozenset[str] | None]) -> Shapes:
+    """The branches of an `anyOf` with `x-closed` where there are too many to meet each other: each
+    may have the names too, with any values, of all others that may hold with it. Where these would
+    be many, the branches are open."""
+    listing = [shape for shape in branches if isinstance(shape, Objects) and _lists(shape)]
+    apart = _Apart(tags)
+    wide: dict[Shape, Shape] = {}
+    count = 0
+    for shape in listing:
+        others = [other for other in listing if not apart(shape, other)]
+        named = shape.named.union(*(other.named | (other.evaluated or set()) for other in others))
+        patterns = shape.evaluated_patterns.union(*(x.evaluated_patterns for x in others))
+        wide[shape] = replace(shape, named=named, evaluated_patterns=patterns)
+        count += len(named) + len(patterns)
+        if count > _MAX_NAMES:
+            break
+    if count > _MAX_NAMES:
+        wide = {shape: replace(shape, all_evaluated=True) for shape in listing}
+    return tuple(dict.fromkeys(wide.get(shape, shape) for shape in branches))
+
+
+class _Apart:
+    """Whether two objects are certainly different: by what a required property of both is."""
+
+    def __init__(self, tags: Callable[[Need], frozenset[str] | None]) -> None:
+        self._tags_of = tags
+        self._known: dict[Objects, dict[str, frozenset[str]]] = {}
+
+    def __call__(self, a: Objects, b: Objects) -> bool:
+        left, right = self._tags(a), self._tags(b)
+        return any(left[name].isdisjoint(right[name]) for name in left.keys() & right.keys())
+
+    def _tags(self, shape: Objects) -> dict[str, frozenset[str]]:
+        found = self._known.get(shape)
+        if found is None:
+            tags = {name: self._tags_of(shape.member(name)) for name in shape.required}
+            found = {name: values for name, values in tags.items() if values is not None}
+            self._known[shape] = found
+        return found
+
+
+def _lists(shape: Objects) -> bool:
+    return not shape.all_evaluated and (shape.evaluated is not None or bool(shape.named))
+
+
+def _listed(shape: Objects) -> tuple[frozenset[str], frozenset[Strings]]:
+    return shape.named.union(shape.evaluated or ()), shape.evaluated_patterns
 
 
 def _others_meet(shape: Objects, need: Need) -> Shape:

@@ -38,27 +38,37 @@ class Unions(ABC):
     def __init__(self, document: Document, closed: bool = False) -> None:
         """`closed` is the root's `x-closed` if it has none."""
         self.document = document
-        self.judge = Judge(self.shapes)
-        self._shapes: dict[Need, Shapes] = {}
+        self.judge = Judge(self.open_shapes)
+        self._shapes: dict[Need, tuple[Shapes, Shapes]] = {}
         self._atoms: dict[tuple[int, bool], Shapes] = {}
         self._open: set[tuple[int, bool]] = set()
         self._meets = 0
         self.is_closed = unevaluated.is_closed(document, closed)
+        self.has_closed = False  # some object, so far
         self._false: Need | None = ((document.add(False, 0), True),) if self.is_closed else None
 
     # ---- Needs ----
 
     def shapes(self, need: Need) -> Shapes:
         """The union of shapes that a need stands for; empty if nothing can meet it."""
+        return self._open_and_closed(need)[1]
+
+    def open_shapes(self, need: Need) -> Shapes:
+        """As `shapes`, but objects are not closed: of a need that others may still be met with."""
+        return self._open_and_closed(need)[0]
+
+    def _open_and_closed(self, need: Need) -> tuple[Shapes, Shapes]:
         found = self._shapes.get(need)
         if found is None:
-            found = UNIVERSE
+            shapes: Shapes = UNIVERSE
             for atom in need:
-                found = self.product(found, self.atom(atom), atom[0])
+                shapes = self.product(shapes, self.atom(atom), atom[0])
+            opened = closed = tuple(dict.fromkeys(plain(shape) for shape in shapes))
             if self._false is not None:
-                found = tuple(unevaluated.closed(shape, self._false) for shape in found)
-            found = tuple(dict.fromkeys(plain(shape) for shape in found))
-            self._shapes[need] = found
+                kept = unevaluated.closed(shapes, self._false)
+                closed = tuple(dict.fromkeys(map(plain, kept)))
+                self.has_closed = self.has_closed or closed != opened
+            found = self._shapes[need] = opened, closed
         return found
 
     def is_empty(self, need: Need, depth: int = _EMPTINESS_DEPTH) -> bool:
@@ -70,7 +80,7 @@ class Unions(ABC):
         if any(atom in self._open for atom in need):
             return False
         try:
-            shapes = self.shapes(need)
+            shapes = self.open_shapes(need)
         except GrammarError:
             return False
         return all(self._is_empty_shape(shape, depth) for shape in shapes)

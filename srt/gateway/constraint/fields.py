@@ -83,7 +83,7 @@ def sampling_of(
         "stop_regex": _as_list(fields.stop_regex),
         "no_stop_trim": fields.no_stop_trim,
         "json_whitespace": _whitespace(fields, given),
-        "disable_additional_properties": _closing(fields),
+        "disable_additional_properties": _closing(fields, given),
         "constraint_after": after,
         "constraint_opener": fields.constraint_opener,
     }
@@ -120,14 +120,21 @@ def _whitespace(fields: SamplingFields, given: Given | None) -> Whitespace:
     return wanted[names[0]] if names else "compact"
 
 
-def _closing(fields: SamplingFields) -> bool | None:
-    """Whether objects are closed; RequestError if the fields disagree."""
-    name, given = "disable_additional_properties", fields.disable_additional_properties
+def _closing(fields: SamplingFields, given: Given | None) -> bool | None:
+    """Whether objects are closed; RequestError if the fields disagree, or if there is nothing that
+    could have objects: neither a constraint nor tools, of which some are free."""
+    name, own = "disable_additional_properties", fields.disable_additional_properties
     outputs = fields.structured_outputs if isinstance(fields, OpenAISamplingFields) else None
     inner = None if outputs is None else outputs.disable_additional_properties
-    if given is not None and inner not in (None, given):
-        raise RequestError(f" contradicts {name}", at=f"structured_outputs.{name}")
-    return inner if given is None else given
+    path = name if inner is None else f"structured_outputs.{name}"
+    if own is not None and inner not in (None, own):
+        raise RequestError(f" contradicts {name}", at=path)
+    closes = inner if own is None else own
+    if given is None and closes:
+        if getattr(fields, "tools", None):
+            return None
+        raise RequestError(" needs a constraint", at=path if own is None else name)
+    return closes
 
 
 def _pattern(pattern: str, path: str) -> Whitespace:

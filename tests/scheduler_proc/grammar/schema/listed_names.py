@@ -9,6 +9,7 @@ import jsonschema  # type: ignore[import-untyped]
 
 Errors = Iterator[Any]
 _OPENERS = ("additionalProperties", "unevaluatedProperties")
+_DEPENDENT = ("dependentRequired", "dependencies")
 
 
 class _Names:
@@ -20,9 +21,11 @@ class _Names:
         self._closed: frozenset[int] = frozenset()
         self._open: frozenset[int] = frozenset()
         keywords: dict[str, Callable[..., Errors]] = {
-            **dict.fromkeys(("anyOf", "oneOf"), self._any),
+            "anyOf": self._any,
+            "oneOf": self._one,
             **{name: self._noting(validator, name) for name in ("properties", "required")},
             **{name: self._noting(validator, name) for name in ("patternProperties", *_OPENERS)},
+            **{name: self._noting(validator, name) for name in _DEPENDENT},
             "not": self._not,
             "if": self._conditional,
         }
@@ -61,6 +64,9 @@ class _Names:
             return
         if name == "patternProperties":
             names = frozenset(n for n in instance if any(re.search(p, n) for p in given))
+        elif name in _DEPENDENT:
+            lists = [wanted for n, wanted in given.items() if n in instance]
+            names = frozenset(n for wanted in lists if isinstance(wanted, list) for n in wanted)
         elif isinstance(given, dict | list):  # not the `required` of draft 3
             names = frozenset(given)
             self._closed |= {key} if name == "properties" else set()
@@ -77,6 +83,10 @@ class _Names:
     def _any(self, validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
         if not sum(self._branch(validator, instance, branch) for branch in given):
             yield jsonschema.ValidationError("no branch holds")
+
+    def _one(self, validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
+        if sum(self._branch(validator, instance, branch) for branch in given) != 1:
+            yield jsonschema.ValidationError("not one branch holds")
 
     def _conditional(self, validator: Any, given: Any, instance: Any, schema: Any) -> Errors:
         then = "then" if self._branch(validator, instance, given) else "else"

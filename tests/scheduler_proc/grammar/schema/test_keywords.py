@@ -231,6 +231,30 @@ CLOSED_CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"$ref": "#/$defs/a", "properties": {"b": {}}, "$defs": {"a": {"properties": {"a": {}}}}},
      [{"b": 1, "a": 1}], [{"c": 1}]),
     ({"type": "array", "items": {"properties": {"a": {}}}}, [[{"a": 1}, {}]], [[{"b": 1}]]),
+    # A name that one schema forbids may not be there with another value instead.
+    ({"type": "object", "properties": {"n": {}}, "oneOf": [
+        {"properties": {"e": {"type": "null"}}, "required": ["e"]},
+        {"properties": {"p": {"type": "null"}}, "required": ["p"]}]},
+     [{"n": 1, "e": None}, {"p": None}], [{"e": None, "p": 1}, {"n": 1}]),
+    ({"type": "object", "properties": {"a": {}}, "dependentRequired": {"x": ["y"], "a": ["b"]}},
+     [{"a": 1, "b": 1}, {}], [{"x": 1, "y": 1}, {"a": 1}]),
+    # but where all else is forbidden
+    ({"oneOf": [{"type": "object", "properties": {"a": {"const": 1}}},
+                {"type": "object", "properties": {"b": {"const": 1}}}]},
+     [{"a": 1, "b": 2}], [{"a": 1}, {"a": 1, "b": 1}]),
+    ({"type": "object", "properties": {"a": {}}, "if": {"properties": {"b": {"const": 1}}}},
+     [{"b": 1}, {"a": 1}], [{"c": 1}]),
+    ({"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["y"]},
+      {"required": ["z"]}]}, [{"y": 1, "z": 1}, {"a": 1, "z": 1}], [{"a": 1}, {"a": 1, "q": 1}]),
+    ({"type": "object", "anyOf": [{"anyOf": [{"properties": {n: {"const": 1}}} for n in "abc"]},
+      {"properties": {"d": {"const": 1}}}]}, [dict.fromkeys("abcd", 1), {"b": 1, "d": 1}],
+     [{"a": 1, "d": 2}, {"e": 1}]),
+    ({"type": "object", "anyOf": [{"properties": {n: {}}, "required": [n]} for n in "abcdefg"]},
+     [{"a": 1}, dict.fromkeys("abcdefg", 1)], [{"a": 1, "h": 1}, {}]),
+    ({"type": "object", "allOf": [{"anyOf": [{"properties": {f"{n}{i}": {}}} for n in "xy"]}
+      for i in range(6)]}, [{"x0": 1, "x5": 1, "y5": 1}], [{"z": 1}]),
+    ({"type": "array", "items": {"type": "object", "properties": {"a": {}}},
+      "enum": [[{"a": 1, "b": 2}]]}, [[{"a": 1, "b": 2}]], [[{"a": 1}]]),
 ]  # fmt: skip
 
 
@@ -288,6 +312,7 @@ REFUSED = [
         '"x-closed": false',
     ),
     ({"type": "string", "pattern": "b$", "not": {"pattern": "b$"}}, "no value can be valid"),
+    ({"x-closed": True, "type": "string", "enum": [1]}, "no value can be valid"),
     ({"type": "string", "pattern": "^(?:^a|b$)$", "minLength": 2}, "no value can be valid"),
     ({"type": "string", "pattern": "(\\b|a)" * 50}, "the pattern is too complex"),
     ({"required": ["a"], "type": "object", "properties": {"a": {"$ref": "#"}}}, "no value"),
@@ -318,6 +343,7 @@ def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, named: 
     with pytest.raises(GrammarError) as caught:
         prepare(json.dumps(schema), "compact")
     assert named in str(caught.value)
+    assert ("x-closed" in str(caught.value)) is ("x-closed" in named)
 
 
 def test_text_that_is_no_schema_is_refused() -> None:

@@ -168,6 +168,14 @@ async def test_what_says_that_objects_are_closed(
     assert params.disable_additional_properties is expected
 
 
+async def test_closed_objects_may_be_asked_for_beside_free_calls() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+    messages = [{"role": "user", "content": "a"}]
+    body = {"messages": messages, "tools": [tool], "disable_additional_properties": True}
+    params = await sampling_of("/v1/chat/completions", body)
+    assert params.constraint is None and params.disable_additional_properties is None
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -204,6 +212,11 @@ async def test_what_says_that_objects_are_closed(
             },
             "structured_outputs.disable_additional_properties",
             "contradicts",
+        ),
+        (
+            {"structured_outputs": {"disable_additional_properties": True}},
+            "structured_outputs.disable_additional_properties",
+            "needs a constraint",
         ),
         ({"structured_outputs": {"lark": "x"}}, "structured_outputs.lark", "unknown"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
