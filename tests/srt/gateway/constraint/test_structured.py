@@ -343,6 +343,7 @@ async def test_the_tags_of_the_template() -> None:
 
 
 GPT_OSS = "{% if tools %}{% endif %}<|start|>assistant<|channel|>analysis<|message|>"
+CHANNELS = {"template": GPT_OSS, "call_format": "gpt-oss"}
 FINAL = "<|channel|>final<|message|>"
 
 
@@ -354,7 +355,7 @@ async def test_the_reasoning_of_channels() -> None:
         f"<|end|><|start|>assistant{FINAL}Y",
         "es.",
     )
-    async with in_process(FakeClient(pieces), reasoning=True, template=GPT_OSS) as http:
+    async with in_process(FakeClient(pieces), reasoning=True, **CHANNELS) as http:
         whole = (await http.post(ROUTE, json=CHAT_BODY)).json()["choices"][0]["message"]
         streamed = sse_payloads((await http.post(ROUTE, json=CHAT_BODY | {"stream": True})).text)
         response = (await http.post("/v1/responses", json={"input": "hi"})).json()
@@ -364,7 +365,7 @@ async def test_the_reasoning_of_channels() -> None:
     assert "".join(d.get("content") or "" for d in deltas) == "Yes."
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
     assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
-    asked, facts = CHAT_BODY | {"regex": "a"}, {"reasoning": True, "template": GPT_OSS}
+    asked, facts = CHAT_BODY | {"regex": "a"}, {"reasoning": True, **CHANNELS}
     params = await sampling_of(ROUTE, asked, **facts)
     assert (params.regex, params.constraint_after) == ("a", FINAL)
     tool = {"type": "function", "function": {"name": "now"}}
@@ -380,7 +381,7 @@ async def test_calls_between_channels() -> None:
     pieces = ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant", call)
     tool = {"type": "function", "function": {"name": "now"}}
     body = CHAT_BODY | {"tools": [tool]}
-    async with in_process(FakeClient(pieces), reasoning=True, template=GPT_OSS) as http:
+    async with in_process(FakeClient(pieces), reasoning=True, **CHANNELS) as http:
         (choice,) = (await http.post(ROUTE, json=body)).json()["choices"]
         text = {"text": "".join(pieces)}
         parsed = await http.post("/parse_function_call", json=text | {"tools": [tool]})
