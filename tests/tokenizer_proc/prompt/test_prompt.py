@@ -55,6 +55,8 @@ def test_reasoning_that_is_switched_off_is_over_at_once(switch: str) -> None:
         prompt = read(opening, messages=[USER], chat=ChatOptions(args))
         assert bytes(prompt.ids.tolist()).decode() == text
         assert prompt.closes_reasoning != prompt.opens_reasoning == (value == "true")
+    with pytest.raises(RequestError, match=f"'{switch}' must be true or false"):
+        read(opening, messages=[USER], chat=ChatOptions(f'{{"{switch}": "false"}}'))
     off = f'{{"{switch}": false}}'
     user = [ChatMessage("user", "<think>")]
     said = read(

@@ -215,6 +215,7 @@ async def test_what_says_that_objects_are_closed(
         ),
         ({"guided_choice": []}, "guided_choice", "empty"),
         ({"constraint_after": "x"}, "constraint_after", "needs a constraint"),
+        ({"constraint_opener": "x", "regex": "a"}, "constraint_opener", "constraint_after"),
         ({"json_whitespace": "free"}, "json_whitespace", "needs a constraint"),
         (
             {"structured_outputs": {"whitespace_pattern": "\\s*"}},
@@ -278,15 +279,21 @@ async def test_a_constraint_waits_for_the_reasoning() -> None:
     assert (await sampling_of(route, regex)).constraint_after == ""
     waiting = await sampling_of(route, regex, reasoning=True)
     assert (waiting.constraint_after, waiting.constraint_opener) == ("</think>", "<think>")
-    for off in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+    switches = [{"chat_template_kwargs": {"enable_thinking": off}} for off in (False, 0, None)]
+    for off in ({"reasoning_effort": "none"}, *switches):
         assert (await sampling_of(route, regex | off, reasoning=True)).constraint_after == ""
     assert (await sampling_of(route, CHAT_BODY, reasoning=True)).constraint_after == ""
+    async with in_process(FakeClient(), reasoning=True) as http:
+        response = await http.post(route, json=regex | {"constraint_opener": "<x>"})
+    assert error_of(response)["param"] == "constraint_opener"
     own = regex | {"constraint_after": ""}
     assert (await sampling_of(route, own, reasoning=True)).constraint_after == ""
     for begun, after in (("So", ""), ("<think>a</think>", ""), ("<think>a", "</think>")):
         last = {"role": "assistant", "content": begun}
         body = {**regex, "messages": [*CHAT_BODY["messages"], last], "continue_final_message": True}
-        assert (await sampling_of(route, body, reasoning=True)).constraint_after == after
+        for switch in ({}, switches[0]):
+            params = await sampling_of(route, body | switch, reasoning=True)
+            assert params.constraint_after == after
         explicit = await sampling_of(route, body | {"constraint_after": "</think>"}, reasoning=True)
         assert (explicit.constraint_after, explicit.constraint_opener) == ("</think>", "")
     completion = {"prompt": "a", "regex": "a"}
