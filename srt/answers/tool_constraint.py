@@ -56,10 +56,7 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         tags = self._tags(form, all_checked=True)
         if self.choice == "named":
             return _structural(_wrapped(form, tags[0]))
-        calls = self._only_calls(form, tags)
-        if self.parallel and not _is_wrapped(form) and not form.in_channels:
-            calls = {"type": "sequence", "elements": [calls, _word_after(form)]}
-        return _structural(calls)
+        return _structural(self._only_calls(form, tags))
 
     def functions_at(
         self, form: ToolFormat, tag: dict[str, Any], has_answer: bool
@@ -120,13 +117,15 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
             blank = {"type": "const_string", "value": form.separator}
             elements = [{"type": "or", "elements": tags}, {"type": "optional", "content": blank}]
             calls = {"type": "plus", "content": {"type": "sequence", "elements": elements}}
+        if self.parallel and not _is_wrapped(form) and not form.in_channels:
+            return {"type": "sequence", "elements": [calls, _word_after(form)]}
         return _wrapped(form, calls)
 
 
 def _word_after(form: ToolFormat) -> dict[str, Any]:
-    """What ends calls that have to be made, as the end itself does: the beginning of other text,
-    which the parser drops. Only the first call is forced: a model that is done with calls but goes
-    on would otherwise repeat them, since it could write nothing else."""
+    """What ends an answer of calls only, as the end itself does: the beginning of other text, which
+    the parser drops. A model that is done with calls but goes on would otherwise repeat them, since
+    it could write nothing else."""
     calls = "".join(map(re.escape, (form.begin[0], form.separator[:1])))
     word = {"type": "regex", "pattern": rf"[^\s{calls}]\S{{0,{_MAX_WORD_CHARS - 1}}}"}
     return {"type": "optional", "content": word}

@@ -78,10 +78,10 @@ def random_answer(
 
 
 def read(
-    text: str, form: ToolFormat = HERMES, *, forced: bool = False
+    text: str, form: ToolFormat = HERMES, **how: bool
 ) -> tuple[str, list[tuple[str, Any]], bool]:
     """Content, calls, and whether the last call is cut short."""
-    parser = call_parser(form, {"weather": UNIT, "now": ""}, constrained=True, forced=forced)
+    parser = call_parser(form, {"weather": UNIT, "now": ""}, constrained=True, **how)
     content, calls = "", []
     for event in parser.feed(text, final=True):
         if isinstance(event, Content):
@@ -153,7 +153,7 @@ def test_calls_or_an_answer() -> None:
     grammar = compiled("auto", parallel=True, answer=YES)
     for seed in range(10):
         text, is_whole = random_answer(grammar, random.Random(seed))
-        content, calls, _ = read(text)
+        content, calls, _ = read(text, is_first=True)
         assert not is_whole or (content == "yes") != bool(calls)
     for text, legal in (("yes", True), ("no", False), ("yes<tool_call>", False)):
         place = grammar.start()

@@ -279,7 +279,9 @@ async def test_a_constraint_waits_for_the_reasoning() -> None:
     assert (await sampling_of(route, regex)).constraint_after == ""
     waiting = await sampling_of(route, regex, reasoning=True)
     assert (waiting.constraint_after, waiting.constraint_opener) == ("</think>", "<think>")
-    switches = [{"chat_template_kwargs": {"enable_thinking": off}} for off in (False, 0, None)]
+    switches: list[dict[str, Any]] = [
+        {"chat_template_kwargs": {"enable_thinking": off}} for off in (False, 0, None)
+    ]
     for off in ({"reasoning_effort": "none"}, *switches):
         assert (await sampling_of(route, regex | off, reasoning=True)).constraint_after == ""
     assert (await sampling_of(route, CHAT_BODY, reasoning=True)).constraint_after == ""
@@ -350,7 +352,7 @@ async def test_the_tags_of_the_template() -> None:
 
 
 GPT_OSS = "{% if tools %}{% endif %}<|start|>assistant<|channel|>analysis<|message|>"
-CHANNELS = {"template": GPT_OSS, "call_format": "gpt-oss"}
+CHANNELS: dict[str, Any] = {"template": GPT_OSS, "call_format": "gpt-oss"}
 FINAL = "<|channel|>final<|message|>"
 
 

@@ -78,10 +78,11 @@ async def test_tools_reach_the_prompt() -> None:
 
 
 def calls_of(tags: list[dict[str, Any]]) -> dict[str, Any]:
-    """Calls one after another; the line end behind the last one may be there or not."""
+    """Calls one after another, perhaps a line end, perhaps the first word of other text."""
     end = {"type": "optional", "content": {"type": "const_string", "value": "\n"}}
     each = {"type": "sequence", "elements": [{"type": "or", "elements": tags}, end]}
-    return {"type": "plus", "content": each}
+    word = {"type": "optional", "content": {"type": "regex", "pattern": "[^\\s<\\\n]\\S{0,7}"}}
+    return {"type": "sequence", "elements": [{"type": "plus", "content": each}, word]}
 
 
 async def test_the_constraint_of_each_choice() -> None:
@@ -89,9 +90,7 @@ async def test_the_constraint_of_each_choice() -> None:
     assert await tag_of(BODY | {"tool_choice": "auto"}) is None
     assert await tag_of(BODY | {"tool_choice": "none"}) is None
     tags = [WEATHER_TAG, CLOCK_TAG]
-    word = {"type": "optional", "content": {"type": "regex", "pattern": "[^\\s<\\\n]\\S{0,7}"}}
-    required = {"type": "sequence", "elements": [calls_of(tags), word]}
-    assert await tag_of(BODY | {"tool_choice": "required"}) == required
+    assert await tag_of(BODY | {"tool_choice": "required"}) == calls_of(tags)
     one = BODY | {"tool_choice": "required", "parallel_tool_calls": False}
     assert await tag_of(one) == {
         "type": "tags_with_separator",
@@ -451,7 +450,7 @@ async def test_errors_name_the_field(body: dict[str, Any], param: str) -> None:
         ({"tool_choice": NAMED}, "content", "tools[0].function.parameters"),
         (
             {"response_format": {"type": "json_object"}},
-            "elements[0].content.elements[0].elements[0].content",
+            "elements[0].elements[0].content.elements[0].elements[0].content",
             "tools[0].function.parameters",
         ),
         ({"guided_regex": "a("}, "elements[1]", "guided_regex"),
