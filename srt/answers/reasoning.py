@@ -43,12 +43,20 @@ def reasons(text: str, tags: Tags) -> bool:
 
 # What chat templates call the switch of their reasoning: Qwen's and others', Granite's and others'.
 THINKING = "enable_thinking"
-_SWITCHES = (THINKING, "thinking")
+SWITCHES = (THINKING, "thinking")
 
 
 def is_switched_off(template_args: Mapping[str, Any]) -> bool:
-    """Whether a chat's template is told that the answer has no reasoning."""
-    return any(template_args.get(name) is False for name in _SWITCHES)
+    """Whether a chat's template is told that the answer has no reasoning, by what Jinja takes for
+    false."""
+    return any(name in template_args and not template_args[name] for name in SWITCHES)
+
+
+def may_reason(begun: str, tags: Tags, template_args: Mapping[str, Any]) -> bool:
+    """Whether there may be reasoning in an answer that continues the text `begun`."""
+    if begun.strip():
+        return reasons(begun, tags)
+    return tags == CHANNELS or not is_switched_off(template_args)  # channels come in any case
 
 
 class Part(NamedTuple):

@@ -30,15 +30,20 @@ def call_parser(
     its parameters' schema; see `ToolCallParser` for `constrained`, `is_first` and `forced`."""
     if form.in_channels:
         return ChannelReader(names, constrained=constrained, forced=forced)
+    drops_rest = constrained and is_first
+    parser: EventParser
     if form.reading is None:
-        return ToolCallParser(
+        parser = ToolCallParser(
             form, names, constrained=constrained, is_first=is_first, forced=forced
         )
-    # An answer in JSON may begin like a call: which it is, is known only at its end.
-    constrained = constrained and not (is_first and form.reading.is_first)
-    return CallReader(
-        form, form.reading, names, constrained=constrained, is_first=is_first, forced=forced
-    )
+    else:
+        # An answer in JSON may begin like a call: which it is, is known only at its end.
+        constrained = constrained and not (is_first and form.reading.is_first)
+        parser = CallReader(
+            form, form.reading, names, constrained=constrained, is_first=is_first, forced=forced
+        )
+    parser.drops_rest = drops_rest
+    return parser
 
 
 class CallReader(EventParser):

@@ -5,6 +5,7 @@ Called by the gateway. Invariant: text that matches the tag is parsed into calls
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from srt.wire.sampling import MAX_CONSTRAINT_CHARS
 
 ToolChoice = Literal["none", "auto", "required", "named"]
 _ANY_OBJECT = {"type": "object"}
+_MAX_WORD_CHARS = 8  # most first tokens of a text are no longer
 
 
 class OfferedTool(Struct, frozen=True):
@@ -54,7 +56,7 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         tags = self._tags(form, all_checked=True)
         if self.choice == "named":
             return _structural(_wrapped(form, tags[0]))
-        return self._calls_in_text(form, tags, at_least_one=True)
+        return _structural(self._only_calls(form, tags))
 
     def functions_at(
         self, form: ToolFormat, tag: dict[str, Any], has_answer: bool
@@ -78,24 +80,17 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         tags = self._tags(form, all_checked=False)
         if answer is not None:
             return _structural({"type": "or", "elements": [self._only_calls(form, tags), answer]})
-        return self._calls_in_text(form, tags, at_least_one=False)
+        return _structural(self._calls_in_text(form, tags))
 
-    def _calls_in_text(
-        self, form: ToolFormat, tags: list[dict[str, Any]], *, at_least_one: bool
-    ) -> dict[str, Any]:
-        """Calls wherever the model begins one; with `at_least_one` the text begins with one. What
-        comes after that must stay free: were only another call allowed, a model that goes on by a
-        blank would be forced to make one, again and again."""
+    def _calls_in_text(self, form: ToolFormat, tags: list[dict[str, Any]]) -> dict[str, Any]:
+        """Free text, with calls wherever the model begins one."""
         wrapped = _is_wrapped(form)
-        return _structural(
-            {
-                "type": "triggered_tags",
-                "triggers": [form.first or form.begin],
-                "tags": [self._only_calls(form, tags)] if wrapped else tags,
-                "at_least_one": at_least_one,
-                "stop_after_first": wrapped or not self.parallel,
-            }
-        )
+        return {
+            "type": "triggered_tags",
+            "triggers": [form.first or form.begin],
+            "tags": [self._only_calls(form, tags)] if wrapped else tags,
+            "stop_after_first": wrapped or not self.parallel,
+        }
 
     def _tags(self, form: ToolFormat, *, all_checked: bool) -> list[dict[str, Any]]:
         """One for each tool, unless the constraint would be too long."""
@@ -109,14 +104,31 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         return tags
 
     def _only_calls(self, form: ToolFormat, tags: list[Any]) -> dict[str, Any]:
-        calls = {
+        """Calls and nothing else. The blank between two may be the end as well: models write one
+        behind their last call, and would be forced to make another, again and again."""
+        calls: dict[str, Any] = {
             "type": "tags_with_separator",
             "tags": tags,
             "separator": form.separator,
             "at_least_one": True,
             "stop_after_first": not self.parallel,
         }
+        if self.parallel and form.separator.isspace():
+            blank = {"type": "const_string", "value": form.separator}
+            elements = [{"type": "or", "elements": tags}, {"type": "optional", "content": blank}]
+            calls = {"type": "plus", "content": {"type": "sequence", "elements": elements}}
+        if self.parallel and not _is_wrapped(form) and not form.in_channels:
+            return {"type": "sequence", "elements": [calls, _word_after(form)]}
         return _wrapped(form, calls)
+
+
+def _word_after(form: ToolFormat) -> dict[str, Any]:
+    """What ends an answer of calls only, as the end itself does: the beginning of other text, which
+    the parser drops. A model that is done with calls but goes on would otherwise repeat them, since
+    it could write nothing else."""
+    calls = "".join(map(re.escape, (form.begin[0], form.separator[:1])))
+    word = {"type": "regex", "pattern": rf"[^\s{calls}]\S{{0,{_MAX_WORD_CHARS - 1}}}"}
+    return {"type": "optional", "content": word}
 
 
 def _formats(path: str, part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -39,7 +39,8 @@ class EventParser:
     """A parser of one answer, as a machine of steps: each takes what it can from `_rest`, and says
     whether the next one may go on. `num_calls` have begun so far. With `is_first`, an answer that
     begins with content has no calls. In one that is `forced` to be calls there is no content: what
-    is not a call is the beginning of one, which was cut."""
+    is not a call is the beginning of one, which was cut, or the beginning of text after the last;
+    with `drops_rest` there is no content after the first call."""
 
     def __init__(
         self, first_step: Callable[[bool], bool], *, is_first: bool, forced: bool = False
@@ -47,6 +48,7 @@ class EventParser:
         self.num_calls = 0
         self._is_first = is_first
         self._forced = forced
+        self.drops_rest = False
         self._step = first_step
         self._rest = ""  # text that no event has reported yet
         self._events: list[ToolEvent] = []
@@ -101,7 +103,7 @@ class EventParser:
 
     def _give(self, text: str) -> None:
         """`text` is no call."""
-        if not self._forced:
+        if not self._forced and not (self.drops_rest and self.num_calls):
             self._tell(text)
 
     def _tell(self, text: str) -> None:

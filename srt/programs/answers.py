@@ -13,9 +13,8 @@ from srt.answers.reasoning import (
     ReasoningSplitter,
     Tags,
     has_reasoning,
-    is_switched_off,
+    may_reason,
     reasoning_tags,
-    reasons,
 )
 from srt.answers.tool_events import Content
 from srt.answers.tool_format import HARMONY_FINAL
@@ -39,15 +38,12 @@ class ChatAnswers:
     def before_answer(self, begun: str, chat: ChatOptions) -> Tags | None:
         """What a constraint holds after in an answer that goes on `begun`: the text `end`, if the
         answer begins with `begin`. None if there is no reasoning in it."""
-        is_answer = begun.strip() != "" and not reasons(begun, self._tags)
-        if is_answer or not self._reasons:
-            return None
-        if self._tags == CHANNELS:
-            return Tags("", HARMONY_FINAL)
         args = {}
         with suppress(msgspec.DecodeError):  # where the prompt is made, it is refused
             args = msgspec.json.decode(chat.template_args or "{}", type=dict[str, Any])
-        return None if is_switched_off(args) else self._tags
+        if not self._reasons or not may_reason(begun, self._tags, args):
+            return None
+        return Tags("", HARMONY_FINAL) if self._tags == CHANNELS else self._tags
 
     def reader(self, generation: Generation, after: str) -> AnswerReader:
         """For one answer, which is free up to the end of that text; "" if it need not be."""

@@ -164,7 +164,8 @@ FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq | Ca
 class Admitted(RingMessage, frozen=True):
     """The request passed every check and is on its way. `meta` has the facts of its prompt;
     `opens_reasoning` says that the output begins inside the model's reasoning, `closes_reasoning`
-    that it begins after it. For a score, the prompt is the prefix, and `score_start`
+    that it begins after it. `lead` has the `after` and `opener` of its constraint if they are not
+    those of the request. For a score, the prompt is the prefix, and `score_start`
     the first position that is scored. The samples `aborted` (most requests have only sample 0) were
     ended before they began: nothing else is sent for them."""
 
@@ -175,6 +176,7 @@ class Admitted(RingMessage, frozen=True):
     score_start: int = 0
     aborted: list[int] = []
     closes_reasoning: bool = False
+    lead: tuple[str, str] | None = None
 
 
 class Refused(RingMessage, frozen=True):

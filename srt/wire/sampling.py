@@ -15,6 +15,7 @@ from srt.wire.errors import RequestError
 
 MAX_STOP_STRINGS = 32
 MAX_STOP_STRING_CHARS = 1024
+MAX_OPENER_CHARS = 64  # an automaton may have to follow the constraint beside each of them
 MAX_STOP_TOKEN_IDS = 256
 MAX_CONSTRAINT_CHARS = 512 * 1024
 MAX_SEED = 2**63 - 1
@@ -266,8 +267,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     constraint_opener: Annotated[
         str,
         Rule(
-            lambda text: len(text) <= MAX_STOP_STRING_CHARS,
-            f"is limited to {MAX_STOP_STRING_CHARS} characters",
+            lambda text: len(text) <= MAX_OPENER_CHARS,
+            f"is limited to {MAX_OPENER_CHARS} characters",
         ),
     ] = ""
 

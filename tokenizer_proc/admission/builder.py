@@ -38,16 +38,22 @@ class Builder:
         close_constrained: bool = False,
         open_objects: bool = False,
         defaults: SamplingDefaults = NEUTRAL,
+        reasoning_parser: str = "auto",
     ) -> None:
         """With `close_constrained` every constrained output is closed unless it says otherwise,
         without it that of a JSON Schema. With `open_objects` objects that list properties may have
         others where neither request nor schema says anything about them, without it none.
-        `defaults` are the parameters that requests leave unset."""
+        `defaults` are the parameters that requests leave unset. With the `reasoning_parser` "auto"
+        constrained answers do not begin with reasoning by themselves if the vocabulary has no token
+        for the opening tag: to a model that was not trained to reason it is a beginning of text as
+        good as others, and what follows would be free up to the limit."""
         self._vocab = vocab
         self._limit = limit
         self._close_constrained, self._open_objects = close_constrained, open_objects
         self._defaults = defaults
-        self._end_of_reasoning = reasoning_tags(vocab.chat_template).end
+        self._tags = reasoning_tags(vocab.chat_template)
+        has_token = self._tags.begin.encode() in vocab.token_bytes
+        self._may_reason = has_token or reasoning_parser != "auto"
         self._healer = PromptHealer(vocab)
 
     def build(self, client: bytes, req: GenerateReq | ScoreReq, reading: Reading) -> Built:
@@ -77,6 +83,7 @@ class Builder:
             ),
             prompt.opens_reasoning,
             closes_reasoning=prompt.closes_reasoning,
+            lead=None if constraint is None else _lead(constraint, req.sampling),
         )
         tokenized = self._tokenized(client, req, sampling, reading, healing)
         if constraint is not None:
@@ -117,11 +124,14 @@ class Builder:
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-        """The constraint. One that waits for the reasoning's end does not if the prompt has it; if
-        the prompt has its beginning, the output is known to go on inside it. Here, where all
-        requests pass, objects are closed: the compiler leaves them as given."""
-        if sampling.constraint_after == self._end_of_reasoning:
-            if prompt.closes_reasoning:
+        """The constraint. One that waits for the reasoning's end does not if the prompt has it, or
+        if the model does not reason by itself; if the prompt has its beginning, the output is known
+        to go on inside it. Here, where all requests pass, objects are closed: the compiler leaves
+        them as given."""
+        after, opener = sampling.constraint_after, sampling.constraint_opener
+        if after == self._tags.end:
+            starts = opener == self._tags.begin and not self._may_reason
+            if prompt.closes_reasoning or (starts and not prompt.opens_reasoning):
                 sampling = replace(sampling, constraint_after="", constraint_opener="")
             elif prompt.opens_reasoning:
                 sampling = replace(sampling, constraint_opener="")
@@ -150,6 +160,12 @@ class Builder:
         stops = [i for i in sampling.stop_token_ids if 0 <= i < self._vocab.vocab_size]
         sampling = replace(sampling, max_new_tokens=resolved, stop_token_ids=stops)
         return FilledParams.of(sampling, self._defaults)
+
+
+def _lead(constraint: Constraint, asked: SamplingParams) -> tuple[str, str] | None:
+    """What the constraint waits for, if it is not what the request says."""
+    lead = constraint.after, constraint.opener
+    return None if lead == (asked.constraint_after, asked.constraint_opener) else lead
 
 
 def _score(client: bytes, req: ScoreReq, reading: ReadScore) -> Admission:

@@ -53,6 +53,7 @@ def make_front(
             args.close_constrained,
             args.open_objects,
             vocab.sampling.under(args.sampling_defaults).defaults,
+            args.reasoning_parser,
         ),
         MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
         Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),

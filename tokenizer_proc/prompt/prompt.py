@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from srt.answers.reasoning import is_switched_off, reasons
+from srt.answers.reasoning import SWITCHES, is_switched_off, reasons
 from srt.files.control_tokens import ControlTokens
 from srt.files.tokenizer import Tokenizer
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
@@ -175,6 +175,10 @@ class PromptReader:
         for name in sorted(self._template.server_names & args.keys()):
             reason = f": {name!r} is set by the server"
             raise RequestError(reason, at="chat.template_args")
+        for name in SWITCHES:
+            if isinstance(args.get(name), str):  # which Jinja takes for true, "false" included
+                reason = f": {name!r} must be true or false, not a text"
+                raise RequestError(reason, at="chat.template_args")
         chat = Chat(messages, tools, args)
         return chat if control is None else marked_chat(chat, control)
 

@@ -225,7 +225,7 @@ class LlguidanceMatcher(WithoutStates):
 _GRAMMARS: dict[str, Callable[[Constraint], LLGrammar]] = {
     "json_schema": lambda c: prepare(c.source, c.whitespace, c.closed).grammar,
     "ebnf": lambda constraint: lark_of(constraint.source),
-    "structural_tag": lambda c: tags_grammar(c.source, c.whitespace, c.closed),
+    "structural_tag": lambda c: tags_grammar(c.source, c.whitespace, c.closed, c.after, c.opener),
     "regex": lambda constraint: LLGrammar.regex(constraint.source),
     "choices": lambda constraint: LLGrammar.literals(_choices(constraint.source)),
 }
@@ -245,7 +245,7 @@ def compile_llguidance(constraint: Constraint, vocabulary: TokenVocabulary) -> L
     """
     grammar = _GRAMMARS[constraint.kind](constraint)
     refusal = about_lark if _is_lark(constraint) else in_our_words
-    if constraint.after:
+    if constraint.after and constraint.kind != "structural_tag":  # which has seen to it
         grammar = free_until(constraint.after, grammar, constraint.opener)
     if constraint.before:
         grammar = text_first(constraint.before, grammar)

@@ -68,7 +68,9 @@ def _parts(constraint: Constraint) -> list[TagPart]:
     if constraint.kind == "json_schema":
         prepared = prepare(source, *rule)
         return [TagPart("", prepared.grammar, prepared.plan)]
-    return tag_parts(source, *rule) if constraint.kind == "structural_tag" else []
+    if constraint.kind == "structural_tag":
+        return tag_parts(source, *rule, constraint.after, constraint.opener)
+    return []
 
 
 class _Trials:

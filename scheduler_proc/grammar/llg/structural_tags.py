@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.ll_grammar import LarkBuilder, LLGrammar
+from scheduler_proc.grammar.ll_grammar import LarkBuilder, LLGrammar, free_until
 from scheduler_proc.grammar.llg.ebnf import lark_of, regular_grammar
 from scheduler_proc.grammar.llg.tag_formats import (
     AnyTextFormat,
@@ -64,10 +64,12 @@ class Compiled(NamedTuple):
         return self.lark if self.tree is None or self.lark else _spelled(self.tree)
 
 
-def tags_grammar(source: str, whitespace: Whitespace, closed: bool = False) -> LLGrammar:
-    """The grammar of a structural tag's JSON, whose schemas are `closed` unless they say otherwise.
-    Raises GrammarError naming the place."""
-    return _compiled(source, whitespace, closed)[0]
+def tags_grammar(
+    source: str, whitespace: Whitespace, closed: bool = False, after: str = "", opener: str = ""
+) -> LLGrammar:
+    """The grammar of a structural tag's JSON, whose schemas are `closed` unless they say otherwise,
+    behind other text as in `free_until`. Raises GrammarError naming the place."""
+    return _compiled(source, whitespace, closed, after, opener)[0]
 
 
 class TagPart(NamedTuple):
@@ -80,19 +82,26 @@ class TagPart(NamedTuple):
     is_lark: bool = False
 
 
-def tag_parts(source: str, whitespace: Whitespace, closed: bool = False) -> list[TagPart]:
+def tag_parts(
+    source: str, whitespace: Whitespace, closed: bool = False, after: str = "", opener: str = ""
+) -> list[TagPart]:
     """The parts of a structural tag that `tags_grammar` takes."""
-    return _compiled(source, whitespace, closed)[1]
+    return _compiled(source, whitespace, closed, after, opener)[1]
 
 
 @lru_cache(maxsize=1)  # its parts are asked for after it
-def _compiled(source: str, whitespace: Whitespace, closed: bool) -> tuple[LLGrammar, list[TagPart]]:
+def _compiled(
+    source: str, whitespace: Whitespace, closed: bool, after: str, opener: str
+) -> tuple[LLGrammar, list[TagPart]]:
     given, place = read_tag(source)
     compiler = _TagCompiler(whitespace, closed)
+    if opener and isinstance(given, TriggeredTagsFormat) and not given.at_least_one:
+        made = compiler.builder.build(compiler.text_or_opener(given, place, opener, after))
+        return made, [*compiler.parts.values()]
     start = compiler.compiled(given, place, [], 0)
     tree = start.tree
     made = compiler.builder.build(start.lark) if tree is None else LLGrammar.regex(regex(tree))
-    return made, [*compiler.parts.values()]
+    return free_until(after, made, opener) if after else made, [*compiler.parts.values()]
 
 
 class _TagCompiler:
@@ -104,6 +113,7 @@ class _TagCompiler:
         self.parts: dict[str, TagPart] = {}
         self._whitespace, self._closed = whitespace, closed
         self._num_tags = 0
+        self._not_first = ""  # what free text between the outermost tags does not begin with
 
     def compiled(self, given: Format, place: str, stops: list[str], depth: int) -> Compiled:
         """The Lark of any format. Raises GrammarError naming the place."""
@@ -126,7 +136,9 @@ class _TagCompiler:
                 made = _placed(lambda: prepared.grammar, place)
                 return self._embedded(TagPart(place, made, prepared.plan))
             case AnyTextFormat(excluded):
-                return Compiled(self._text(stops, excluded), ends=bool(stops))
+                return Compiled(
+                    self._terminal("TEXT", stops, stops, excluded, []), ends=bool(stops)
+                )
             case SequenceFormat(elements):
                 return self._sequence(elements, place, stops, depth)
             case OrFormat(elements):
@@ -161,10 +173,6 @@ class _TagCompiler:
         self.parts[part.place] = part
         return Compiled(self.builder.embed(part.grammar))
 
-    def _text(self, stops: list[str], excluded: list[str], never: list[str] | None = None) -> str:
-        """Free text up to and including the first of `stops`, if any; see `_terminal`."""
-        return self._terminal("TEXT", stops, stops, excluded, never or [])
-
     def _terminal(
         self,
         prefix: str,
@@ -172,12 +180,15 @@ class _TagCompiler:
         stops: list[str],
         excluded: list[str],
         never: list[str],
+        not_first: str = "",
     ) -> str:
         """A terminal of free text up to and including the first of `stops`, which is one of `ends`;
         without stops nothing ends it. What is before the end has none of `excluded`, which may
-        have a part in common with the end; the whole has none of `never`."""
+        have a part in common with the end; the whole has none of `never`,
+        and does not begin with `not_first`."""
         without = [f"{FREE_TEXT}{_any_of(stops)}[\\s\\S]+"] if stops else []
         without += [f"{FREE_TEXT}{_any_of(never)}{FREE_TEXT}"] if never else []
+        without += [f"{regex(Literal(not_first))}{FREE_TEXT}"] if not_first else []
         if not excluded:
             return self.builder.rule(prefix, all_of([FREE_TEXT + _any_of(ends)], without))
         # An end may itself end with another one: then the text before either may be meant.
@@ -252,6 +263,16 @@ class _TagCompiler:
             if tag.begin.startswith(taken)
         ]
 
+    def text_or_opener(
+        self, given: TriggeredTagsFormat, place: str, opener: str, after: str
+    ) -> str:
+        """The Lark of tags in free text, or behind `opener` and all text up to the first `after`.
+        The free text does not begin with `opener`: the lexer would take that other text for it."""
+        self._not_first = opener
+        lead = f"{regex(Literal(opener))}{FREE_TEXT}{regex(Literal(after))}"
+        lead = self.builder.rule("OPEN", all_of([lead], [f"{lead}[\\s\\S]+"]))
+        return f"({lead})? ({self.compiled(given, place, [], 0).lark})"
+
     def _triggered_tags(
         self, given: TriggeredTagsFormat, place: str, stops: list[str], depth: int
     ) -> Compiled:
@@ -265,7 +286,8 @@ class _TagCompiler:
         whole = self.builder.rule("tag", _either(tags).spelled())
         if given.at_least_one and given.stop_after_first:
             return Compiled(whole)
-        tail = self._text(stops, given.excludes, given.triggers)
+        rest = given.excludes, given.triggers, "" if depth else self._not_first
+        tail = self._terminal("TEXT", stops, stops, *rest)
         if given.stop_after_first:
             closing = f" {_spelled(_one_of(stops))}" if stops else ""
             return Compiled(f"({triggered}{closing} | {tail})", ends=bool(stops))
@@ -280,7 +302,8 @@ class _TagCompiler:
         for trigger in dict.fromkeys(given.triggers):
             rests = self._tags(given.tags, trigger, place, depth)
             if rests:
-                head = self._terminal("HEAD", [trigger], given.triggers, given.excludes, stops)
+                free = given.excludes, stops, "" if depth else self._not_first
+                head = self._terminal("HEAD", [trigger], given.triggers, *free)
                 options.append(f"{head} ({_either(rests).spelled()})")
         return self.builder.rule("triggered", " | ".join(options))
 

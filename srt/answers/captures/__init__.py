@@ -19,12 +19,14 @@ def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:
 
     Raises GrammarError for a constraint that cannot be compiled.
     """
-    before, after, _ = text.partition(constraint.after) if constraint.after else ("", "", "")
-    begin = len(before + after)
-    if not after and constraint.opener and not text.startswith(constraint.opener):
-        begin = 0  # it matches at once
-    if not may_capture(constraint) or (begin > 0 and not after):
+    if not may_capture(constraint):
         return None
+    begin, after, opener = 0, constraint.after, constraint.opener
+    if after and text.startswith(opener):  # otherwise it matches at once
+        end = text.find(after, len(opener))
+        if end < 0:
+            return None
+        begin = end + len(after)
     if constraint.kind == "regex":
         pattern = GroupPattern(constraint.source)
         spans = pattern.spans(text[begin:]) if pattern.names else None

@@ -47,6 +47,7 @@ class RingSamples:
         self.wire_id = wire_id
         self._request = request
         self._find = find
+        self._constraint = request.sampling.constraint
         self.prompt = _PromptLogprobs(request)
         count = request.sampling.n
         names = [(sample_rid(rid, i), sample_rid(wire_id, i)) for i in range(count)]
@@ -79,7 +80,7 @@ class RingSamples:
 
     async def captures(self, text: str) -> list[Capture] | None:
         """The captures of a text that has ended."""
-        constraint = self._request.sampling.constraint
+        constraint = self._constraint
         if constraint is None or not may_capture(constraint):
             return None
         return await self._find(constraint, text, self.tenant)
@@ -87,6 +88,9 @@ class RingSamples:
     def admit(self, reply: Admitted) -> None:
         """The front has taken all samples, and the files that they show."""
         self._request = replace(self._request, media=())
+        if self._constraint is not None and reply.lead is not None:
+            after, opener = reply.lead
+            self._constraint = replace(self._constraint, after=after, opener=opener)
         for generation in self.generations:
             generation.admit(reply)
         for index in reply.aborted:

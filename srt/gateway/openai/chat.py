@@ -15,9 +15,8 @@ from srt.answers.reasoning import (
     THINK,
     THINKING,
     Tags,
-    is_switched_off,
+    may_reason,
     reasoning_tags,
-    reasons,
 )
 from srt.answers.tool_constraint import ToolPlan
 from srt.answers.tool_format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat
@@ -32,7 +31,7 @@ from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
 from srt.wire.constraint import ConstraintKind
 from srt.wire.errors import Names, RequestError
-from srt.wire.messages import ChatMessage, ChatOptions
+from srt.wire.messages import ChatOptions
 from srt.wire.sampling import Scoring
 
 _TOOLS = "tools"
@@ -94,10 +93,9 @@ def chat_of(
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
     variables = _template_variables(body, vocab.chat_template or "")
-    # Channels are written without reasoning too.
-    may_reason = reasoning and (tags == CHANNELS or not is_switched_off(variables))
-    reasons_first = may_reason and given is not None and not _answers(body, messages, tags)
-    reasoned = _end_of_reasoning(tags, plan) if reasons_first else ""
+    begun = messages[-1].content if body.continue_final_message else ""
+    waits = reasoning and given is not None and may_reason(begun, tags, variables)
+    reasoned = _end_of_reasoning(tags, plan) if waits else ""
     after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
     scoring = None
@@ -106,6 +104,8 @@ def chat_of(
         scoring = Scoring(start, max(body.top_logprobs, body.prompt_logprobs or 0))
     reads_tools = plan is not None and body.parse_tool_calls
     sampling = body.to_params(given, after, limit)
+    if body.constraint_opener and body.constraint_after is None:
+        raise RequestError(" needs constraint_after", at="constraint_opener")
     if body.constraint_after is None and reasoned == tags.end:
         # Whether there is any shows at the prompt's end, or at the answer's beginning.
         sampling = msgspec.structs.replace(sampling, constraint_opener=tags.begin)
@@ -144,12 +144,6 @@ def _end_of_reasoning(tags: Tags, plan: ToolPlan | None) -> str:
     if tags != CHANNELS:
         return tags.end
     return HARMONY_FINAL if plan is None else HARMONY_NEXT
-
-
-def _answers(body: ChatRequest, messages: list[ChatMessage], tags: Tags) -> bool:
-    """Whether the answer continues the last message, with no more reasoning in it."""
-    begun = messages[-1].content if body.continue_final_message else ""
-    return begun.strip() != "" and not reasons(begun, tags)
 
 
 # The body's names of the options for how the template writes messages.

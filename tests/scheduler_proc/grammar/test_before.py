@@ -284,3 +284,18 @@ def cut(text: bytes, data: st.DataObject) -> list[bytes]:
         pieces.append(data.draw(st.sampled_from(fitting)))
         text = text[len(pieces[-1]) :]
     return pieces
+
+
+@pytest.mark.parametrize("stop_after_first", [False, True])
+def test_reasoning_before_tags_in_free_text(stop_after_first: bool) -> None:
+    """A trigger in it is text, and a tag in it does not end the output."""
+    tag = {"type": "tag", "begin": "<t>", "content": {"type": "regex", "pattern": "a+"}, "end": "."}
+    form = {"type": "triggered_tags", "triggers": ["<t"], "tags": [tag]}
+    source = json.dumps({"format": form | {"stop_after_first": stop_after_first}})
+    constraint = Constraint("structural_tag", source, after="</o>", opener="<o>")
+    grammar = compiled(constraint, "llguidance")
+    for text in ("", "<o", "a <o> b", "b<t>a.", "<o><t ></o>", "<o>a<t>b.</o>c <t>aa."):
+        assert allows(grammar, text), text
+    for text in ("<o>a<t>a.", "<o>", "<t>b", "<o>a</o>b<t>b", "<o>a</o>b<o><t>b"):
+        assert not allows(grammar, text), text
+    assert allows(grammar, "<o></o>a<t>a.b") != stop_after_first

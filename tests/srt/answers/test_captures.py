@@ -201,7 +201,16 @@ def test_the_language_and_the_places_of_errors_stay() -> None:
 
 
 def test_free_text_that_is_there_or_not() -> None:
-    constraint = Constraint("regex", "(?P<a>x+)y", after="</t>", opener="<t>")
-    for text, start in (("xxy", 0), ("<t>xy</t>xy", 9), ("xy</t>xy", 6), ("<t>xy", None)):
+    pattern, after = "(?P<a>x+)(?:y|</t>)+", "</t>"
+    optional = Constraint("regex", pattern, after=after, opener="<t>")
+    for text, start in (("xxy", 0), ("<t>xy</t>xy", 9), ("xx</t>y", 0), ("<t>xy", None)):
+        found = captures_of(optional, text)
+        assert (found and found[0].start) == start
+    ends_so = Constraint("regex", pattern, after=after, opener="<</t>")
+    for constraint, text, start in (
+        (ends_so, "<</t> </t>xy", 10),
+        (Constraint("regex", pattern, after=after), "xy</t>xy", 6),
+        (Constraint("regex", pattern, after=after), "xy", None),
+    ):
         found = captures_of(constraint, text)
         assert (found and found[0].start) == start

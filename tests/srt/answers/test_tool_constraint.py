@@ -56,9 +56,10 @@ def compiled(
 
 
 def random_answer(
-    grammar: CompiledGrammar, rng: random.Random, again: str = ""
+    grammar: CompiledGrammar, rng: random.Random, likely: str = "<"
 ) -> tuple[str, bool]:
-    """A legal text, and whether it is complete. Where it may end, it may also go on by `again`."""
+    """A legal text, and whether it is complete. The characters `likely` are preferred: by chance,
+    there would hardly ever be a tag."""
     place, text = grammar.start(), bytearray()
     row = np.zeros(-(-VOCAB.vocab_size // 32), dtype=np.uint32)
     while len(text) < MAX_BYTES:
@@ -67,12 +68,8 @@ def random_answer(
         ends = EOS in legal
         if ends and (len(legal) == 1 or rng.random() < 0.3):
             return text.decode(), True
-        if ends and again and rng.random() < 0.3:
-            place.accept(list(again.encode()))
-            text += again.encode()
-            continue
-        # A "<" is preferred: by chance, there would hardly ever be a tag.
-        pick = ord("<") if ord("<") in legal and rng.random() < 0.5 else None
+        known = [byte for byte in likely.encode() if byte in legal]
+        pick = rng.choice(known) if known and rng.random() < 0.5 else None
         ascii_only = [token for token in legal if token < 128]
         byte = pick or rng.choice([t for t in legal if t < 256] if len(legal) <= 4 else ascii_only)
         place.accept([byte])
@@ -80,9 +77,11 @@ def random_answer(
     return text.decode(), False
 
 
-def read(text: str, form: ToolFormat = HERMES) -> tuple[str, list[tuple[str, Any]], bool]:
+def read(
+    text: str, form: ToolFormat = HERMES, **how: bool
+) -> tuple[str, list[tuple[str, Any]], bool]:
     """Content, calls, and whether the last call is cut short."""
-    parser = call_parser(form, {"weather": UNIT, "now": ""}, constrained=True)
+    parser = call_parser(form, {"weather": UNIT, "now": ""}, constrained=True, **how)
     content, calls = "", []
     for event in parser.feed(text, final=True):
         if isinstance(event, Content):
@@ -107,19 +106,30 @@ def check_arguments(name: str, arguments: str) -> None:
 @pytest.mark.parametrize("form", EVERY_FORMAT.values(), ids=EVERY_FORMAT)
 def test_calls_that_must_be_made(choice: ToolChoice, parallel: bool, form: ToolFormat) -> None:
     grammar, numbers = compiled(choice, parallel, form=form), set()
-    is_free = choice == "required" and parallel and not (form.first or form.last)
-    again = form.separator + form.begin if is_free else ""
+    likely = form.begin[0] + form.separator[:1]
     for seed in range(20):
-        text, is_whole = random_answer(grammar, random.Random(seed), again)
-        content, calls, is_cut = read(text, form)
+        text, is_whole = random_answer(grammar, random.Random(seed), likely)
+        content, calls, is_cut = read(text, form, forced=True)
         assert is_whole or parallel
         assert text.startswith(form.first or form.begin)
         for name, arguments in calls if not is_cut else calls[:-1]:
             check_arguments(name, arguments)
         if is_whole:
-            assert len(calls) >= 1 and (content == "" or is_free)
+            assert len(calls) >= 1 and content == ""
             numbers.add(len(calls))
     assert numbers == {1} if choice == "named" or not parallel else len(numbers) > 1
+
+
+@pytest.mark.parametrize("form", EVERY_FORMAT.values(), ids=EVERY_FORMAT)
+def test_a_blank_behind_a_call_forces_nothing(form: ToolFormat) -> None:
+    """Models write one behind their last call, too. Other text ends the answer."""
+    place = compiled("required", True, form=form).start()
+    blank = form.separator if form.separator.isspace() else ""
+    place.accept(list((form.first + form.call_text(ToolCall("", "now", "{}")) + blank).encode()))
+    place.accept(list(form.last.encode()))
+    assert place.is_accepting()
+    with pytest.raises(GrammarError):
+        place.accept(list(b"It is"))
 
 
 def test_auto_begins_only_what_it_can_end() -> None:
@@ -143,7 +153,7 @@ def test_calls_or_an_answer() -> None:
     grammar = compiled("auto", parallel=True, answer=YES)
     for seed in range(10):
         text, is_whole = random_answer(grammar, random.Random(seed))
-        content, calls, _ = read(text)
+        content, calls, _ = read(text, is_first=True)
         assert not is_whole or (content == "yes") != bool(calls)
     for text, legal in (("yes", True), ("no", False), ("yes<tool_call>", False)):
         place = grammar.start()

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from srt.answers.reasoning import THINK
 from srt.client.generation import GenerateOutput, Request, TokenizeRequest
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.limits import MAX_TEXT_BYTES
 from srt.programs.runner import Runner
 from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RESTARTING, RequestError, RingError
-from srt.wire.messages import Finish
+from srt.wire.messages import ChatOptions, Finish
 from srt.wire.program_messages import GetVars, OpenSession, ReadVar, SubmitProgram
 from srt.wire.programs import (
     Call,
@@ -301,3 +302,11 @@ async def test_a_constraint_waits_for_reasoning_that_a_message_has_begun(
     (request,) = bench.client.requests
     assert request.sampling.constraint_after == after
     assert request.chat.continue_final == bool(begun)
+
+
+def test_what_a_constraint_waits_for() -> None:
+    """A turn that goes on inside its reasoning ends it first, whatever the switch says."""
+    answers, off = ChatAnswers("think", None), ChatOptions('{"enable_thinking": false}')
+    for begun, expected in (("", None), ("<think>a", THINK), ("<think>a</think>", None)):
+        assert answers.before_answer(begun, off) == expected
+    assert answers.before_answer("", ChatOptions()) == THINK

@@ -41,7 +41,7 @@ WRONG: dict[str, list[Any]] = {
     "stop": [["a"] * 33, [""], ["a" * 1025]],
     "stop_regex": [["a"] * 33, [""], ["a" * 257]],
     "constraint_after": ["a" * 1025],
-    "constraint_opener": ["a" * 1025],
+    "constraint_opener": ["a" * 65],
 }
 # For every common field, a value that is not its default.
 OTHER: dict[str, Any] = {

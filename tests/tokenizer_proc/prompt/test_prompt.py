@@ -55,6 +55,8 @@ def test_reasoning_that_is_switched_off_is_over_at_once(switch: str) -> None:
         prompt = read(opening, messages=[USER], chat=ChatOptions(args))
         assert bytes(prompt.ids.tolist()).decode() == text
         assert prompt.closes_reasoning != prompt.opens_reasoning == (value == "true")
+    with pytest.raises(RequestError, match=f"'{switch}' must be true or false"):
+        read(opening, messages=[USER], chat=ChatOptions(f'{{"{switch}": "false"}}'))
     off = f'{{"{switch}": false}}'
     user = [ChatMessage("user", "<think>")]
     said = read(
@@ -82,18 +84,23 @@ def test_the_reasoning_of_a_message_that_goes_on(content: str, opens: bool, clos
 
 
 @pytest.mark.parametrize(
-    ("template", "after", "kept"),
+    ("template", "after", "has_token", "kept"),
     [
-        (PLAIN, "</think>", ("</think>", "<think>")),
-        (PLAIN + "<think>\n", "</think>", ("</think>", "")),
-        (PLAIN + "<think></think>", "</think>", ("", "")),
-        (PLAIN + "<think></think>", "x", ("x", "<think>")),
+        (PLAIN, "</think>", True, ("</think>", "<think>")),
+        (PLAIN, "</think>", False, ("", "")),
+        (PLAIN + "<think>\n", "</think>", False, ("</think>", "")),
+        (PLAIN + "<think></think>", "</think>", True, ("", "")),
+        (PLAIN + "<think></think>", "x", False, ("x", "<think>")),
     ],
 )
 def test_a_constraint_waits_for_reasoning_as_the_prompt_ends(
-    template: str, after: str, kept: tuple[str, str]
+    template: str, after: str, has_token: bool, kept: tuple[str, str]
 ) -> None:
-    front = make_front(vocab=replace(VOCAB, chat_template=template))
+    """With neither tag, only where the vocabulary has a token for the opening one."""
+    vocab = replace(VOCAB, chat_template=template)
+    if has_token:
+        vocab = replace(vocab, token_bytes=[*VOCAB.token_bytes, b"<think>"])
+    front = make_front(vocab=vocab)
     sampling = SamplingParams(
         max_new_tokens=1, regex="a", constraint_after=after, constraint_opener="<think>"
     )
@@ -102,6 +109,9 @@ def test_a_constraint_waits_for_reasoning_as_the_prompt_ends(
     assert isinstance(parked, Parked) and parked.question is not None
     constraint = parked.question.constraint
     assert (constraint.after, constraint.opener) == kept
+    answer = make_front(vocab=vocab, find=lambda constraint: "found").generate(b"client", req, 0.0)
+    assert isinstance(answer, Admission)
+    assert answer.admitted.lead == (None if kept == (after, "<think>") else kept)
 
 
 def test_the_front_tells_of_it() -> None:

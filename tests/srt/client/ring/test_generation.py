@@ -31,7 +31,7 @@ class Reader:
 
     def __init__(self, n: int = 1, **request: Any) -> None:
         self.forgotten: list[str] = []
-        self.asked: list[tuple[str, str, str]] = []  # source, text and tenant
+        self.asked: list[tuple[str, str, str]] = []  # source, what it waits for, text and tenant
         asked = Request(**{"text": "a", "sampling": SamplingParams(n=n), **request})
         self.samples = RingSamples("r", "7", asked, self._forget, self._captures)
         self.generations = self.samples.generations
@@ -40,7 +40,7 @@ class Reader:
         self.forgotten.append(generation.wire_id)
 
     async def _captures(self, constraint: Constraint, text: str, tenant: str) -> list[Capture]:
-        self.asked.append((constraint.source, text, tenant))
+        self.asked.append((constraint.source + constraint.after, text, tenant))
         return [Capture("x", 0, 1, text[:1])]
 
 
@@ -105,8 +105,10 @@ async def test_an_output_may_overtake_the_admission() -> None:
 @pytest.mark.parametrize("streams", [False, True])
 async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
     """They are requested once, and only for constraints that have names."""
-    reader = Reader(sampling=SamplingParams(regex="(?P<x>a)b*"), tenant="t")
+    asked = SamplingParams(regex="(?P<x>a)b*", constraint_after="y", constraint_opener="x")
+    reader = Reader(sampling=asked, tenant="t")
     (generation,) = reader.generations
+    reader.samples.admit(Admitted("7", 1, AnswerMeta(5), lead=("z", "")))
     iterator = aiter(generation)
     generation.take(output("a", (1,)))
     if streams:
@@ -114,7 +116,7 @@ async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
     generation.take(output("b", (2,), finish=LENGTH))
     last = await (anext(iterator) if streams else generation.result())
     assert last.captures == [Capture("x", 0, 1, "a")]
-    assert reader.asked == [("(?P<x>a)b*", "ab", "t")]
+    assert reader.asked == [("(?P<x>a)b*z", "ab", "t")]
     plain = Reader(sampling=SamplingParams(regex="ab*"))
     plain.generations[0].take(output("ab", (1,), finish=LENGTH))
     assert (await plain.generations[0].result()).captures is None and plain.asked == []

@@ -228,6 +228,7 @@ async def test_closed_objects_may_be_asked_for_beside_free_calls() -> None:
         ),
         ({"guided_choice": []}, "guided_choice", "empty"),
         ({"constraint_after": "x"}, "constraint_after", "needs a constraint"),
+        ({"constraint_opener": "x", "regex": "a"}, "constraint_opener", "constraint_after"),
         ({"json_whitespace": "free"}, "json_whitespace", "needs a constraint"),
         (
             {"structured_outputs": {"whitespace_pattern": "\\s*"}},
@@ -291,15 +292,23 @@ async def test_a_constraint_waits_for_the_reasoning() -> None:
     assert (await sampling_of(route, regex)).constraint_after == ""
     waiting = await sampling_of(route, regex, reasoning=True)
     assert (waiting.constraint_after, waiting.constraint_opener) == ("</think>", "<think>")
-    for off in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+    switches: list[dict[str, Any]] = [
+        {"chat_template_kwargs": {"enable_thinking": off}} for off in (False, 0, None)
+    ]
+    for off in ({"reasoning_effort": "none"}, *switches):
         assert (await sampling_of(route, regex | off, reasoning=True)).constraint_after == ""
     assert (await sampling_of(route, CHAT_BODY, reasoning=True)).constraint_after == ""
+    async with in_process(FakeClient(), reasoning=True) as http:
+        response = await http.post(route, json=regex | {"constraint_opener": "<x>"})
+    assert error_of(response)["param"] == "constraint_opener"
     own = regex | {"constraint_after": ""}
     assert (await sampling_of(route, own, reasoning=True)).constraint_after == ""
     for begun, after in (("So", ""), ("<think>a</think>", ""), ("<think>a", "</think>")):
         last = {"role": "assistant", "content": begun}
         body = {**regex, "messages": [*CHAT_BODY["messages"], last], "continue_final_message": True}
-        assert (await sampling_of(route, body, reasoning=True)).constraint_after == after
+        for switch in ({}, switches[0]):
+            params = await sampling_of(route, body | switch, reasoning=True)
+            assert params.constraint_after == after
         explicit = await sampling_of(route, body | {"constraint_after": "</think>"}, reasoning=True)
         assert (explicit.constraint_after, explicit.constraint_opener) == ("</think>", "")
     completion = {"prompt": "a", "regex": "a"}
@@ -356,6 +365,7 @@ async def test_the_tags_of_the_template() -> None:
 
 
 GPT_OSS = "{% if tools %}{% endif %}<|start|>assistant<|channel|>analysis<|message|>"
+CHANNELS: dict[str, Any] = {"template": GPT_OSS, "call_format": "gpt-oss"}
 FINAL = "<|channel|>final<|message|>"
 
 
@@ -367,7 +377,7 @@ async def test_the_reasoning_of_channels() -> None:
         f"<|end|><|start|>assistant{FINAL}Y",
         "es.",
     )
-    async with in_process(FakeClient(pieces), reasoning=True, template=GPT_OSS) as http:
+    async with in_process(FakeClient(pieces), reasoning=True, **CHANNELS) as http:
         whole = (await http.post(ROUTE, json=CHAT_BODY)).json()["choices"][0]["message"]
         streamed = sse_payloads((await http.post(ROUTE, json=CHAT_BODY | {"stream": True})).text)
         response = (await http.post("/v1/responses", json={"input": "hi"})).json()
@@ -377,7 +387,7 @@ async def test_the_reasoning_of_channels() -> None:
     assert "".join(d.get("content") or "" for d in deltas) == "Yes."
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
     assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
-    asked, facts = CHAT_BODY | {"regex": "a"}, {"reasoning": True, "template": GPT_OSS}
+    asked, facts = CHAT_BODY | {"regex": "a"}, {"reasoning": True, **CHANNELS}
     params = await sampling_of(ROUTE, asked, **facts)
     assert (params.regex, params.constraint_after) == ("a", FINAL)
     tool = {"type": "function", "function": {"name": "now"}}
@@ -393,7 +403,7 @@ async def test_calls_between_channels() -> None:
     pieces = ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant", call)
     tool = {"type": "function", "function": {"name": "now"}}
     body = CHAT_BODY | {"tools": [tool]}
-    async with in_process(FakeClient(pieces), reasoning=True, template=GPT_OSS) as http:
+    async with in_process(FakeClient(pieces), reasoning=True, **CHANNELS) as http:
         (choice,) = (await http.post(ROUTE, json=body)).json()["choices"]
         text = {"text": "".join(pieces)}
         parsed = await http.post("/parse_function_call", json=text | {"tools": [tool]})

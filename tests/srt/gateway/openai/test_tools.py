@@ -77,20 +77,28 @@ async def test_tools_reach_the_prompt() -> None:
     assert client.requests[0].tools == []
 
 
+def calls_of(tags: list[dict[str, Any]]) -> dict[str, Any]:
+    """Calls one after another, perhaps a line end, perhaps the first word of other text."""
+    end = {"type": "optional", "content": {"type": "const_string", "value": "\n"}}
+    each = {"type": "sequence", "elements": [{"type": "or", "elements": tags}, end]}
+    word = {"type": "optional", "content": {"type": "regex", "pattern": "[^\\s<\\\n]\\S{0,7}"}}
+    return {"type": "sequence", "elements": [{"type": "plus", "content": each}, word]}
+
+
 async def test_the_constraint_of_each_choice() -> None:
     assert await tag_of(BODY) is None
     assert await tag_of(BODY | {"tool_choice": "auto"}) is None
     assert await tag_of(BODY | {"tool_choice": "none"}) is None
-    required = {
-        "type": "triggered_tags",
-        "triggers": ["<tool_call>"],
-        "tags": [WEATHER_TAG, CLOCK_TAG],
-        "at_least_one": True,
-        "stop_after_first": False,
-    }
-    assert await tag_of(BODY | {"tool_choice": "required"}) == required
+    tags = [WEATHER_TAG, CLOCK_TAG]
+    assert await tag_of(BODY | {"tool_choice": "required"}) == calls_of(tags)
     one = BODY | {"tool_choice": "required", "parallel_tool_calls": False}
-    assert await tag_of(one) == required | {"stop_after_first": True}
+    assert await tag_of(one) == {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": "\n",
+        "at_least_one": True,
+        "stop_after_first": True,
+    }
     assert await tag_of(BODY | {"tool_choice": NAMED}) == WEATHER_TAG
 
 
@@ -116,7 +124,6 @@ async def test_the_constraint_of_auto() -> None:
         "type": "triggered_tags",
         "triggers": ["<tool_call>"],
         "tags": [STRICT_WEATHER, ANY_CLOCK],
-        "at_least_one": False,
         "stop_after_first": False,
     }
     assert await tag_of({**CHAT_BODY, "tools": [strict, CLOCK]}) == triggered
@@ -152,13 +159,7 @@ async def test_the_constraint_of_auto() -> None:
 async def test_auto_with_a_constraint_is_one_or_the_other(
     fields: dict[str, Any], form: dict[str, Any]
 ) -> None:
-    calls = {
-        "type": "tags_with_separator",
-        "tags": [ANY_WEATHER, ANY_CLOCK],
-        "separator": "\n",
-        "at_least_one": True,
-        "stop_after_first": False,
-    }
+    calls = calls_of([ANY_WEATHER, ANY_CLOCK])
     assert await tag_of(BODY | fields) == {"type": "or", "elements": [calls, form]}
 
 
@@ -441,11 +442,15 @@ async def test_errors_name_the_field(body: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     ("body", "place", "param"),
     [
-        ({"tool_choice": "required"}, "tags[1].content", "tools[1].function.parameters"),
+        (
+            {"tool_choice": "required"},
+            "elements[0].content.elements[0].elements[1].content",
+            "tools[1].function.parameters",
+        ),
         ({"tool_choice": NAMED}, "content", "tools[0].function.parameters"),
         (
             {"response_format": {"type": "json_object"}},
-            "elements[0].tags[0].content",
+            "elements[0].elements[0].content.elements[0].elements[0].content",
             "tools[0].function.parameters",
         ),
         ({"guided_regex": "a("}, "elements[1]", "guided_regex"),
@@ -488,10 +493,9 @@ async def test_the_format_is_that_of_the_model() -> None:
     (call,) = answer["tool_calls"]
     assert call["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
     forced = await tag_of(BODY | {"tool_choice": "required"}, call_format="mistral")
-    (calls,) = forced["tags"]
-    assert (calls["begin"], calls["end"]) == ("[TOOL_CALLS] [", "]")
+    assert (forced["begin"], forced["end"]) == ("[TOOL_CALLS] [", "]")
     bad = {"function": {**WEATHER["function"], "parameters": {"type": "object", "minimum": "x"}}}
-    error = RequestError(": no", at="structural_tag.format.tags[0].content.tags[1].content")
+    error = RequestError(": no", at="structural_tag.format.content.tags[1].content")
     refusing = FakeClient()
     refusing.refusals[0] = error
     async with in_process(refusing, call_format="mistral") as http:
@@ -535,11 +539,12 @@ async def test_text_of_another_format_can_be_parsed() -> None:
 async def test_errors_in_blocks_name_the_parameters() -> None:
     """What the blocks of one function are made of is its schema, however deep it is in the tag."""
     client = FakeClient()
-    at = "structural_tag.format.tags[1].content.elements[0].content"
-    client.refusals[0] = RequestError(": bad", at=at)
+    at = "elements[0].content.elements[0].elements[1].content.elements[0].content"
+    client.refusals[0] = RequestError(": bad", at=f"structural_tag.format.{at}")
     async with in_process(client, call_format="qwen3_coder") as http:
         body = BODY | {"tools": [CLOCK, WEATHER], "tool_choice": "required"}
         error = error_of(await http.post(ROUTE, json=body))
     tag = json.loads(client.requests[0].sampling.structural_tag or "")
-    assert "<parameter=" in tag["format"]["tags"][1]["content"]["elements"][0]["begin"]
+    calls = tag["format"]["elements"][0]["content"]["elements"][0]["elements"]
+    assert "<parameter=" in calls[1]["content"]["elements"][0]["begin"]
     assert error["message"] == "tools[1].function.parameters: bad"

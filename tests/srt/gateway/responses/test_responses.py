@@ -435,7 +435,7 @@ async def test_callers_do_not_see_each_others_responses() -> None:
 
 async def test_schemas_of_tools_are_named() -> None:
     client = FakeClient()
-    at = "structural_tag.format.tags[0].content"
+    at = "structural_tag.format.elements[0].content.elements[0].elements[0].content"
     client.refusals[0] = RequestError(": bad", at=at)
     async with in_process(client) as http:
         body = {"input": "a", "tools": [TOOL], "tool_choice": "required"}
