@@ -78,7 +78,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     processor = FakeProcessor()
     module = tokenizer_proc.actor
     monkeypatch.setattr(module, "resolve_model", lambda model: None)
-    monkeypatch.setattr(module, "load_vocab", lambda files: SEEING)
+    monkeypatch.setattr(module, "load_vocab", lambda *_: SEEING)
     monkeypatch.setattr(module, "load_processor", lambda files: processor)
     monkeypatch.setattr(construction, "load_tokenizer", lambda *_: seeing_tokenizer(processor))
     monkeypatch.setattr(TokenizerActor, "niceness", 0)
