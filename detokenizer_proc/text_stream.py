@@ -5,10 +5,10 @@ text of all ids (without the bytes to skip, and cut at the stop string or patter
 found); no piece is ever taken back; the work per token does not grow with the text.
 """
 
-import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from srt.files.vocab import text_decoder
 from srt.patterns.stop_search import Found, PatternSearch, StopSearch, StringSearch
 
 
@@ -51,8 +51,7 @@ class TextStream:
         begun: bytes = b"",
     ) -> None:
         self._pieces = pieces
-        decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        self._decode = _going_on(decode, begun) if begun else decode
+        self._decode = text_decoder(begun)
         self._stops = stops
         self._searches: list[StopSearch] = [
             StringSearch(text) for text in dict.fromkeys(stops.strings)
@@ -148,19 +147,3 @@ class TextStream:
         cut = len(self._held) + (first.end if self._stops.kept else first.start)
         self._held = ""
         return text[:cut]
-
-
-def _going_on(decode: Callable[[bytes, bool], str], begun: bytes) -> Callable[..., str]:
-    """`decode` after the bytes with which the prompt has `begun` a character. U+FFFD for these,
-    where the text does not go on with them, is not part of the text."""
-    decode(begun, False)
-    is_first = True
-
-    def decoded(data: bytes, final: bool = False) -> str:
-        nonlocal is_first
-        text = decode(data, final)
-        if is_first and text:
-            is_first, text = False, text.removeprefix("\ufffd")
-        return text
-
-    return decoded

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from srt.answers.reasoning import reasoning_tags
 from srt.answers.tool_format import text_marks
-from srt.files.chat_templates import chosen_template
+from srt.files.chat_templates import END_TEXTS, chosen_template
 from srt.files.context import gguf_context_len, hf_context_len
 from srt.files.gguf import GGUFFile
 from srt.files.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, byte_level_alphabet
@@ -99,9 +99,36 @@ class Vocab:
         return text.removeprefix(" ") if self.space_prefix else text
 
 
+def text_decoder(begun: bytes = b"") -> Callable[..., str]:
+    """Decodes UTF-8 that arrives in pieces (`bytes`, then whether they are the last) after `begun`,
+    the bytes of a character that the prompt ends inside of. U+FFFD for these, where the text does
+    not go on with them, is not part of the text; for other bytes that are not UTF-8 it is."""
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+    if not begun:
+        return decode
+    decode(begun)
+    is_first, seen = True, begun
+
+    def decoded(data: bytes, final: bool = False) -> str:
+        nonlocal is_first, seen
+        text = decode(data, final)
+        if is_first:
+            seen += data
+            if text:
+                is_first = False
+                is_own = seen.startswith("\ufffd".encode())
+                text = text if is_own else text.removeprefix("\ufffd")
+        return text
+
+    return decoded
+
+
 def load_vocab(files: ModelFiles, chat_template: str = "") -> Vocab:
     """Read the vocabulary of a model, with the template that `--chat-template` names, if any, in
-    place of its own. Raises ConfigError for kinds that are not supported, and for the template."""
+    place of its own; what ends a turn in one of our templates then ends a text too.
+
+    Raises ConfigError for kinds that are not supported, and for the template.
+    """
     if files.kind == "gguf":
         vocab = _from_gguf(files.name, GGUFFile(files.path))
     else:
@@ -111,7 +138,14 @@ def load_vocab(files: ModelFiles, chat_template: str = "") -> Vocab:
         return vocab
     source, is_ours = chosen
     head = "{{ bos_token }}" if is_ours and vocab.add_bos else ""
-    return replace(vocab, chat_template=head + source, tool_template=None)
+    ends = {text.encode() for text in END_TEXTS.get(chat_template, ())}
+    ids = (i for i, data in enumerate(vocab.token_bytes) if data in ends)
+    return replace(
+        vocab,
+        chat_template=head + source,
+        tool_template=None,
+        eos_ids=tuple(dict.fromkeys([*vocab.eos_ids, *ids])),
+    )
 
 
 _ALPHABET = byte_level_alphabet()

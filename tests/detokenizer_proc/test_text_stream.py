@@ -198,6 +198,8 @@ def test_an_incomplete_character_is_replaced_at_the_end() -> None:
         (b"\xe2", [0x21], "!"),
         (b"\xe2", [0x82, 0x21], "!"),
         (b"\xe2", [], ""),
+        (b"\xe2", [0xEF, 0xBF, 0xBD], "\ufffd"),
+        (b"\xef\xbf", [0xBD, 0x21], "\ufffd!"),
         (b"\xc3", [0xA9, 0xFF], "é\ufffd"),
     ],
 )

@@ -56,6 +56,7 @@ class FakeEngine:
     """Runs what it is given on a loop of its own, against `transport`."""
 
     model = "of this machine"
+    chat_template = ""
 
     def __init__(self, transport: FakeClient) -> None:
         self.client = AsyncClient.__new__(AsyncClient)  # without a connection
@@ -64,6 +65,9 @@ class FakeEngine:
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(work)
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
@@ -71,7 +75,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     made = FakeClient()
     monkeypatch.setattr("srt.llm.Engine", lambda *_, **__: FakeEngine(made))
     monkeypatch.setattr("srt.llm.resolve_model", lambda _: None)
-    monkeypatch.setattr("srt.llm.load_vocab", lambda _: fake_vocab())
+    monkeypatch.setattr("srt.llm.load_vocab", lambda *_: fake_vocab())
     return made
 
 

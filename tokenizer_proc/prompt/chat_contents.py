@@ -65,7 +65,11 @@ def joined(first: ChatMessage, second: ChatMessage, between: str) -> ChatMessage
     head, tail = (
         [part for part in one.parts or [one.content] if part != ""] for one in (first, second)
     )
-    return replace(first, content="", parts=[*head, *([between] if head and tail else []), *tail])
+    if head and tail:
+        before = head.pop() if isinstance(head[-1], str) else ""
+        after = tail.pop(0) if isinstance(tail[0], str) else ""
+        head.append(f"{before}{between}{after}")
+    return replace(first, content="", parts=[*head, *tail])
 
 
 def form_of(render: Callable[[Any], str], placeholders: Mapping[str, str]) -> ContentForm:

@@ -8,7 +8,6 @@ Tools are passed to templates that write them in a format that we know; for othe
 
 import json
 from collections.abc import (
-    Callable,
     ItemsView,
     Iterator,
     KeysView,
@@ -35,11 +34,12 @@ from srt.ring.forked import ends_in_time
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
 from tokenizer_proc.prompt.adapting import (
+    PROBE_TOOLS,
+    Habit,
+    Messages,
     View,
-    has_one_call,
-    lost_systems,
-    one_call_each,
-    views,
+    first_taken,
+    with_all_read,
 )
 from tokenizer_proc.prompt.call_form import call_form_of
 from tokenizer_proc.prompt.chat_contents import TEXTS, ContentForm, Contents, form_of
@@ -83,7 +83,7 @@ class ChatTemplate:
         self.why_not = "" if source is not None else f"this model has no chat template: {advice}"
         self._default = None if source is None else self._compiled(source)
         self._forms: dict[int, ContentForm] = {}  # of templates, once they are known
-        self._habits: dict[tuple[Callable[..., int], int], int] = {}  # the same
+        self._habits: dict[tuple[Habit, int, bool], bool] = {}  # the same, with tools or without
         with_tools = None if tool_source is None else self._compiled(tool_source)
         self._with_tools = with_tools if with_tools and with_tools.takes_tools else self._default
 
@@ -157,32 +157,32 @@ class ChatTemplate:
 
         if not compiled.takes_tools:
             messages, tools = with_tools_as_text(messages, tools, HERMES), ()
-        if any(len(message.tool_calls) > 1 for message in messages):
-            if self._habit(has_one_call, compiled, contents, form):
-                messages = one_call_each(messages)
-        systems = 0
-        if any(message.role == "system" for message in messages):
-            systems = self._habit(lost_systems, compiled, contents, form)
-        chat = View(messages, [tool_object(tool) for tool in tools])
-        return _first_taken(written, views(chat, systems))
 
-    def _habit(
+        def has(habit: Habit) -> bool:
+            return self._has(habit, bool(tools), compiled, contents, form)
+
+        given = [tool_object(tool) for tool in tools] or None
+        return first_taken(written, View(with_all_read(messages, has), given))
+
+    def _has(
         self,
-        habit: Callable[[Callable[[View], str]], int],
+        habit: Habit,
+        with_tools: bool,
         compiled: _Compiled,
         contents: Contents,
         form: ContentForm,
-    ) -> int:
-        """What `habit` says of the template; tried with the first chat to which it matters."""
-        known = self._habits.get((habit, id(compiled)))
+    ) -> bool:
+        """Whether the template has a habit; tried with the first chat to which it matters."""
+        known = self._habits.get((habit, id(compiled), with_tools))
         if known is None:
             variables = {"add_generation_prompt": True, "documents": None, **self._names}
 
-            def render(view: View) -> str:
+            def render(messages: Messages) -> str:
+                view = View(messages, PROBE_TOOLS if with_tools else None)
                 names = {**variables, **_shown(view, compiled, contents, form)}
                 return _bounded(compiled.template, names, MAX_RENDERED_CHARS)
 
-            known = self._habits[habit, id(compiled)] = habit(render)
+            known = self._habits[habit, id(compiled), with_tools] = habit(render)
         return known
 
     def _form(self, compiled: _Compiled, contents: Contents) -> ContentForm:
@@ -210,22 +210,7 @@ def _shown(
         | {"content": contents.of(message, form)}
         for message in view.messages
     ]
-    return {"messages": messages, "tools": view.tools or None}
-
-
-def _first_taken(written: Callable[[View], str], tried: Iterator[View]) -> str:
-    """The text of the first view that a template takes. Raises RequestError with what it has
-    against the first of all."""
-    refused: Exception | None = None
-    for view in tried:
-        try:
-            return written(view)
-        except RequestError:
-            raise
-        except Exception as error:  # a template may raise anything
-            refused = refused or error
-    reason = str(refused) or type(refused).__name__
-    raise RequestError(f"the chat template failed: {reason}", param="messages") from refused
+    return {"messages": messages, "tools": view.tools}
 
 
 def load_template(vocab: Vocab) -> ChatTemplate:

@@ -13,8 +13,16 @@ from srt.wire.errors import ConfigError, quoted
 MAX_BYTES = 1024 * 1024
 _FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.jinja")))
+# What ends a turn where it is not the model's own EOS token.
+END_TEXTS = {
+    "chatml": ("<|im_end|>",),
+    "dolly": ("### End",),
+    "stablelm": ("<|USER|>", "<|SYSTEM|>", "<|ASSISTANT|>"),
+}
 # What a model's name says of the format that it was trained with, the first that fits.
 _TRAINED_WITH = (
+    (r"stable[-_]?vicuna", ""),  # "### Human:", which none of ours writes
+    (r"nous-hermes-(llama-?2-)?\d+b", "alpaca"),
     (r"vicuna|wizardlm.*(13b|70b)", "vicuna"),
     (r"llama[-_ ]?2.*chat", "llama-2"),
     (r"alpaca", "alpaca"),
@@ -45,7 +53,7 @@ def chosen_template(chosen: str) -> tuple[str, bool] | None:
             )
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"--chat-template {quoted(chosen)} has more than {MAX_BYTES} bytes")
-        return path.read_text(encoding="utf-8"), False
+        return path.read_text(encoding="utf-8-sig"), False
     except (OSError, ValueError) as error:  # also what is not UTF-8, and a path with a null
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"--chat-template {quoted(chosen)} cannot be read: {reason}") from error

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from srt.client.generation import GenerateOutput
-from srt.files.vocab import Vocab
+from srt.files.vocab import Vocab, text_decoder
 from srt.gateway.wire.openai import (
     CompletionLogprobs,
     RankedLogprob,
@@ -99,8 +99,7 @@ class CompletionScores:
         self._num_top = num_top
         self._hidden = hidden
         self._offset = 0
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._decode(begun)
+        self._decode = text_decoder(begun)
         self._ready: list[Any] = []
 
     def prepare(self, positions: Sequence[Position]) -> Iterator[None]:

@@ -19,6 +19,7 @@ HI, HELLO, MORE = (
     for role, text in (("user", "Hi"), ("assistant", "Hello."), ("user", "More"))
 )
 SYSTEM = ChatMessage("system", "Be brief.")
+OWN = ChatMessage("assistant", " Yes.")
 INTRODUCTION = (
     "Below is an instruction that describes a task. Write a response that appropriately completes "
     "the request.\n\n"
@@ -27,10 +28,10 @@ INTRODUCTION = (
 EXPECTED = {
     "alpaca": (
         (
-            f"{INTRODUCTION}### Instruction:\nHi\n\n### Response:\nHello.</s>\n\n"
-            "### Instruction:\nMore\n\n### Response:\n"
+            f"{INTRODUCTION}### Instruction:\nHi\n\n### Response:Hello.</s>\n\n"
+            "### Instruction:\nMore\n\n### Response:"
         ),
-        "Be brief.\n\n### Instruction:\nHi\n\n### Response:\n",
+        "Be brief.\n\n### Instruction:\nHi\n\n### Response:",
     ),
     "chatml": (
         (
@@ -50,7 +51,7 @@ EXPECTED = {
         "Be brief.\n\n### Instruction:\nHi\n\n### Response:\n",
     ),
     "koala": (
-        "BEGINNING OF CONVERSATION: USER: Hi GPT: Hello.</s> USER: More GPT:",
+        "BEGINNING OF CONVERSATION: USER: Hi GPT: Hello.</s>USER: More GPT:",
         "BEGINNING OF CONVERSATION: USER: Be brief.\n\nHi GPT:",
     ),
     "llama-2": (
@@ -86,6 +87,24 @@ def test_the_formats(name: str) -> None:
     assert template.render([SYSTEM, HI]) == with_system
 
 
+@pytest.mark.parametrize(
+    ("name", "chat", "text"),
+    [
+        ("vicuna", [SYSTEM, HI, MORE], "Be brief. USER: Hi USER: More ASSISTANT:"),
+        ("vicuna", [SYSTEM, HI, OWN, MORE], "Be brief. USER: Hi ASSISTANT: Yes.</s>USER: More "),
+        ("koala", [HI, OWN, MORE], "CONVERSATION: USER: Hi GPT: Yes.</s>USER: More GPT:"),
+        ("llama-2", [HI, OWN, MORE], "[INST] Hi [/INST] Yes. </s><s>[INST] More [/INST]"),
+        ("llama-2", [SYSTEM], "[INST] Be brief. [/INST]"),
+    ],
+)
+def test_chats_that_are_no_alternation(name: str, chat: list[ChatMessage], text: str) -> None:
+    """Also answers as these models write them, with a blank at the head."""
+    chosen = chosen_template(name)
+    assert chosen is not None
+    template = ChatTemplate(chosen[0], bos_token="<s>", eos_token="</s>")
+    assert text in template.render(chat)
+
+
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_a_model_gets_the_template(
     adds_bos: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,9 +116,22 @@ def test_a_model_gets_the_template(
     bos, eos = own.named_tokens["bos_token"], own.named_tokens["eos_token"]
     assert text == f"{bos if adds_bos else ''}<|user|>\nHi{eos}\n<|assistant|>\n"
     file = tmp_path / "my.jinja"
-    file.write_text("{{ bos_token }}é{{ messages[0].content }}", encoding="utf-8")
+    file.write_text("{{ bos_token }}é{{ messages[0].content }}", encoding="utf-8-sig")
     assert ChatTemplate.from_vocab(load_vocab(files, str(file))).render([HI]) == f"{bos}éHi"
     assert load_vocab(files).chat_template == own.chat_template
+
+
+def test_turns_end_where_the_template_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of that text, where the model has them, beside its own EOS."""
+    files = resolve_model("smollm2")
+    own = load_vocab(files)
+    pieces = [*own.token_bytes[:-3], b"<|USER|>", b"### End", b"<|im_end|>"]
+    changed = replace(own, token_bytes=pieces, eos_ids=(0,))
+    monkeypatch.setattr(vocabs, "_from_gguf", lambda *_: changed)
+    size = own.vocab_size
+    ends = {name: load_vocab(files, name).eos_ids for name in ("stablelm", "dolly", "vicuna")}
+    assert ends == {"stablelm": (0, size - 3), "dolly": (0, size - 2), "vicuna": (0,)}
+    assert load_vocab(files, "chatml").eos_ids[-1] == size - 1 and load_vocab(files).eos_ids == (0,)
 
 
 def test_what_is_no_template(tmp_path: Path) -> None:
@@ -124,6 +156,9 @@ def test_what_is_no_template(tmp_path: Path) -> None:
         ("oasst-sft-4-pythia-12b", "openassistant"),
         ("stablelm-tuned-alpha-7b", "stablelm"),
         ("dolly-v2-3b", "dolly"),
+        ("Nous-Hermes-Llama2-13b", "alpaca"),
+        ("Nous-Hermes-2-Mistral-7B", "chatml"),
+        ("stable-vicuna-13b", "gives it one"),
         ("gpt2", "gives it one: a Jinja file, or one of alpaca"),
     ],
 )

@@ -6,7 +6,7 @@ from srt.answers.tool_format import HERMES
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 from tests.tokenizer_proc.media.test_front_media import BOTH, LISTS
-from tokenizer_proc.prompt.chat_contents import ContentForm, Contents
+from tokenizer_proc.prompt.chat_contents import ContentForm, Contents, joined
 from tokenizer_proc.prompt.chat_template import ChatTemplate
 from tokenizer_proc.prompt.continuation import render_open
 from tokenizer_proc.prompt.tools_as_text import with_tools_as_text
@@ -74,7 +74,7 @@ def test_tools_as_text_keep_pictures() -> None:
     assert assistant.parts[0] == HERMES.calls_text("I look", chat[1].tool_calls)
     assert not assistant.tool_calls
     first, second = HERMES.result_text("seen"), HERMES.result_text("done")
-    assert result.parts == [first, 2, "\n", second]
+    assert result.parts == [first, 2, f"\n{second}"]
 
 
 def test_an_answer_that_goes_on_after_a_picture() -> None:
@@ -86,3 +86,17 @@ def test_an_answer_that_goes_on_after_a_picture() -> None:
     assert render_open(render, chat) == "u:qa:<image>It is"
     with pytest.raises(RequestError, match="end with text"):
         render_open(render, [ChatMessage("assistant", "", parts=["x", 0])])
+
+
+def test_joined_contents() -> None:
+    """What is between is part of a text beside it."""
+    text, picture = ChatMessage("user", "a"), ChatMessage("user", "", parts=[0])
+    both = ChatMessage("user", "", parts=["b", 0])
+    for first, second, parts in (
+        (text, both, ["a/b", 0]),
+        (both, text, ["b", 0, "/a"]),
+        (text, picture, ["a/", 0]),
+        (picture, picture, [0, "/", 0]),
+        (ChatMessage("user", ""), both, ["b", 0]),
+    ):
+        assert joined(first, second, "/").parts == parts

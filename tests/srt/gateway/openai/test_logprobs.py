@@ -216,9 +216,19 @@ def test_tokens_that_a_jump_may_replace_are_not_told() -> None:
     assert off.take(snapshot(5)) == (0, 5)
 
 
-def scores(pieces: list[bytes], special: frozenset[int] = frozenset()) -> CompletionScores:
+def scores(
+    pieces: list[bytes], special: frozenset[int] = frozenset(), begun: bytes = b""
+) -> CompletionScores:
     vocab = Vocab("v", pieces, special, (), None, False, 100, None)
-    return CompletionScores(TokenNames(vocab, as_ids=False), 0, special)
+    return CompletionScores(TokenNames(vocab, as_ids=False), 0, special, begun)
+
+
+@pytest.mark.parametrize(("first", "offsets"), [(b"\x82\xac", [0, 1, 3]), (b"a", [0, 1, 3])])
+def test_offsets_after_a_character_that_the_prompt_has_begun(
+    first: bytes, offsets: list[int]
+) -> None:
+    positions = [Position(i, -1.0) for i in range(3)]
+    assert scores([first, b"bc", b"d"], begun=b"\xe2").output(positions).text_offset == offsets
 
 
 @given(st.lists(st.text(max_size=3), max_size=6), st.data())
