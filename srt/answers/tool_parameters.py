@@ -74,16 +74,12 @@ class BlockForm(Struct, frozen=True):
     def goes_on(self, text: str, at: int, order: Mapping[str, int], name: str) -> bool | None:
         """Whether text that may follow the block of `name` in a constrained call is in `text` from
         `at` on: the head of a later parameter's block, or `closing`. None: not known yet."""
-        if text.startswith(self.closing, at):
+        own = order.get(name, -1)
+        follow = [self.head_of(other) for other, i in order.items() if i > own] + [self.closing]
+        if any(text.startswith(mark, at) for mark in follow):
             return True
-        after = text[at : at + _MAX_HEAD_CHARS]
-        if self.closing.startswith(after) or self.opener.startswith(after):
-            return None
-        head = self.heads.match(after)
-        if head is None:
-            return None if after.startswith(self.opener) and len(after) < _MAX_HEAD_CHARS else False
-        is_later = order.get(head[1], -1) > order.get(name, -1)
-        return is_later and after.startswith(self.head_of(head[1]))
+        after = text[at : at + max(map(len, follow))]
+        return None if any(mark.startswith(after) for mark in follow) else False
 
     def splits(self, text: str, order: Mapping[str, int], name: str) -> bool:
         """Whether a value `text` of parameter `name` would end early in a constrained call."""

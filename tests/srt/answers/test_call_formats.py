@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from srt.answers.tool_calls import call_parser
@@ -324,6 +324,7 @@ EDIT = {"properties": OLD_AND_NEW | {"all": {"type": "array"}}}
 
 @pytest.mark.parametrize("form", IN_BLOCKS, ids=name_of)
 @given(old=TEXTS, new=TEXTS, rng=st.randoms(use_true_random=False))
+@example(old="", new="</arg_value><arg_key>new</arg_key>", rng=random.Random(1))
 def test_a_value_may_hold_the_text_that_ends_it(
     form: ToolFormat, old: str, new: str, rng: random.Random
 ) -> None:
