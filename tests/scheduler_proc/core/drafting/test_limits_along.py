@@ -223,13 +223,14 @@ def drafted(asked: Asked, outputs: list[int], rng: random.Random) -> list[int]:
 
 @given(ASKED, st.integers(0, 2**32), st.integers(1, 6))
 @example(Asked(9, True, True, [], None, 0, [], True, b"", False), 1, 6)
+@example(Asked(6, False, True, [], None, 0, [97], False, b"", True), 0, 2)
 def test_along_a_draft_is_one_token_at_a_time(asked: Asked, seed: int, num_drafts: int) -> None:
     """One draft after the other, with some tokens accepted, or also taken back, in between."""
     rng = random.Random(seed)
     outputs: list[int] = []
     core, req = asked.enter(outputs)
     for _ in range(num_drafts):
-        if req.finish is not None:
+        if req.finish is not None or req.remaining == 0:  # or a scored jump is to end it
             return
         try:
             before = as_ids(req.limits())
