@@ -14,6 +14,7 @@ other cases in each run, so they belong to all profiles but `ui`; so do those ma
 use `examples` or hypothesis inside.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,15 +68,16 @@ def choose(config: pytest.Config) -> None:
     _chosen = config.getoption("--profile")
     _imports_all = bool(config.option.markexpr)
     config.option.markexpr = config.option.markexpr or chosen().tests
+    same = bool(os.environ.get("SRT_TEST_SAME_CASES"))
     settings.register_profile(
         _chosen,
         max_examples=examples(EXAMPLES),
         deadline=None,  # a busy machine takes ten times as long
         suppress_health_check=[HealthCheck.too_slow],
-        # In CI too, where hypothesis' own profile says otherwise: each run draws other cases, and
-        # `make test-failed` tries again what has failed. A clean checkout has no database.
-        derandomize=False,
-        database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis/examples"),
+        # Each run draws other cases, also where a variable CI makes hypothesis' own profile say
+        # otherwise. Only `.ci/run` draws the same ones each time: it shall fail for a change.
+        derandomize=same,
+        database=None if same else DirectoryBasedExampleDatabase(ROOT / ".hypothesis/examples"),
         print_blob=True,
     )
     settings.load_profile(_chosen)
