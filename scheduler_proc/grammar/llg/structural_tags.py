@@ -34,34 +34,29 @@ from scheduler_proc.grammar.llg.tag_formats import (
     read_tag,
     refuse_tag,
 )
-from scheduler_proc.grammar.regex import compile_regex
+from scheduler_proc.grammar.llg.tag_pieces import (
+    Piece,
+    ends_itself,
+    in_a_row,
+    one_of_pieces,
+    one_of_texts,
+    pattern_of_texts,
+    repeated,
+    spelled,
+)
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.schema.plan import SchemaPlan
 from srt.patterns.assertions import whole
-from srt.patterns.lark import all_of, body_of, either, terminal, times
+from srt.patterns.lark import all_of, either, terminal
 from srt.patterns.read_gbnf import is_gbnf
 from srt.patterns.read_re import parse
-from srt.patterns.tree import Chars, Literal, Node, choice, concat, repeat
+from srt.patterns.tree import Literal, Node
 from srt.patterns.write import FREE_TEXT, regex
 from srt.wire.constraint import Whitespace
 
 T = TypeVar("T")
 MAX_NESTING = 32
 MAX_TAGS = 1024
-_MAX_STATES = 2000  # to find out whether a tag's content ends itself
-
-
-class Compiled(NamedTuple):
-    """A format as a piece of Lark. A regular one has a tree, and has Lark only if that is better
-    than the tree written character by character. With `ends` it includes the string after it."""
-
-    lark: str = ""
-    ends: bool = False
-    tree: Node | None = None
-
-    def spelled(self) -> str:
-        """It as Lark."""
-        return self.lark if self.tree is None or self.lark else _spelled(self.tree)
 
 
 def tags_grammar(
@@ -115,13 +110,13 @@ class _TagCompiler:
         self._num_tags = 0
         self._not_first = ""  # what free text between the outermost tags does not begin with
 
-    def compiled(self, given: Format, place: str, stops: list[str], depth: int) -> Compiled:
+    def compiled(self, given: Format, place: str, stops: list[str], depth: int) -> Piece:
         """The Lark of any format. Raises GrammarError naming the place."""
         if depth > MAX_NESTING:
             raise refuse_tag(place, f"is nested deeper than {MAX_NESTING} formats")
         match given:
             case ConstStringFormat(value):
-                return Compiled(tree=Literal(value))
+                return Piece(tree=Literal(value))
             case RegexFormat(pattern):
                 return self._regular(_placed(lambda: whole(parse(pattern)), place), place)
             case GrammarFormat(source):
@@ -136,9 +131,7 @@ class _TagCompiler:
                 made = _placed(lambda: prepared.grammar, place)
                 return self._embedded(TagPart(place, made, prepared.plan))
             case AnyTextFormat(excluded):
-                return Compiled(
-                    self._terminal("TEXT", stops, stops, excluded, []), ends=bool(stops)
-                )
+                return Piece(self._terminal("TEXT", stops, stops, excluded, []), ends=bool(stops))
             case SequenceFormat(elements):
                 return self._sequence(elements, place, stops, depth)
             case OrFormat(elements):
@@ -160,18 +153,18 @@ class _TagCompiler:
                     raise refuse_tag(f"{place}.max", "must not be below min")
                 return self._repeated(content, place, (least, None if most < 0 else most), depth)
 
-    def closed(self, given: Format, place: str, stops: list[str], depth: int) -> Compiled:
+    def closed(self, given: Format, place: str, stops: list[str], depth: int) -> Piece:
         """A format and, if there are any, one of the stops."""
         part = self.compiled(given, place, stops, depth)
-        return part if part.ends or not stops else _in_a_row([part, Compiled(tree=_one_of(stops))])
+        return part if part.ends or not stops else in_a_row([part, Piece(tree=one_of_texts(stops))])
 
-    def _regular(self, tree: Node, place: str) -> Compiled:
+    def _regular(self, tree: Node, place: str) -> Piece:
         self.parts[place] = TagPart(place, LLGrammar.regex(regex(tree)))
-        return Compiled(tree=tree)
+        return Piece(tree=tree)
 
-    def _embedded(self, part: TagPart) -> Compiled:
+    def _embedded(self, part: TagPart) -> Piece:
         self.parts[part.place] = part
-        return Compiled(self.builder.embed(part.grammar))
+        return Piece(self.builder.embed(part.grammar))
 
     def _terminal(
         self,
@@ -186,24 +179,25 @@ class _TagCompiler:
         without stops nothing ends it. What is before the end has none of `excluded`, which may
         have a part in common with the end; the whole has none of `never`,
         and does not begin with `not_first`."""
-        without = [f"{FREE_TEXT}{_any_of(stops)}[\\s\\S]+"] if stops else []
-        without += [f"{FREE_TEXT}{_any_of(never)}{FREE_TEXT}"] if never else []
+        without = [f"{FREE_TEXT}{pattern_of_texts(stops)}[\\s\\S]+"] if stops else []
+        without += [f"{FREE_TEXT}{pattern_of_texts(never)}{FREE_TEXT}"] if never else []
         without += [f"{regex(Literal(not_first))}{FREE_TEXT}"] if not_first else []
         if not excluded:
-            return self.builder.rule(prefix, all_of([FREE_TEXT + _any_of(ends)], without))
+            return self.builder.rule(prefix, all_of([FREE_TEXT + pattern_of_texts(ends)], without))
         # An end may itself end with another one: then the text before either may be meant.
         options = [
-            all_of([FREE_TEXT + end], [f"{FREE_TEXT}{_any_of(excluded)}{FREE_TEXT}{end}", *without])
-            for end in ([_any_of([end]) for end in ends] or [""])
+            all_of(
+                [FREE_TEXT + end],
+                [f"{FREE_TEXT}{pattern_of_texts(excluded)}{FREE_TEXT}{end}", *without],
+            )
+            for end in ([pattern_of_texts([end]) for end in ends] or [""])
         ]
         return self.builder.rule(prefix, either(options) if len(options) > 1 else options[0])
 
     # ---- Combinations ----
 
-    def _sequence(
-        self, elements: list[Format], place: str, stops: list[str], depth: int
-    ) -> Compiled:
-        parts: list[Compiled] = []
+    def _sequence(self, elements: list[Format], place: str, stops: list[str], depth: int) -> Piece:
+        parts: list[Piece] = []
         taken = ""
         for i, element in enumerate(elements):
             at = f"{place}.elements[{i}]"
@@ -214,9 +208,9 @@ class _TagCompiler:
             if not following and not last and _is_free(element):
                 raise refuse_tag(at, "free text must be last, or before a fixed string")
             parts.append(part)
-        return _in_a_row(parts)
+        return in_a_row(parts)
 
-    def _or(self, elements: list[Format], place: str, stops: list[str], depth: int) -> Compiled:
+    def _or(self, elements: list[Format], place: str, stops: list[str], depth: int) -> Piece:
         options = [
             self.closed(item, f"{place}.elements[{i}]", stops, depth + 1)
             for i, item in enumerate(elements)
@@ -224,24 +218,24 @@ class _TagCompiler:
         if any(isinstance(item, JsonSchemaFormat) for item in elements):
             # A terminal of JSON would hide a pattern that is spelled, but no terminal beside it.
             options = [
-                Compiled(terminal(regex(part.tree)))
+                Piece(terminal(regex(part.tree)))
                 if part.tree is not None and isinstance(item, RegexFormat | GrammarFormat)
                 else part
                 for item, part in zip(elements, options, strict=True)
             ]
-        return _either(options)._replace(ends=bool(stops))
+        return one_of_pieces(options)._replace(ends=bool(stops))
 
     def _repeated(
         self, content: Format, place: str, counts: tuple[int, int | None], depth: int
-    ) -> Compiled:
+    ) -> Piece:
         at = f"{place}.content"
         if _is_free(content):
             raise refuse_tag(at, "free text cannot be repeated or optional")
-        return _times(self.compiled(content, at, [], depth + 1), *counts)
+        return repeated(self.compiled(content, at, [], depth + 1), *counts)
 
     # ---- Tags ----
 
-    def _tag(self, taken: str, given: TagFormat, place: str, depth: int) -> Compiled:
+    def _tag(self, taken: str, given: TagFormat, place: str, depth: int) -> Piece:
         """A tag whose beginning `taken` has already been read."""
         self._num_tags += 1
         if self._num_tags > MAX_TAGS:
@@ -250,12 +244,12 @@ class _TagCompiler:
             raise refuse_tag(f"{place}.end", "must not be empty after free text")
         inner = self.closed(given.content, f"{place}.content", given.ends, depth + 1)
         # Several times faster than spelled; without a beginning it could hide what begins alike.
-        if given.begin and inner.tree is not None and _ends_itself(inner.tree):
+        if given.begin and inner.tree is not None and ends_itself(inner.tree):
             inner = inner._replace(lark=terminal(regex(inner.tree)))
-        begin = Compiled(tree=Literal(given.begin[len(taken) :]))
-        return _in_a_row([begin, inner._replace(ends=False)])
+        begin = Piece(tree=Literal(given.begin[len(taken) :]))
+        return in_a_row([begin, inner._replace(ends=False)])
 
-    def _tags(self, tags: list[TagFormat], taken: str, place: str, depth: int) -> list[Compiled]:
+    def _tags(self, tags: list[TagFormat], taken: str, place: str, depth: int) -> list[Piece]:
         """The tags that begin with `taken`, without that beginning."""
         return [
             self._tag(taken, tag, f"{place}.tags[{i}]", depth + 1)
@@ -275,7 +269,7 @@ class _TagCompiler:
 
     def _triggered_tags(
         self, given: TriggeredTagsFormat, place: str, stops: list[str], depth: int
-    ) -> Compiled:
+    ) -> Piece:
         for stop in stops:
             if any(trigger in stop for trigger in given.triggers):
                 reason = f"the end string {stop!r} contains a trigger"
@@ -283,16 +277,16 @@ class _TagCompiler:
         _check_triggered(given, place)
         triggered = self._triggered(given, stops, place, depth)
         tags = self._tags(given.tags, "", place, depth)
-        whole = self.builder.rule("tag", _either(tags).spelled())
+        whole = self.builder.rule("tag", one_of_pieces(tags).spelled())
         if given.at_least_one and given.stop_after_first:
-            return Compiled(whole)
+            return Piece(whole)
         rest = given.excludes, given.triggers, "" if depth else self._not_first
         tail = self._terminal("TEXT", stops, stops, *rest)
         if given.stop_after_first:
-            closing = f" {_spelled(_one_of(stops))}" if stops else ""
-            return Compiled(f"({triggered}{closing} | {tail})", ends=bool(stops))
+            closing = f" {spelled(one_of_texts(stops))}" if stops else ""
+            return Piece(f"({triggered}{closing} | {tail})", ends=bool(stops))
         first = f"{whole} " if given.at_least_one else ""
-        return Compiled(f"{first}({triggered})* {tail}", ends=bool(stops))
+        return Piece(f"{first}({triggered})* {tail}", ends=bool(stops))
 
     def _triggered(
         self, given: TriggeredTagsFormat, stops: list[str], place: str, depth: int
@@ -304,18 +298,18 @@ class _TagCompiler:
             if rests:
                 free = given.excludes, stops, "" if depth else self._not_first
                 head = self._terminal("HEAD", [trigger], given.triggers, *free)
-                options.append(f"{head} ({_either(rests).spelled()})")
+                options.append(f"{head} ({one_of_pieces(rests).spelled()})")
         return self.builder.rule("triggered", " | ".join(options))
 
-    def _separated(self, given: SeparatedTagsFormat, place: str, depth: int) -> Compiled:
-        tag = _either(self._tags(given.tags, "", place, depth))
+    def _separated(self, given: SeparatedTagsFormat, place: str, depth: int) -> Piece:
+        tag = one_of_pieces(self._tags(given.tags, "", place, depth))
         if tag.tree is None:
-            tag = Compiled(self.builder.rule("tag", tag.lark))
+            tag = Piece(self.builder.rule("tag", tag.lark))
         whole = tag
         if not given.stop_after_first:
-            more = _in_a_row([Compiled(tree=Literal(given.separator)), tag])
-            whole = _in_a_row([tag, _times(more, 0, None)])
-        return whole if given.at_least_one else _times(whole, 0, 1)
+            more = in_a_row([Piece(tree=Literal(given.separator)), tag])
+            whole = in_a_row([tag, repeated(more, 0, None)])
+        return whole if given.at_least_one else repeated(whole, 0, 1)
 
 
 def _placed(make: Callable[[], T], place: str) -> T:
@@ -364,54 +358,3 @@ def _is_free(given: Format) -> bool:
         case OrFormat(elements):
             return any(map(_is_free, elements))
     return isinstance(given, AnyTextFormat)
-
-
-# ---- Combining -------------------------------------------------------------------------------
-
-
-def _in_a_row(parts: list[Compiled]) -> Compiled:
-    found = [part.tree for part in parts if part.tree is not None]
-    tree = concat(found) if len(found) == len(parts) else None
-    return Compiled(_lark(" ", parts), parts[-1].ends, tree)
-
-
-def _either(parts: list[Compiled]) -> Compiled:
-    found = [part.tree for part in parts if part.tree is not None]
-    tree = choice(found) if len(found) == len(parts) else None
-    lark = _lark(" | ", parts)
-    return Compiled(f"({lark})" if lark else "", tree=tree)
-
-
-def _times(part: Compiled, least: int, most: int | None) -> Compiled:
-    if most == 0:
-        return Compiled(tree=Literal(""))
-    tree = None if part.tree is None else repeat(part.tree, least, most)
-    return Compiled(times(part.lark, least, most) if part.lark else "", tree=tree)
-
-
-def _lark(separator: str, parts: list[Compiled]) -> str:
-    """The parts as Lark, if some have any."""
-    return separator.join(part.spelled() for part in parts) if any(p.lark for p in parts) else ""
-
-
-def _spelled(node: Node) -> str:
-    """The tree in Lark, with terminals of one character each."""
-    return body_of(node, lambda ranges: terminal(regex(Chars(ranges))))
-
-
-def _ends_itself(node: Node) -> bool:
-    """Whether no match is the beginning of another: one terminal then loses nothing. False also if
-    the empty text matches, which cannot be a terminal, or if finding out takes too many states."""
-    try:
-        dfa = compile_regex(regex(node), max_states=_MAX_STATES)
-    except GrammarError:
-        return False
-    return not dfa.accepting[0] and not (dfa.transitions[dfa.accepting] >= 0).any()
-
-
-def _one_of(texts: list[str]) -> Node:
-    return choice(map(Literal, texts))
-
-
-def _any_of(texts: list[str]) -> str:
-    return regex(_one_of(texts)) if texts else ""

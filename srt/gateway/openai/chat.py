@@ -32,7 +32,7 @@ from srt.gateway.wire.openai import ChatRequest
 from srt.wire.constraint import ConstraintKind
 from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatOptions
-from srt.wire.sampling import Scoring
+from srt.wire.sampling import SamplingParams, Scoring
 
 _TOOLS = "tools"
 _NO_CHAT = ChatFields()
@@ -88,8 +88,6 @@ def chat_of(
     messages = chat_messages(body.messages, media, media_roles)
     plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
     _check_raw(body, plan, reasoning)
-    if body.top_logprobs and not body.logprobs:
-        raise RequestError(" needs logprobs: true", at="top_logprobs")
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
     variables = _template_variables(body, vocab.chat_template or "")
@@ -98,17 +96,9 @@ def chat_of(
     reasoned = _end_of_reasoning(tags, plan) if waits else ""
     after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
-    scoring = None
-    if body.logprobs or body.prompt_logprobs is not None:
-        start = -1 if body.prompt_logprobs is None else 0
-        scoring = Scoring(start, max(body.top_logprobs, body.prompt_logprobs or 0))
+    scoring = _scoring(body)
     reads_tools = plan is not None and body.parse_tool_calls
-    sampling = body.to_params(given, after, limit)
-    if body.constraint_opener and body.constraint_after is None:
-        raise RequestError(" needs constraint_after", at="constraint_opener")
-    if body.constraint_after is None and reasoned == tags.end:
-        # Whether there is any shows at the prompt's end, or at the answer's beginning.
-        sampling = msgspec.structs.replace(sampling, constraint_opener=tags.begin)
+    sampling = _with_opener(body, body.to_params(given, after, limit), tags, reasoned)
     if plan is not None and sampling.close is None and _must_be_whole(plan, own, given):
         sampling = msgspec.structs.replace(sampling, close=True)
     request = Request(
@@ -137,6 +127,28 @@ def chat_of(
         if plan is not None and given is not own:
             names |= _paths(body, plan, own, form, given.value)
     return Chat(request, reading, names, media)
+
+
+def _scoring(body: ChatRequest) -> Scoring | None:
+    """The log-probabilities that the body asks for."""
+    if body.top_logprobs and not body.logprobs:
+        raise RequestError(" needs logprobs: true", at="top_logprobs")
+    if not body.logprobs and body.prompt_logprobs is None:
+        return None
+    start = -1 if body.prompt_logprobs is None else 0
+    return Scoring(start, max(body.top_logprobs, body.prompt_logprobs or 0))
+
+
+def _with_opener(
+    body: ChatRequest, sampling: SamplingParams, tags: Tags, reasoned: str
+) -> SamplingParams:
+    """The parameters, which say how reasoning begins if the constraint waits for its end: whether
+    there is any shows at the prompt's end, or at the answer's beginning."""
+    if body.constraint_opener and body.constraint_after is None:
+        raise RequestError(" needs constraint_after", at="constraint_opener")
+    if body.constraint_after is not None or reasoned != tags.end:
+        return sampling
+    return msgspec.structs.replace(sampling, constraint_opener=tags.begin)
 
 
 def _end_of_reasoning(tags: Tags, plan: ToolPlan | None) -> str:
