@@ -75,7 +75,7 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
         scheduler["pool_bytes"] / 2**20,
     )
     log.info("ring    ipc://%s", supervisor.ring.directory)
-    if is_open_to_others(args, supervisor.url):
+    if supervisor.url and is_open_to_others(args, supervisor.url):
         log.warning(
             "--host %s and no API keys: whoever reaches this port can use the server, and pause, "
             "abort and flush like an admin; --api-key-file makes it ask for keys, and --host "
@@ -97,11 +97,9 @@ def page_address(args: ServerArgs, url: str, page_key: str) -> str:
 
 
 def is_open_to_others(args: ServerArgs, url: str) -> bool:
-    """Whether other machines may reach the server at `url`, "" for none, and it asks for no key."""
-    address = urlsplit(url).hostname
-    if address is None or ip_address(address).is_loopback:
-        return False
-    return Keys(args.api_keys(), args.admin_keys()).is_open
+    """Whether other machines may reach the server that listens at `url`, and it asks for no key."""
+    is_local = ip_address(urlsplit(url).hostname or "").is_loopback
+    return not is_local and Keys(args.api_keys(), args.admin_keys()).is_open
 
 
 def _stop_with_parent(fd: int) -> None:
