@@ -29,7 +29,7 @@ from srt.wire.errors import FORBIDDEN, RequestError, quoted
 
 log = logging.getLogger(__name__)
 
-PROBES = frozenset({"/health", "/ready"})  # what asks for them knows addresses or names of its own
+PATHS_OF_ANY_HOST = frozenset({"/health", "/ready"})  # probes may have names of their own
 LOG_INTERVAL_S = 60.0
 MAX_HOST_BYTES = 300  # of the longest name, and a port
 MAX_KEPT = 1024  # decisions about hosts, and about origins
@@ -61,7 +61,7 @@ class ForeignPages:
         everybody may see."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host, origin = headers.get(b"host"), headers.get(b"origin")
-        if host is not None and path not in PROBES and not self._allows_host(host):
+        if host is not None and path not in PATHS_OF_ANY_HOST and not self._allows_host(host):
             name = quoted(host.decode("latin-1"))
             self._refuse(
                 scope,
