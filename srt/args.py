@@ -17,6 +17,8 @@ from srt.kv_addresses import check_kv_addresses
 from srt.wire.errors import ConfigError
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"  # services of containers may have a _
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 
 # The front waits for twice the compile time-out and some seconds, and a client for 30 s.
@@ -78,6 +80,7 @@ class ServerArgs(Struct, frozen=True):
     admin_api_key_file: str = ""
     share_cache_between_keys: bool = False
     cors_allow_origins: str = ""
+    allowed_hosts: str = ""
     max_connections: int = 2048
     stream_interval: int = 1
     ring_dir: str = ""
@@ -176,6 +179,10 @@ class ServerArgs(Struct, frozen=True):
         """The web origins whose pages may call the HTTP routes."""
         return tuple(origin.strip() for origin in self.cors_allow_origins.split(",") if origin)
 
+    def host_names(self) -> tuple[str, ...]:
+        """The further names by which a server without keys may be called."""
+        return tuple(name.strip() for name in self.allowed_hosts.split(",") if name)
+
     def media_domains(self) -> tuple[str, ...]:
         """The hosts that pictures may be fetched from, in lower case."""
         return tuple(host.strip().lower() for host in self.media_domain.split(",") if host)
@@ -194,6 +201,10 @@ class ServerArgs(Struct, frozen=True):
             _require(
                 is_origin, "cors_allow_origins", f"{origin!r} is not * or scheme://host[:port]"
             )
+        for name in self.host_names():
+            is_name = name == "*" or _HOST_NAME.fullmatch(name) is not None
+            rule = f"{name!r} is not * or the name of a host, without scheme and port"
+            _require(is_name, "allowed_hosts", rule)
         for host in self.media_domains():
             is_host = _HOST.fullmatch(host) is not None
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")

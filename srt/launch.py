@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import uvloop
 
@@ -73,6 +75,13 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
         scheduler["pool_bytes"] / 2**20,
     )
     log.info("ring    ipc://%s", supervisor.ring.directory)
+    if supervisor.url and is_open_to_others(args, supervisor.url):
+        log.warning(
+            "--host %s and no API keys: whoever reaches this port can use the server, and pause, "
+            "abort and flush like an admin; --api-key-file makes it ask for keys, and --host "
+            "127.0.0.1 keeps it to this machine",
+            args.host,
+        )
     where = paint(supervisor.url, "1;32") if supervisor.url else "on the ring only"
     if supervisor.url and not args.no_ui:
         log.info("page    %s", page_address(args, supervisor.url, supervisor.ring.read_page_key()))
@@ -85,6 +94,12 @@ def page_address(args: ServerArgs, url: str, page_key: str) -> str:
     url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     has_admins = Keys(args.api_keys(), args.admin_keys()).has_admins
     return f"{url}/" if has_admins else f"{url}/#key={page_key}"
+
+
+def is_open_to_others(args: ServerArgs, url: str) -> bool:
+    """Whether other machines may reach the server that listens at `url`, and it asks for no key."""
+    is_local = ip_address(urlsplit(url).hostname or "").is_loopback
+    return not is_local and Keys(args.api_keys(), args.admin_keys()).is_open
 
 
 def _stop_with_parent(fd: int) -> None:

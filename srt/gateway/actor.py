@@ -80,6 +80,7 @@ class GatewayActor(Actor):
             stream_interval=self.args.stream_interval,
             max_requests=self.args.max_queued_requests,
             cors_origins=self.args.cors_origins(),
+            allowed_hosts=self.args.host_names(),
             has_page=not self.args.no_ui,
             sampling=sampling,
             media=MediaRules(limit=self.args.limit_media, domains=self.args.media_domains()),

@@ -3,8 +3,9 @@
 `srt.gateway.http.server` runs it. The application keeps no state of requests after their end.
 """
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from srt.client.generation import ServerClient
 from srt.client.programs import Programs
@@ -41,12 +42,12 @@ def gateway_over(
 
 def app_of(gateway: Gateway) -> ASGIApp:
     """The routes over `gateway`. Pages of its `cors_origins` may do all that programs may do, and
-    their preflights need no API key."""
+    their preflights need no API key. Those of other origins are refused by the routes' rules."""
     pages = routes_of(page) if gateway.info.has_page else []
     app = Application(gateway, [*HANDLERS, *routes_of(docs), *pages])
     if not gateway.info.cors_origins:
         return app
-    return CORSMiddleware(
+    cors = CORSMiddleware(
         app,
         allow_origins=gateway.info.cors_origins,
         allow_methods=["*"],
@@ -55,3 +56,10 @@ def app_of(gateway: Gateway) -> ASGIApp:
         allow_private_network="*" not in gateway.info.cors_origins,
         expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER],
     )
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        origin = Headers(scope=scope).get("origin")
+        is_known = origin is None or cors.is_allowed_origin(origin) or not gateway.keys.is_open
+        await (cors if is_known else app)(scope, receive, send)
+
+    return wrapped

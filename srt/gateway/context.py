@@ -41,11 +41,12 @@ class GatewayInfo(Struct, frozen=True):
     `api_keys` and `admin_keys` every route is open; with `share_cache_between_keys` all of them
     share the prefix cache. `reasoning` says that the model's answers begin with its
     reasoning, which chats keep apart. `stream_interval` is how many tokens an event of a stream
-    stands for. `cors_origins` are the web origins that may call. `activations` is what
-    `--activations` resolves to; `fingerprint` tells the model's files, with that, from others.
-    `sampling` has the defaults of parameters that requests leave unset, which the front fills in.
-    `media` says what pictures and videos may be shown. Where there are no `admin_keys`, `page_key`
-    opens what the page shows of the server.
+    stands for. `cors_origins` are the web origins that may call, `allowed_hosts` further names that
+    a server without keys may be called by. `activations` is what `--activations` resolves to;
+    `fingerprint` tells the model's files, with that, from others. `sampling` has the defaults of
+    parameters that requests leave unset, which the front fills in. `media` says what pictures and
+    videos may be shown. Where there are no `admin_keys`, `page_key` opens what the page shows of
+    the server.
     """
 
     model_name: str
@@ -60,6 +61,7 @@ class GatewayInfo(Struct, frozen=True):
     stream_interval: int = 1
     max_requests: int = 1024
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ()
     response_store_bytes: int = 0
     activations: str = "auto"

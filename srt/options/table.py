@@ -150,6 +150,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "web origins that may call, separated by commas, or *",
             is_list=True,
         ),
+        Option(
+            "allowed-hosts",
+            "without API keys: further names by which the server is called, separated by commas, "
+            "or *",
+            is_list=True,
+        ),
         Option("max-connections", "HTTP connections; beyond: the longest idle is closed"),
         Option(
             "ring-dir",

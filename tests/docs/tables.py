@@ -71,7 +71,8 @@ _MEANINGS = {
     "bad_request": "a field is missing, unknown, of the wrong type or out of range; see `param`",
     "context_length_exceeded": "prompt and `max_new_tokens` do not fit into the context",
     "unauthorized": "the API key is missing or wrong",
-    "forbidden": "the operation needs an admin's API key",
+    "forbidden": "the operation needs an admin's API key; or, on a server without keys, a "
+    "[web page of another origin](security.md#web-pages) may have sent the request",
     "not_found": "no such route",
     "model_not_found": "`model` is not the served name or path",
     "method_not_allowed": "the route does not take this HTTP method",
@@ -79,6 +80,8 @@ _MEANINGS = {
     "conflict": "the operation cannot be done now (`/flush_cache` while requests run), or the "
     "request was aborted while its grammar was compiled",
     "request_too_large": "the body is above the size limit",
+    "unsupported_media_type": "a web page's body is not `application/json`, on a server without "
+    "API keys",
     "overloaded": "a request would wait for too long, or the bound on requests or prompt tokens in "
     "flight is reached; `Retry-After`",
     "timed_out": "`timeout_ms` was over before there was a token",

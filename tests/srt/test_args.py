@@ -7,6 +7,9 @@ import pytest
 from srt.wire.errors import ConfigError
 from tests.srt.options.command_lines import parse_args
 
+NO_NAMES = ["a b", " ", ".".join(["a" * 60] * 5)]
+NO_NAMES += f"a..b a- a:80 http://a [::1] *.a bücher a/b {'a' * 64}".split()
+
 
 @pytest.mark.parametrize(
     ("option", "value"),
@@ -31,6 +34,7 @@ from tests.srt.options.command_lines import parse_args
         ("--api-key-file", "/dev/null"),
         ("--cors-allow-origins", "app.example"),
         ("--cors-allow-origins", "https://app.example/path"),
+        *(("--allowed-hosts", name) for name in NO_NAMES),
     ],
 )
 def test_bounds_name_their_option(option: str, value: str) -> None:
@@ -97,3 +101,9 @@ def test_origins() -> None:
     assert args.cors_origins() == ("https://a.example", "http://localhost:3000")
     assert parse_args(["--cors-allow-origins", "*"]).cors_origins() == ("*",)
     assert parse_args([]).cors_origins() == ()
+
+
+def test_names_of_the_server() -> None:
+    args = parse_args(["--allowed-hosts", "srt-service, My_Box.example,10.0.0.7,"])
+    assert args.host_names() == ("srt-service", "My_Box.example", "10.0.0.7")
+    assert parse_args(["--allowed-hosts", "*"]).host_names() == ("*",)

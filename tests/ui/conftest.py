@@ -32,6 +32,7 @@ OPTIONS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
 ]
 TIMEOUT_MS = 30_000
 

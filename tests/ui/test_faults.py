@@ -1,4 +1,4 @@
-"""Keys, and parts of the server that are lost while somebody watches."""
+"""Keys, pages of others, and parts of the server that are lost while somebody watches."""
 
 import os
 import signal
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.server import Server, running_server
 from tests.ui.conftest import Open, address
+from tests.ui.foreign_pages import REBOUND, WAYS, empty_pages, outcomes, state_of
 
 pytestmark = pytest.mark.ui
 NOISE = ("Failed to load resource", "ERR_")  # what the browser says of a lost connection
@@ -96,6 +97,50 @@ def test_a_page_of_another_origin_gets_nothing(server: Server, open_page: Open) 
         assert outcome == "refused"
         headers = {"authorization": f"Bearer {key}", "origin": other}
         assert httpx2.get(server.url + path, headers=headers).status_code == 403
+
+
+@pytest.fixture
+def foreign_page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context()
+    yield context.new_page()
+    context.close()
+
+
+def generate(server: Server) -> None:
+    body = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 2}}
+    httpx2.post(f"{server.url}/generate", json=body, timeout=60).raise_for_status()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "evil.example"])
+def test_a_page_of_somebody_else_can_do_nothing(
+    server: Server, foreign_page: Page, open_page: Open, host: str
+) -> None:
+    """Neither from another port of this machine nor from another site. A link still opens the
+    server's own page."""
+    generate(server)
+    before = state_of(server)
+    with empty_pages() as port:
+        foreign_page.goto(f"http://{host}:{port}/")
+        got, statuses = outcomes(foreign_page, server.url, WAYS)
+        assert got == dict.fromkeys(WAYS, "nothing")
+        assert statuses and {*statuses} == {403}
+        assert state_of(server) == before
+        generate(server)  # it is not paused
+        foreign_page.evaluate("(url) => { location.href = url }", f"{server.url}/")
+        expect(foreign_page.get_by_role("button", name="Send")).to_be_visible()
+    say_hello(open_page(address(server).replace("127.0.0.1", "localhost")))
+
+
+def test_a_page_whose_name_is_rebound_can_do_nothing(server: Server, foreign_page: Page) -> None:
+    """Its name resolves to the server's address, whose origin it then is."""
+    generate(server)
+    before = state_of(server)
+    own = server.url.replace("127.0.0.1", "evil.example")
+    foreign_page.goto(f"{own}/health")  # stands for a page that was loaded before that
+    got, statuses = outcomes(foreign_page, own, REBOUND)
+    assert all("--allowed-hosts" in text for text in got.values()), got
+    assert statuses == [403] * len(REBOUND)
+    assert state_of(server) == before
 
 
 @pytest.mark.parametrize("part", ["gateway", "scheduler"])

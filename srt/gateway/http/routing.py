@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from srt.gateway.context import Gateway, HttpRequest
 from srt.gateway.errors import METHOD_NOT_ALLOWED, failure
-from srt.gateway.http.auth import Access, require_key
+from srt.gateway.http.auth import PUBLIC, Access, require_key
+from srt.gateway.http.foreign import ForeignPages, get_with_effect, may_act
 from srt.gateway.wire.fields import NO_EXTRAS, Kind
 from srt.wire.errors import NOT_FOUND, RequestError
 
@@ -90,6 +91,7 @@ class Application:
 
     def __init__(self, gateway: Gateway, routes: Sequence[Route]) -> None:
         self.gateway = gateway
+        self._pages = ForeignPages(gateway.info.allowed_hosts, gateway.info.cors_origins)
         self._at: dict[str, dict[str, Route]] = {}
         self._below: dict[str, dict[str, Route]] = {}  # by what is in front of the name
         for each in routes:
@@ -107,8 +109,17 @@ class Application:
         await answer(scope, receive, send)
 
     async def _answer(self, request: HttpRequest) -> ASGIApp:
-        methods = self._methods(request.scope)
+        path = _SLASHES.sub("/", request.scope["path"]).rstrip("/") or "/"
+        methods = self._methods(path, request.scope)
         found = methods.get(request.method)
+        if self.gateway.keys.is_open:
+            is_public = found is not None and found.access == PUBLIC
+            self._pages.check(request.scope, path, is_public=is_public)
+            # GET of a route that POST calls too has an effect.
+            if found is not None and "POST" in found.methods and not may_act(request.scope):
+                return failure(get_with_effect(path), {"allow": "OPTIONS, POST"})
+        if not methods:
+            raise RequestError("Not Found", code=NOT_FOUND)
         if found is None:
             allowed = {"allow": ", ".join(sorted([*methods, "OPTIONS"]))}
             if request.method != "OPTIONS":
@@ -118,13 +129,12 @@ class Application:
         require_key(request, found.access)
         return await found.fn(request)
 
-    def _methods(self, scope: Scope) -> dict[str, Route]:
-        """The routes of a request's path, by method. Raises RequestError (404) without any."""
-        path = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
+    def _methods(self, path: str, scope: Scope) -> dict[str, Route]:
+        """The routes of a request's path, by method."""
         if path in self._at:
             return self._at[path]
         for start, methods in self._below.items():
             if path.startswith(start):
                 scope["path_params"] = {"name": path.removeprefix(start)}
                 return methods
-        raise RequestError("Not Found", code=NOT_FOUND)
+        return {}

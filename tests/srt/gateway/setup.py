@@ -23,6 +23,7 @@ INFO = GatewayInfo(
     max_total_tokens=4096,
     version="0.1",
     page_key="page",
+    allowed_hosts=("gateway", "x"),  # as the tests call it
     server_args={"port": 30000, "api_key": "sesame"},
 )
 

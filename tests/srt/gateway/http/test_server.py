@@ -532,7 +532,7 @@ async def test_other_origins_are_not_allowed() -> None:
     async with in_process(client) as http:
         off = await http.options("/generate", headers=PREFLIGHT)
         plain = await http.get("/health", headers=PREFLIGHT)
-    assert preflight.status_code == 400
+    assert preflight.status_code == off.status_code == 403
     for response in (preflight, answer, off, plain):
         assert "access-control-allow-origin" not in response.headers
 
@@ -719,7 +719,9 @@ async def test_metrics() -> None:
     async with in_process(client) as http:
         await http.post("/generate", json={"text": "a", "stream": True})
         await http.post("/generate", json={"text": "a"})
-        text = (await http.get("/metrics")).text
+        scraped = await http.get("/metrics")
+        assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text = scraped.text
         client.statistics = RequestError("no")
         down = (await http.get("/metrics")).text
     lines = text.splitlines()

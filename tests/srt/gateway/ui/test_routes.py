@@ -85,13 +85,15 @@ async def test_admins_keys_open_it_and_the_pages_does_not(path: str) -> None:
 @pytest.mark.parametrize("path", WATCHED)
 async def test_other_origins_see_nothing(path: str, headers: dict[str, str]) -> None:
     for cors in ((), ("*",)):
-        async with in_process(client_with_text(), cors_origins=cors) as http:
+        info: dict[str, Any] = {"cors_origins": cors, "allowed_hosts": ("*",)}
+        async with in_process(client_with_text(), **info) as http:
             refused = await http.get(path, headers=PAGE | headers)
             assert refused.status_code == 403 and "origins" in error_of(refused)["message"]
 
 
 async def test_own_and_named_origins_see_it() -> None:
-    async with in_process(client_with_text(), cors_origins=("http://named.test",)) as http:
+    info: dict[str, Any] = {"cors_origins": ("http://named.test",), "allowed_hosts": ("*",)}
+    async with in_process(client_with_text(), **info) as http:
         for headers in (
             {"origin": "http://gateway"},
             {"origin": "http://named.test"},
