@@ -176,7 +176,7 @@ class Traffic:
             self.abort_one()
         if self.rng.random() < self.losses:
             self.driver.lose()
-        if self.rng.random() < self.pausing:
+        if self.pausing and self.rng.random() < self.pausing:
             self.pause()
         self.driver.step()
         if self.driver.pause.is_on:
