@@ -58,6 +58,7 @@ from srt.wire.ring_messages import (
     GrammarMade,
     MediaSent,
     MediaWanted,
+    PauseSet,
     SchedulerMessage,
     TokenizedReq,
 )
@@ -186,6 +187,8 @@ class SchedulerActor(Actor):
             if isinstance(message, Control):
                 self._controls.take(message)
                 self._reports.tell_blocks()  # of a flush
+            elif isinstance(message, PauseSet):
+                self._core.pause(message.pause)
             elif isinstance(message, GrammarMade):
                 self._intake.made(message)
             elif isinstance(message, TokenizedReq):
@@ -254,15 +257,17 @@ class SchedulerActor(Actor):
                 await self._sleep()
 
     async def _sleep(self) -> None:
-        """Wait for a message. If there is work that cannot run yet, look again soon."""
+        """Wait for a message. If there is work that cannot run yet, look again soon, unless it is
+        paused."""
         self._clock.rest()
         self._entry.wake.clear()
         self._reports.tell_pace(at_once=not self._core.has_work)
-        if not self._core.has_work:
-            self._controls.flush_pending()
+        if not self._encodes.is_busy:
+            self._controls.at_rest()
         self._reports.tell_blocks()  # of a flush
+        is_blocked = self._core.has_work and not self._core.state.live.pause.is_on
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
+            async with asyncio.timeout(BLOCKED_RETRY_S if is_blocked else None):
                 await self._entry.wake.wait()
 
     def _prepare(self) -> Plan | None:
@@ -345,7 +350,7 @@ class SchedulerActor(Actor):
         """Cancel a plan that builds on a failed step: its step, if it was launched, ended without
         running."""
         if launched is None:
-            self._core.cancel_ahead(plan)
+            self._core.cancel(plan)
             return
         await launched.ended
         self._core.cancel(launched.step)

@@ -58,7 +58,6 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "scheduler_proc.trace.recorded.RecordedScheduler": (20, 3),
     "srt.answers.tool_calls.CallReader": (1, 13),
     "srt.client.face.AsyncClient": (13, 1),
-    "srt.client.ring.client.RingClient": (13, 5),
     "srt.client.ring.generation.RingGeneration": (7, 17),
     "srt.client.ring.link.RingLink": (10, 17),
     "srt.files.control_tokens.ControlTokens": (4, 11),

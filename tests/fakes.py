@@ -18,6 +18,7 @@ from srt.wire.answer_meta import NO_DRAFTS, AnswerMeta
 from srt.wire.constraint import Capture
 from srt.wire.errors import CONFLICT, RequestError
 from srt.wire.messages import Finish, sample_rid
+from srt.wire.pause import PauseMode
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import Scoring
 from tests.waiting import SOON_S
@@ -158,6 +159,7 @@ class FakeClient:
         self.aborted: list[str] = []
         self.aborted_names: list[tuple[str, str]] = []  # tenant and rid
         self.flushes: list[float] = []
+        self.pauses: list[PauseMode | None] = []
         self.busy = False
         self.looks: list[dict[str, Any]] = [dict(LOOK)]
         self.edges: dict[tuple[int, int], list[int]] = {}
@@ -245,6 +247,9 @@ class FakeClient:
         self.flushes.append(timeout_s)
         if self.busy:
             raise RequestError("requests are running", code=CONFLICT, retryable=True)
+
+    async def pause_generation(self, mode: PauseMode | None) -> None:
+        self.pauses.append(mode)
 
     async def stats(self) -> dict[str, Any]:
         if isinstance(self.statistics, Exception):

@@ -323,11 +323,14 @@ ROOMS: dict[str, dict[str, str]] = {
         "errors": "",
         "media": "",
         "packing": "",
+        "pause": "",
         "sampling": "constraint errors",
         "filled_params": "sampling",
         "messages": "answer_meta chat constraint errors media packing sampling",
         "programs": "answer_meta chat errors sampling messages",
-        "ring_messages": "answer_meta constraint errors media sampling filled_params messages",
+        "ring_messages": (
+            "answer_meta constraint errors media pause sampling filled_params messages"
+        ),
         "ring_state": "messages",
         "parcels": "packing messages ring_messages",
         "program_messages": "errors messages programs",

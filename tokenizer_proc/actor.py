@@ -40,6 +40,7 @@ from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.load import load_processor
 from tokenizer_proc.process.construction import make_front
 from tokenizer_proc.process.outbound import Outbound
+from tokenizer_proc.process.pause_file import note_pause, noted_pause
 from tokenizer_proc.process.workers import Workers
 from tokenizer_proc.routing.router import Router
 
@@ -101,6 +102,7 @@ class TokenizerActor(Actor):
             max_queue_wait_s=args.max_queue_wait,
             random_seed=args.random_seed,
         )
+        dispatch.replicas.pause = noted_pause(self.ring.directory, time.monotonic())
         front, self.info["call_format"] = make_front(
             args, files, vocab, processor, dispatch, self._find
         )
@@ -148,9 +150,7 @@ class TokenizerActor(Actor):
         if isinstance(message, AbortReq):
             self._abort(client, message)
         elif isinstance(message, ControlReq):
-            refused = self._front.control(client, message)
-            if refused is not None:
-                self._outbound.reply(client, refused)
+            self._control(client, message)
         else:
             word = self._front.submit(client, message, time.monotonic(), blobs)
             if word is None:
@@ -192,6 +192,14 @@ class TokenizerActor(Actor):
         if not self._router.events(message):
             replica = replica_of(message.incarnation, self.args.dp)
             self._outbound.to_scheduler(replica, CacheSnapshotReq(message.incarnation))
+
+    def _control(self, client: bytes, req: ControlReq) -> None:
+        answers = self._front.control(client, req, time.monotonic())
+        if req.op in ("pause", "continue"):
+            note_pause(self.ring.directory, self._front.dispatch.replicas.pause)
+        for answer in answers:
+            self._outbound.answer(answer)
+        self._outbound.cancel()
 
     def _abort(self, client: bytes, req: AbortReq) -> None:
         answer = self._front.abort(client, req)

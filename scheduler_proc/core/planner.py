@@ -127,7 +127,7 @@ class StepPlanner:
         if suspect.residency is None:
             if self._may_admit():
                 self._admit(plan, budget, [suspect])
-        elif not _is_in_flight(suspect):
+        elif not is_in_flight(suspect):
             if _is_cut(suspect):
                 self._plan_prefills(plan, budget, [suspect])
             else:
@@ -304,7 +304,7 @@ def _is_cut(req: Req) -> bool:
     return req.held.kv_len < req.held.prefill_len
 
 
-def _is_in_flight(req: Req) -> bool:
+def is_in_flight(req: Req) -> bool:
     """Whether a step that the req, which is in memory, is part of is not committed yet."""
     return req.held.computed_len < req.held.kv_len or req.tokens.are_late
 

@@ -23,17 +23,20 @@ inserted chunk by chunk as soon as they are computed, so that siblings hit at on
 req whose next uncached token is being computed by a running req waits for it instead of computing
 it again. When decoding runs out of memory, the req with fewest outputs is retracted: its tokens
 stay in the tree as long as there is room, and it waits in the queue at its old place.
+
+In a pause `prepare` gives no plan; what is prepared already goes on to its end. Time limits stand
+still meanwhile, and all else goes on: reqs come, are aborted and report.
 """
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.core.apply_result import Commits
 from scheduler_proc.core.jumps import Jumps
-from scheduler_proc.core.planner import StepPlanner
+from scheduler_proc.core.planner import StepPlanner, is_in_flight
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.split import part_of
-from scheduler_proc.core.steps.step import Row, Step
+from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
@@ -41,6 +44,7 @@ from srt.ring.crash_file import Name
 from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.messages import Finish
+from srt.wire.pause import NO_PAUSE, Pause
 from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
 
 
@@ -145,14 +149,22 @@ class Scheduler:
         self.state.outputs.clear()
         self.state.trials.clear()
         self.state.media.reset()
+        self.state.live.pause = NO_PAUSE
         self.incarnation = incarnation
 
+    def pause(self, pause: Pause) -> None:
+        """Plan no step while there is a pause. In the mode "retract" each running req goes back to
+        the queue as soon as no step has a row of it."""
+        self.state.live.pause = pause
+
     def flush_cache(self) -> bool:
-        """Forget what is kept of ended reqs' texts, the tree above all, if nothing is running or
-        waiting; whether it did."""
-        if self.has_work:
+        """Forget what is kept of texts, the tree above all, if nothing is running, nor waiting
+        outside of a pause; whether it did."""
+        if self.state.running or (self.has_work and not self.state.live.pause.is_on):
             return False
         cache = self.state.memory.cache
+        for req in self.state.waiting:
+            self.state.media.release(req.handle)
         cache.evict(cache.evictable_size)
         self.state.speculation.flush()
         self.state.media.clear()
@@ -166,8 +178,8 @@ class Scheduler:
 
     def next_media(self) -> tuple[MediaItem, int, float] | None:
         """The part of an item that is to be encoded now, before the step that is planned next, and
-        how many seconds of it; one at a time."""
-        part = self.state.media.next_part()
+        how many seconds of it; one at a time, and none in a pause."""
+        part = None if self.state.live.pause.is_on else self.state.media.next_part()
         return None if part is None else (*part, self._planner.take_slice())
 
     def media_users(self, digest: bytes) -> list[Name]:
@@ -205,7 +217,17 @@ class Scheduler:
     def prepare(self, now: float) -> Plan | None:
         """Plan a step, or None if nothing can run now. Takes memory; reads no token values."""
         self._expire(now)
+        if self.state.live.pause.is_on:
+            self._rest()
+            return None
         return self._planner.plan(now)
+
+    def _rest(self) -> None:
+        """In a pause that asks for it, retract what no step that is not committed has a row of."""
+        if self.state.live.pause.mode == "retract":
+            for req in list(self.state.running.values()):
+                if not is_in_flight(req):
+                    self.state.retract(req)
 
     def seal_ahead(self, plan: Plan, running: Step) -> None:
         """Lay out what of the plan needs no result of the step that runs, while it runs. What is
@@ -247,17 +269,11 @@ class Scheduler:
         self._commits.take([row for row in step.rows if not row.is_committed], step, result)
         self.state.speculation.ran(step)
 
-    def cancel(self, step: Step) -> None:
-        """Undo a sealed step that will not be run: its reqs go back to the queue as they were."""
-        self._take_back(step.rows)
-
-    def cancel_ahead(self, plan: Plan) -> None:
-        """Undo what is laid out of a plan that will not be sealed, in the same way."""
-        if plan.ahead is not None:
-            self._take_back(plan.ahead.rows)
-
-    def _take_back(self, rows: list[Row]) -> None:
-        for row in rows:
+    def cancel(self, undone: Step | Plan) -> None:
+        """Undo a sealed step that will not be run, or what is laid out of a plan that will not be
+        sealed: its reqs go back to the queue as they were."""
+        step = undone.ahead if isinstance(undone, Plan) else undone
+        for row in [] if step is None else step.rows:
             if row.req.finish is None:
                 row.req.tokens.seq_len -= row.num_samples > 0
                 if row.req.pending is not None and row.num_logprobs > 0:

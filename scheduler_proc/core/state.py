@@ -27,6 +27,7 @@ from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from srt.ring.crash_file import Name
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish
+from srt.wire.pause import NO_PAUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,11 @@ class SchedulerConfig:
 
 
 class LiveReqs:
-    """Finds the reqs of one core that have not ended, wherever they are."""
+    """Finds the reqs of one core that have not ended, wherever they are. In a `pause` none of them
+    runs, and none times out."""
 
     def __init__(self) -> None:
+        self.pause = NO_PAUSE
         self.by_name: dict[Name, Req] = {}  # in order of arrival
         self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
 
@@ -79,7 +82,8 @@ class LiveReqs:
 
     def late(self, now: float) -> list[Req]:
         """Those whose time is over."""
-        return [req for req in self._timed.values() if req.wish.deadline_s <= now]
+        served_s = self.pause.served_s(now)
+        return [req for req in self._timed.values() if req.wish.deadline_s <= served_s]
 
 
 class SchedulerState:

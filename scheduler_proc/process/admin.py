@@ -1,5 +1,5 @@
-"""Operations on the scheduler that clients ask for: its statistics, looks at it, and emptying the
-cache.
+"""Operations on the scheduler that clients ask for: its statistics, looks at it, emptying the
+cache, and pauses, which are set before (`PauseSet`) and answered when they are in effect.
 
 The scheduler's actor owns one. Invariant: each Control is answered once, or its incarnation ends.
 """
@@ -18,8 +18,8 @@ from scheduler_proc.process.snapshots.tree import TreeViews
 from srt.wire.errors import CONFLICT, ErrorInfo
 from srt.wire.ring_messages import Control, ControlReply
 
-MAX_FLUSH_WAIT_S = 300.0
-MAX_PENDING_FLUSHES = 8
+MAX_WAIT_S = 300.0
+MAX_PENDING = 8
 EDGE_IDS = 2048  # of a node's edge that are shown
 
 
@@ -55,8 +55,8 @@ class Views:
         return {"ids": node.key[:EDGE_IDS].tolist(), "tokens": len(node.key)}
 
 
-class _PendingFlush(NamedTuple):
-    """A flush_cache that waits for the core to be idle, and the timer that gives it up."""
+class _Pending(NamedTuple):
+    """An operation that waits until nothing runs, and the timer that gives it up."""
 
     control: Control
     timer: asyncio.TimerHandle
@@ -73,31 +73,35 @@ class Controls:
     ) -> None:
         self._core, self._stats, self._reply = core, stats, reply
         self._views = Views(core.state)
-        self._pending: dict[str, _PendingFlush] = {}
+        self._pending: dict[str, _Pending] = {}
 
     def take(self, control: Control) -> None:
-        """Answer at once, except for a flush that may wait."""
+        """Answer at once, except for a pause, and a flush that may wait."""
         if control.op == "stats":
             self._answer(control, msgspec.json.encode(self._stats() | control.counts))
         elif control.op == "look":
             self._answer(control, msgspec.json.encode(self._views.look()))
         elif control.op == "edge":
             self._answer(control, msgspec.json.encode(self._views.edge(control.node)))
-        elif not self._core.has_work:
-            self._flush(control)
-        elif control.timeout_s <= 0 or len(self._pending) >= MAX_PENDING_FLUSHES:
+        elif control.op == "continue":
+            for pending in [each.control for each in self._pending.values()]:
+                if pending.op == "pause":
+                    self._drop(pending, "generation was continued before the pause began")
+            self._answer(control)
+        elif control.op == "flush_cache" and self._core.flush_cache():
+            self._answer(control)
+        elif control.timeout_s <= 0 or len(self._pending) >= MAX_PENDING:
             self._refuse(control)
         else:
-            wait_s = min(control.timeout_s, MAX_FLUSH_WAIT_S)
+            wait_s = min(control.timeout_s, MAX_WAIT_S)
             timer = asyncio.get_running_loop().call_later(wait_s, self._give_up, control)
-            self._pending[_key(control)] = _PendingFlush(control, timer)
+            self._pending[_key(control)] = _Pending(control, timer)
 
-    def flush_pending(self) -> None:
-        """The core is idle now."""
-        for pending in self._pending.values():
-            pending.timer.cancel()
-            self._flush(pending.control)
-        self._pending.clear()
+    def at_rest(self) -> None:
+        """Nothing runs now: answer what waits for that."""
+        for control in [pending.control for pending in self._pending.values()]:
+            if control.op == "pause" or self._core.flush_cache():
+                self._drop(control)
 
     def clear(self) -> None:
         """A new incarnation: forget what waits."""
@@ -105,9 +109,10 @@ class Controls:
             pending.timer.cancel()
         self._pending.clear()
 
-    def _flush(self, control: Control) -> None:
-        self._core.flush_cache()
-        self._answer(control)
+    def _drop(self, control: Control, reason: str = "") -> None:
+        """Answer an operation that waits; with a reason, refuse it."""
+        self._pending.pop(_key(control)).timer.cancel()
+        self._answer(control, error=ErrorInfo(CONFLICT, reason) if reason else None)
 
     def _give_up(self, control: Control) -> None:
         del self._pending[_key(control)]
@@ -115,6 +120,9 @@ class Controls:
 
     def _refuse(self, control: Control) -> None:
         reason = "the cache is in use: requests are running or waiting"
+        if control.op == "pause":
+            reason = f"the step that runs has not ended within {control.timeout_s:g} s: the pause "
+            reason += "begins when it ends"
         self._answer(control, error=ErrorInfo(CONFLICT, reason))
 
     def _answer(

@@ -46,6 +46,11 @@ class Encodes:
         self._dropped: list[bytes] = []  # the steps that have been settled may need them
         self._settling: asyncio.Task[None] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being encoded."""
+        return self._settling is not None
+
     def prepared(self) -> None:
         """The core has planned a step, or nothing."""
         wanted = self._core.state.media.take_wanted()

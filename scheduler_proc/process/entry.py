@@ -43,6 +43,13 @@ class CoreEntry:
             self._core.add(req, time.monotonic(), grammar, retokeniser)
             self.changed()
 
+    def left_s(self, req: TokenizedReq) -> float | None:
+        """The time until a request times out; None: it never does, or not in this pause."""
+        pause = self._core.state.live.pause
+        if not req.deadline_s or pause.is_on:
+            return None
+        return req.deadline_s - pause.served_s(time.monotonic())
+
     def abort(self, message: Abort) -> None:
         """End a request."""
         with self._lock:

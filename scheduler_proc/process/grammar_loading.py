@@ -10,7 +10,6 @@ all.
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,6 +33,7 @@ from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
 log = logging.getLogger(__name__)
 
 MAX_RECALLS = 2  # of one grammar for one request
+EARLY_S = 0.01  # that the loop's timer may be early
 
 
 @dataclass(eq=False)
@@ -137,10 +137,8 @@ class GrammarIntake:
     async def _load(self, waiting: _Waiting) -> None:
         grammar: Grammar | ErrorInfo
         ids = reported_ids(waiting.req)
-        deadline_s = waiting.req.deadline_s
-        left_s = deadline_s - time.monotonic() if deadline_s else None
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(self._entry.left_s(waiting.req)):
                 loaded = await self._loaded(waiting.req.grammar)
                 if not (isinstance(loaded, ErrorInfo) or self._is_ready(waiting.req, loaded)):
                     await self._store.look_ahead(loaded)
@@ -152,6 +150,10 @@ class GrammarIntake:
                     grammar = self._started(waiting.req, loaded)
                     await self._read(grammar, ids)
         except TimeoutError:
+            left_s = self._entry.left_s(waiting.req)
+            if left_s is None or left_s > EARLY_S:  # a pause has begun meanwhile, or been
+                await self._load(waiting)
+                return
             grammar = TIMED_OUT_EARLY
         except GrammarError as error:
             is_resumed = waiting.req.reported is not None  # and may be sent again

@@ -29,6 +29,7 @@ from scheduler_proc.trace.traced_grammar import Calls, RecordedGrammar, Replayed
 from srt.ring.crash_file import Name
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.media import MediaItem
+from srt.wire.pause import Pause
 from srt.wire.ring_messages import Abort, SchedulerMessage, TokenizedReq
 
 _LEN_BYTES = 4
@@ -36,8 +37,8 @@ _LEN_BYTES = 4
 
 class Record(Struct, array_like=True, omit_defaults=True):
     """One event: "config", "message", "failure", "answer", "costs", "prepare", "ahead", "seal",
-    "deferred", "commit", "fail", "split", "cancel", "cancel-ahead", "suspects", "flush", "reset",
-    "end", or of media "media-came", "media-next", "media-encoded" or "media-failed". A
+    "deferred", "commit", "fail", "split", "cancel", "cancel-ahead", "suspects", "flush", "pause",
+    "reset", "end", or of media "media-came", "media-next", "media-encoded" or "media-failed". A
     commit, fail or split is of the oldest step or part of one that has these rows and has had none
     yet, a cancel and "deferred" of the oldest; a split puts the parts in its place. A "failure"
     says which call of which request's grammar has failed, and why, an "answer" what it gave."""
@@ -86,6 +87,10 @@ class RecordedScheduler(Scheduler):
     def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
         self._record("message", msgspec.msgpack.encode(message))
         super().abort(message, error)
+
+    def pause(self, pause: Pause) -> None:
+        self._record("pause", msgspec.to_builtins(pause))
+        super().pause(pause)
 
     def reset(self, incarnation: int) -> None:
         self._record("reset", incarnation)
@@ -141,13 +146,9 @@ class RecordedScheduler(Scheduler):
         self._record("commit", [_handles(step), _columns(result)])
         super().commit(step, result)
 
-    def cancel(self, step: Step) -> None:
-        self._record("cancel")
-        super().cancel(step)
-
-    def cancel_ahead(self, plan: Plan) -> None:
-        self._record("cancel-ahead")
-        super().cancel_ahead(plan)
+    def cancel(self, undone: Step | Plan) -> None:
+        self._record("cancel-ahead" if isinstance(undone, Plan) else "cancel")
+        super().cancel(undone)
 
     def split(self, step: Step) -> list[Step]:
         self._record("split", _handles(step))
@@ -254,7 +255,7 @@ class _Replay:
             case "deferred":
                 core.commit_deferred(self._present_plan(), planned[0], _result(data))
             case "cancel-ahead":
-                core.cancel_ahead(self._present_plan())
+                core.cancel(self._present_plan())
             case "commit":
                 handles, columns = data
                 core.commit(planned.pop(self._place(handles)), _result(columns))
@@ -269,6 +270,8 @@ class _Replay:
                 core.suspect([(client, rid) for client, rid in data])
             case "flush":
                 assert core.flush_cache() == data, "flushed or not"
+            case "pause":
+                core.pause(msgspec.convert(data, Pause))
             case "reset":
                 core.reset(data)
             case "end":

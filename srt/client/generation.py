@@ -16,6 +16,7 @@ from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
+from srt.wire.pause import PauseMode
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -318,6 +319,14 @@ class Client(Protocol):
 
 class ServerClient(Client, Protocol):
     """A client on the ring, as the gateway needs it."""
+
+    async def pause_generation(self, mode: PauseMode | None) -> None:
+        """Pause the server for all its clients, or with None let it go on. Returns when all its
+        schedulers have done so: then no step runs.
+
+        Raises RequestError when a step goes on for too long: the pause begins when it ends.
+        """
+        ...
 
     async def edge(self, replica: int, node: int) -> tuple[list[int], int]:
         """The first token ids of a node that the last `look` has shown, and how many it has; no

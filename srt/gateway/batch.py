@@ -17,7 +17,7 @@ import msgspec
 
 from srt.client.generation import GenerateOutput, Generation, Request, TokenizeRequest
 from srt.client.media import MediaFile
-from srt.gateway.context import Gateway, Refusal, abortable, check_running, media_rules
+from srt.gateway.context import Gateway, Refusal, abortable, media_rules
 from srt.gateway.limits.large_bodies import Room
 from srt.gateway.limits.tenant import Name, tenant
 from srt.gateway.media.given import MediaList
@@ -207,7 +207,6 @@ async def submit_all(
     or none at all.
     """
     started = time.monotonic()
-    check_running(gateway)
     _check_load(gateway, started)
     requests = [_named(request) for request in requests]
     with ExitStack() as held:

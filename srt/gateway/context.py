@@ -27,7 +27,7 @@ from srt.gateway.media.given import NO_MEDIA, MediaRules
 from srt.gateway.media.load import MediaLoader
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
-from srt.wire.errors import CONFLICT, UNAVAILABLE, ErrorInfo, RequestError, RingError, quoted
+from srt.wire.errors import CONFLICT, ErrorInfo, RequestError, RingError, quoted
 
 HttpRequest = starlette.requests.Request
 
@@ -121,10 +121,9 @@ class Gateway(Struct, eq=False):
     admission, and scores; `groups` the rids that a client gave one name. `vocab` is
     the served model's. `keys` may be replaced at any time. `profile` is the one that has been
     started, `refusals` the last for load by tenant. `was_ready` says that the ring has been ready,
-    as far as somebody asked; while it `is_paused`, requests to generate are refused. `num_aborts`
-    counts how often everything was aborted, which no request that has begun before survives.
-    `programs` is the way to the part that runs programs. `loading` are the requests whose pictures
-    are being loaded. `feed` is what pages watch.
+    as far as somebody asked. `num_aborts` counts how often everything was aborted, which no request
+    that has begun before survives. `programs` is the way to the part that runs programs. `loading`
+    are the requests whose pictures are being loaded. `feed` is what pages watch.
     """
 
     client: ServerClient
@@ -137,7 +136,6 @@ class Gateway(Struct, eq=False):
     groups: dict[Name, list[str]] = {}
     loading: list[Loading] = []
     was_ready: bool = False
-    is_paused: bool = False
     num_aborts: int = 0
     profile: ProfileStart | None = None
     refusals: dict[str, Refusal] = {}
@@ -222,13 +220,6 @@ def programs_of(request: HttpRequest) -> Programs:
     if programs is None:
         raise RingError("this gateway has no way to the part that runs programs")
     return programs
-
-
-def check_running(gateway: Gateway) -> None:
-    """Raise RequestError (503) while generation is paused."""
-    if gateway.is_paused:
-        reason = "generation is paused, until /continue_generation"
-        raise RequestError(reason, code=UNAVAILABLE, retryable=True)
 
 
 def is_served(model: str | None, info: GatewayInfo) -> bool:

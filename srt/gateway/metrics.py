@@ -20,6 +20,7 @@ from srt.wire.ring_state import RingEvent
 GAUGES = {
     "num_running_reqs": "Requests in the running batch.",
     "num_queue_reqs": "Requests waiting to be scheduled.",
+    "generation_paused": "1 from /pause_generation to /continue_generation, 0 otherwise.",
     "num_tokenizing_reqs": "Requests whose text waits to be tokenized, or is.",
     "expected_queue_wait_seconds": "Wait that a request which came now would have.",
     "num_used_tokens": "KV slots that running requests hold.",
@@ -87,7 +88,7 @@ PROGRAM_COUNTERS = {
 _FAMILIES = {True: GaugeMetricFamily, False: CounterMetricFamily}  # by whether it is a gauge
 CALL_STATES = ("ready", "skipped", "failed", "cancelled")
 # What the front counts for all replicas, which comes with the statistics of one of them.
-_OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
+_OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds", "generation_paused"} | {
     name
     for name in GAUGES | COUNTERS
     if name.startswith(("num_grammar_", "grammar_", "num_media_", "media_held_"))

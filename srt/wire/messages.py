@@ -95,14 +95,16 @@ class AbortReq(RingMessage, frozen=True):
 
 
 class ControlReq(RingMessage, frozen=True):
-    """An operation on the scheduler: "flush_cache", "stats", "look", or "edge" for the token ids of
-    the tree's node `node`. Answered by ControlReply."""
+    """An operation on the scheduler: "flush_cache", "stats", "look", "edge" for the token ids of
+    the tree's node `node`, "pause" in the mode `mode`, or "continue". Answered by ControlReply,
+    a pause when no step runs any more."""
 
     rid: str
     epoch: int
     op: str
     timeout_s: float = 0.0
     node: int = 0
+    mode: str = ""
 
 
 class Continuation(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from srt.wire.errors import ErrorInfo
 from srt.wire.filled_params import FilledParams
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import Finish, LogprobDetail, RingMessage
+from srt.wire.pause import Pause
 from srt.wire.sampling import Scoring
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
@@ -46,7 +47,7 @@ class TokenizedReq(RingMessage, frozen=True):
     of which `begun` are the first bytes.
 
     `deadline_s` (0: none) is when it times out, on the clock that all processes share
-    (time.monotonic()).
+    (time.monotonic()) and that leaves out pauses (`Pause.served_s`).
 
     If it was with an earlier scheduler, `reported` is what that has reported. `arrival_s` is when
     it came (0: now), on the same clock.
@@ -97,6 +98,14 @@ class Control(RingMessage, frozen=True):
     node: int = 0
 
 
+class PauseSet(RingMessage, frozen=True):
+    """What holds from now on: a pause, or none. A scheduler that starts has none: it hears of one
+    before its first request."""
+
+    incarnation: int
+    pause: Pause
+
+
 class GrammarLost(RingMessage, frozen=True):
     """The grammar `key` is missing from the ring's directory, or damaged; requests wait for it."""
 
@@ -132,7 +141,9 @@ class MediaSent(RingMessage, frozen=True):
         return 0 if self.error is not None else 1
 
 
-SchedulerMessage = TokenizedReq | Abort | Control | GrammarMade | CacheSnapshotReq | MediaSent
+SchedulerMessage = (
+    TokenizedReq | Abort | Control | PauseSet | GrammarMade | CacheSnapshotReq | MediaSent
+)
 
 
 # ---- front <-> compiler ----------------------------------------------------------------------

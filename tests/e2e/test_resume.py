@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ import lang as sgl
 from srt.client.face import AsyncClient
 from srt.client.many import patiently
 from srt.wire.errors import RingError
+from srt.wire.programs import Call as ProgramCall
+from srt.wire.programs import Output, Program, Text
+from srt.wire.sampling import SamplingParams
 from tests.e2e.sacrificial import Sacrificial
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
@@ -295,6 +298,66 @@ async def test_a_stream_goes_on_at_the_next_scheduler(sacrificial: Server) -> No
     assert seen[-1].output_ids == expected.output_ids and seen[-1].text == expected.text
     assert "".join(output.delta for output in seen) == expected.text
     await asyncio.to_thread(sacrificial.wait_idle)
+
+
+TALES = ("Once more", "Twice more", "Thrice more")
+
+
+@pytest.fixture
+def pausable(sacrificial: Server) -> Iterator[Server]:
+    yield sacrificial
+    httpx2.post(f"{sacrificial.url}/continue_generation")
+
+
+async def test_a_pause_outlives_a_gateway_and_a_scheduler(pausable: Server) -> None:
+    """For a client of the ring, a program's call and one over HTTP: no step before the end of the
+    pause, and the texts of no pause."""
+    sampling = GREEDY | {"max_new_tokens": 200, "ignore_eos": True}
+    output = Output("x", SamplingParams(**sampling))
+
+    async def outlasted(steps: float) -> None:
+        """Five requests wait, and there was no further step."""
+        async with asyncio.timeout(SOON_S):
+            while (stats := await client.stats())["num_queue_reqs"] < 5:
+                await asyncio.sleep(0.01)
+        assert stats["generation_paused"] == 1 and stats["num_running_reqs"] == 0
+        assert stats["forward_steps_total"] == steps
+
+    async with AsyncClient(pausable.ring) as client, await client.session() as session:
+        expected = [(await client.generate(text, sampling=sampling)).text for text in TALES]
+        drawn = {"max_new_tokens": 80, "temperature": 0.9, "seed": 7, "ignore_eos": True}
+        expected.append((await client.generate("My name is", sampling=drawn)).text)
+        outputs = aiter(await client.submit(text=TALES[0], sampling=sampling, stream=True))
+        await anext(outputs)
+        draws = [await client.submit(text="My name is", sampling=drawn) for _ in range(2)]
+        async with httpx2.AsyncClient(base_url=pausable.url) as http:
+            for _ in range(2):
+                paused = await http.post("/pause_generation", json={"mode": "retract"})
+                assert paused.status_code == 200, paused.text
+            steps = (await client.stats())["forward_steps_total"]
+            assert (await http.post("/flush_cache")).status_code == 200
+        before = pausable.pids()["gateway"]
+        os.kill(before, signal.SIGKILL)
+        async with asyncio.timeout(SOON_S):
+            while pausable.pids().get("gateway", before) == before:
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(pausable.wait_ready)
+        program = Program(calls=[ProgramCall([Text(TALES[1]), output])], eager=True)
+        ids = await session.submit(program)
+        async with httpx2.AsyncClient(base_url=pausable.url, timeout=SOON_S) as http:
+            body = {"text": TALES[2], "sampling_params": sampling}
+            answer = asyncio.ensure_future(http.post("/generate", json=body))
+            await outlasted(steps)
+            await killed(pausable, client, "scheduler")
+            await client._transport.wait_ready()
+            await outlasted(0)
+            for _ in range(2):
+                assert (await http.post("/continue_generation")).status_code == 200
+            texts = [[each async for each in outputs][-1].text]
+            texts += [var.text for var in (await session.get_all([*ids.values()])).vars]
+            texts += [(await answer).json()["text"], (await draws[0].result()).text]
+        assert texts == expected and (await draws[1].result()).text == expected[-1]
+    await asyncio.to_thread(pausable.wait_idle)
 
 
 @pytest.mark.full

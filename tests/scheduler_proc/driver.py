@@ -25,6 +25,7 @@ from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
+from srt.wire.pause import NO_PAUSE, PauseMode
 from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq
 from srt.wire.sampling import Scoring
 from tests.scheduler_proc.fake_executor import (
@@ -82,6 +83,7 @@ class Driver:
         self._asked: dict[str, tuple[TokenizedReq, float, Grammar | None]] = {}  # when, with what
         self._forced: set[str] = set()  # whose last tokens were
         self._aborted: set[str] = set()
+        self.pause = NO_PAUSE
         self.num_resumed = 0
         self.num_early = 0  # steps that were known before their rows' tokens were committed
         self._early: Step | None = None
@@ -145,6 +147,7 @@ class Driver:
         incarnation = self.core.incarnation + 1
         ran = [req.key for req in self.core.state.running.values()]
         self.core, self._running = self._new_core(trace, incarnation), None
+        self.core.pause(self.pause)
         self.core.suspect(ran if incarnation % 2 == 0 else [])
         self.executor.forget()
         self.wanted.clear()
@@ -182,6 +185,15 @@ class Driver:
     def abort(self, rid: str, client: bytes = b"c") -> None:
         self._aborted.add(rid)
         self.core.abort(Abort(client, rid, 0))
+
+    def pause_in(self, mode: PauseMode | None) -> None:
+        """Pause in a mode; None: go on."""
+        if mode == "abort":
+            for rid in [rid for rid in self._asked if rid not in self.finishes]:
+                self.abort(rid)
+        pause = self.pause
+        self.pause = pause.ended(self.now) if mode is None else pause.begun(mode, self.now)
+        self.core.pause(self.pause)
 
     def step(self) -> bool:
         """One turn of the actor's loop; False when there was nothing to do."""
@@ -250,7 +262,7 @@ class Driver:
             self.core.commit_deferred(plan, step, result)
             return plan
         self._settle(running)
-        self.core.cancel_ahead(plan)
+        self.core.cancel(plan)
         return None
 
     def _check_changes(self) -> None:

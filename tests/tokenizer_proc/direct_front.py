@@ -114,10 +114,10 @@ class DirectFront(Front):
     def controlled(self, client: bytes, req: ControlReq) -> Control | Refused | None:
         """What becomes of an operation, in the same way."""
         self.sent(Control)
-        answer = self.control(client, req)
+        answers = self.control(client, req, 0.0)
         sent = self.sent(Control)
-        assert len(sent) <= 1 and not (answer and sent)
-        return sent[0] if sent else answer  # type: ignore[return-value]
+        assert len(answers) + len(sent) <= 1
+        return sent[0] if sent else answers[0][1]  # type: ignore[return-value]
 
     def _at_once(self, client: bytes, req: TextReq, now: float) -> Word:
         word = self.submit(client, req, now)

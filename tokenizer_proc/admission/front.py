@@ -12,6 +12,8 @@ admitted together or not at all.
 
 from collections.abc import Sequence
 
+from msgspec import convert
+
 from srt.ring.socket import Blob
 from srt.wire.answer_meta import NO_META
 from srt.wire.errors import CONFLICT, TIMED_OUT_EARLY, ErrorInfo, RequestError
@@ -27,6 +29,7 @@ from srt.wire.messages import (
     Tokenized,
     TokenizeReq,
 )
+from srt.wire.pause import Pause, PauseMode
 from srt.wire.ring_messages import Control
 from tokenizer_proc.admission.builder import Builder
 from tokenizer_proc.admission.grammars import Grammars
@@ -82,7 +85,7 @@ class Front:
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
         if isinstance(req, GenerateReq) and req.timeout_ms:
-            piece.deadline_s = now + req.timeout_ms / 1e3
+            piece.deadline_s = self._served_s(now) + req.timeout_ms / 1e3
         if not isinstance(req, Question):
             self.dispatch.places.take(client, piece.rids)
         if isinstance(req, GenerateReq | ScoreReq) and req.media:
@@ -127,7 +130,7 @@ class Front:
                 self.validator.check_wait(req, 0, len(places) - len(piece.rids))
             admission, constraint = self._builder.build(client, req, reading)
             places.check_tokens(sum(map(prompt_tokens, admission.parts)))
-            if 0.0 < piece.deadline_s <= now:
+            if 0.0 < piece.deadline_s <= self._served_s(now):
                 raise RequestError.from_info(TIMED_OUT_EARLY)
         except RequestError as error:
             return self._refuse(piece, error.info)
@@ -175,20 +178,40 @@ class Front:
             return Admission(Admitted(req.rid, req.epoch, NO_META, aborted=piece.aborted), [])
         return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
 
-    def control(self, client: bytes, req: ControlReq) -> Refused | None:
-        """Check an operation and send it to the scheduler. A draining server still takes it."""
+    def control(self, client: bytes, req: ControlReq, now: float) -> list[Answer]:
+        """Check an operation and send it to the scheduler. A draining server still takes it.
+        Returns the refusal, or the answers to the requests that a pause aborts."""
         try:
             self.validator.check_control(req)
         except RequestError as error:
-            return Refused(req.rid, req.epoch, error.info)
+            return [(client, Refused(req.rid, req.epoch, error.info))]
+        answers, pause = self._paused(req, now)
         counts = self._counts() if req.op == "stats" else {}
         control = Control(client, req.rid, 0, req.op, req.timeout_s, counts, node=req.node)
-        self.dispatch.control(control)
-        return None
+        self.dispatch.control(control, pause)
+        return answers
+
+    def _paused(self, req: ControlReq, now: float) -> tuple[list[Answer], Pause | None]:
+        """What an operation aborts, and the pause that holds after it, if it is about that."""
+        pause, answers = self.dispatch.replicas.pause, list[Answer]()
+        if req.op == "continue":
+            return answers, pause.ended(now)
+        if req.op != "pause":
+            return answers, None
+        if req.mode == "abort":
+            for client, rid in list(self.dispatch.places):
+                answer = self.abort(client, AbortReq(rid, self.dispatch.epoch))
+                answers += [] if answer is None else [(client, answer)]
+        return answers, pause.begun(convert(req.mode, PauseMode), now)
+
+    def _served_s(self, now: float) -> float:
+        """The clock of the requests' time limits."""
+        return self.dispatch.replicas.pause.served_s(now)
 
     def _counts(self) -> dict[str, float]:
         unread, in_flight = self.turns.before((b"", "")), len(self.dispatch.places)
         return {
+            "generation_paused": float(self.dispatch.replicas.pause.is_on),
             "num_tokenizing_reqs": len(self.turns),
             "expected_queue_wait_seconds": self.dispatch.waits.expected_s(unread, in_flight),
             **self.grammars.counts(),
@@ -198,7 +221,7 @@ class Front:
     def expire(self, now: float) -> list[Answer]:
         """Refuse those that timed out before their text was read or their grammar was ready, and
         those that have been parked for too long."""
-        pieces = self.turns.late(now)
+        pieces = self.turns.late(self._served_s(now))
         for piece in pieces:
             self.turns.forget(piece)
         late = [(piece.client, self._refuse(piece, TIMED_OUT_EARLY)) for piece in pieces]

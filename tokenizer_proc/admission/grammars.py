@@ -90,7 +90,8 @@ class Grammars:
 
     def expire(self, now: float) -> list[Answer]:
         """Refuse those that have timed out, or have been parked for too long."""
-        late, expired = self.parking.take_late(now), self.parking.take_expired(now)
+        served_s = self._dispatch.replicas.pause.served_s(now)
+        late, expired = self.parking.take_late(served_s), self.parking.take_expired(now)
         error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
         return [
             *(answer for party in late for answer in self._refuse(party, TIMED_OUT_EARLY)),

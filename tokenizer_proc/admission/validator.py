@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from srt.ring.socket import Blob
 from srt.wire.errors import UNAVAILABLE, RequestError
 from srt.wire.messages import CaptureReq, ControlReq, GenerateReq, ScoreReq
+from srt.wire.pause import PAUSE_MODES
 from srt.wire.sampling import Scoring
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.desk import MediaDesk
@@ -20,7 +21,7 @@ MAX_NAME_CHARS = 256
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
 MAX_TOP_LOGPROBS = 64
 MAX_LOGPROB_TOKEN_IDS = 256
-CONTROL_OPS = ("flush_cache", "stats", "look", "edge")
+CONTROL_OPS = ("flush_cache", "stats", "look", "edge", "pause", "continue")
 
 
 class Validator:
@@ -79,6 +80,8 @@ class Validator:
         _check_rid(req.rid)
         if req.op not in CONTROL_OPS:
             raise RequestError(f" must be one of {', '.join(CONTROL_OPS)}", at="op")
+        if req.op == "pause" and req.mode not in PAUSE_MODES:
+            raise RequestError(f" must be one of {', '.join(PAUSE_MODES)}", at="mode")
         if not (math.isfinite(req.timeout_s) and req.timeout_s >= 0):
             raise RequestError(" must be 0 or more", at="timeout_s")
 

@@ -10,6 +10,7 @@ from cachetools import FIFOCache
 from srt.ring.crash_file import Left, Name
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
 from srt.wire.messages import Refused
+from srt.wire.pause import Pause
 from srt.wire.ring_messages import (
     ClientGone,
     Control,
@@ -70,9 +71,9 @@ class Dispatch:
         self._gone_on(self.relay.send(admission, now))
         return admission
 
-    def control(self, control: Control) -> None:
-        """Send an operation to the schedulers."""
-        self.replicas.control(control)
+    def control(self, control: Control, pause: Pause | None = None) -> None:
+        """Send an operation to the schedulers, after the `pause` that it begins or ends."""
+        self.replicas.control(control, pause)
         self._controls[control.client, control.rid] = None
 
     # ---- from the ring -------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from srt.wire.ring_messages import Control, SchedulerMessage
+from srt.wire.pause import NO_PAUSE, Pause
+from srt.wire.ring_messages import Control, PauseSet, SchedulerMessage
 from srt.wire.ring_state import replica_of
 
 Addressed = tuple[int, SchedulerMessage]  # with the replica
@@ -37,10 +38,11 @@ class Replicas:
     """Those whose schedulers have these `incarnations`."""
 
     def __init__(self, incarnations: Sequence[int]) -> None:
+        self.pause = NO_PAUSE
         self.reset(incarnations)
 
     def reset(self, incarnations: Sequence[int]) -> None:
-        """A new epoch: forget everything."""
+        """A new epoch: forget everything but the pause."""
         self._replicas = [_Replica(number, number) for number in incarnations]
         self._outbox: list[Addressed] = []
         self._controls: list[Control] = []  # that no scheduler has got
@@ -76,8 +78,14 @@ class Replicas:
         if self._replicas[number].incarnation == message.incarnation:
             self._outbox.append((number, message))
 
-    def control(self, control: Control) -> None:
-        """Ask every scheduler that there is, or the first one that comes."""
+    def control(self, control: Control, pause: Pause | None = None) -> None:
+        """Ask every scheduler that there is, or the first one that comes. With a `pause`, that is
+        set before in all, and in those that come."""
+        if pause is not None:
+            self.pause = pause
+            for replica in self._replicas:
+                if replica.is_ready:
+                    self.send(PauseSet(replica.incarnation, pause))
         self._controls.append(control)
         self.ask()
 
@@ -118,4 +126,6 @@ class Replicas:
             if incarnations[number] >= replica.incarnation and is_ready != replica.is_ready:
                 replica.is_ready = is_ready
                 fresh += [number] if is_ready else []
+                if is_ready and self.pause != NO_PAUSE:
+                    self.send(PauseSet(replica.incarnation, self.pause))
         return fresh

@@ -11,7 +11,7 @@ scheduler reports, no wait is expected.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.errors import OVERLOADED, RequestError
@@ -39,6 +39,9 @@ class Places:
 
     def __contains__(self, name: tuple[bytes, str]) -> bool:
         return name in self._tokens
+
+    def __iter__(self) -> Iterator[tuple[bytes, str]]:
+        return iter(self._tokens)
 
     def check_room(self, count: int) -> None:
         """Raise RequestError (overloaded) unless `count` more requests have room."""

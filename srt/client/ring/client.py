@@ -3,9 +3,6 @@
 import logging
 import uuid
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
 
 from srt.client.generation import (
     Request,
@@ -17,6 +14,7 @@ from srt.client.generation import (
 from srt.client.media import frames_of
 from srt.client.ring.generation import RingGeneration, RingSamples
 from srt.client.ring.link import START_TIMEOUT_S, RingLink
+from srt.client.ring.operations import RingOperations
 from srt.client.ring.programs import RingPrograms
 from srt.client.ring.score import RingScore, ScorePart
 from srt.wire.constraint import Capture, Constraint
@@ -25,8 +23,6 @@ from srt.wire.messages import (
     Admitted,
     Captured,
     CaptureReq,
-    ControlReq,
-    ControlResult,
     Output,
     Tokenized,
     TokenizeReq,
@@ -39,18 +35,17 @@ log = logging.getLogger(__name__)
 MAX_RID_CHARS = 256
 
 
-class RingClient:
+class RingClient(RingOperations):
     """A client of the ring in `url` (ipc://DIRECTORY). Use within one event loop."""
 
     def __init__(self, url: str) -> None:
-        self._link = RingLink(url, self._on_outputs, self._on_lost)
+        super().__init__(RingLink(url, self._on_outputs, self._on_lost))
         self.programs = RingPrograms(self._link)
         # On the wire each submission has an id of its own, so that late outputs of an old
         # request can never reach a new one with the same rid.
         self._live: dict[str, RingGeneration | ScorePart] = {}  # by wire id
         # What an abort by this tenant and rid ends. Each of several samples also has its own rid.
         self._by_rid: dict[tuple[str, str], RingSamples | RingGeneration | RingScore] = {}
-        self._last_wire_id = 0
 
     @property
     def ring(self) -> RingEvent | None:
@@ -146,34 +141,6 @@ class RingClient:
         if request is not None:
             self._link.abort(request.wire_ids)
 
-    async def flush_cache(self, timeout_s: float = 0.0) -> None:
-        await self._control("flush_cache", timeout_s)
-
-    async def stats(self) -> dict[str, Any]:
-        stats: dict[str, Any] = msgspec.json.decode(await self._control("stats", 0.0))
-        return stats
-
-    async def look(self) -> list[dict[str, Any]]:
-        found: dict[str, Any] = msgspec.json.decode(await self._control("look", 0.0))
-        replicas: list[dict[str, Any]] = found.get("replicas", [{"replica": 0} | found])
-        for replica in replicas:
-            for shown in (*replica["running"], *replica["waiting"]):
-                client, _, wire_id = shown["rid"].partition("/")
-                if client == self._link.identity.hex() and wire_id in self._live:
-                    shown["rid"] = self._live[wire_id].rid
-        return replicas
-
-    async def edge(self, replica: int, node: int) -> tuple[list[int], int]:
-        found: dict[str, Any] = msgspec.json.decode(await self._control("edge", 0.0, node))
-        of_one: dict[str, Any] = found.get("replicas", {0: found})[replica]
-        return of_one["ids"], of_one["tokens"]
-
-    async def _control(self, op: str, timeout_s: float, node: int = 0) -> bytes:
-        await self._link.until_usable()
-        req = ControlReq(self._next_wire_id(), self._link.epoch, op, timeout_s, node)
-        result: ControlResult = await self._link.ask(req)
-        return result.data
-
     # ---- requests in flight --------------------------------------------------------------------
 
     def _on_outputs(self, outputs: Sequence[Output]) -> None:
@@ -207,10 +174,9 @@ class RingClient:
         if self._by_rid.get((holder.tenant, holder.rid)) is holder:
             del self._by_rid[holder.tenant, holder.rid]
 
-    def _next_wire_id(self) -> str:
-        """An id that no earlier request of this client had."""
-        self._last_wire_id += 1
-        return str(self._last_wire_id)
+    def _rid_of(self, wire_id: str) -> str | None:
+        part = self._live.get(wire_id)
+        return None if part is None else part.rid
 
     async def _free_rid(self, request: Request | ScoreRequest) -> tuple[str, str]:
         """The request's rid, its own or a new one, and its tenant, once requests can be sent."""

@@ -22,6 +22,7 @@ from srt.client.generation import (
 )
 from srt.gateway.limits.keys import Caller
 from srt.wire.errors import FORBIDDEN, RequestError
+from srt.wire.pause import PauseMode
 from srt.wire.ring_state import RingEvent
 
 MAX_SALT_CHARS = 256
@@ -80,6 +81,9 @@ class Tenants:
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:
         await self._client.flush_cache(timeout_s)
+
+    async def pause_generation(self, mode: PauseMode | None) -> None:
+        await self._client.pause_generation(mode)
 
     async def stats(self) -> dict[str, Any]:
         return await self._client.stats()

@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -53,15 +54,19 @@ async def ready(request: HttpRequest) -> ASGIApp:
 
 @get("/health_generate", answer=Generated)
 async def health_generate(request: HttpRequest) -> ASGIApp:
-    """200 when the model generates: a token for this request, or, under load, for others."""
+    """200 when the model generates: a token for this request, or, under load, for others; in a
+    pause, nothing."""
     generated = await while_connected(request.receive, _generated(gateway_of(request)))
     return json_reply(generated)
 
 
 async def _generated(gateway: Gateway) -> Generated:
-    """The evidence that the model works. RingError if there is none within GENERATE_TIMEOUT_S."""
+    """The evidence that the model works. RingError if there is none within GENERATE_TIMEOUT_S,
+    unless generation is paused: whoever restarts what fails here would end the pause."""
     started = time.monotonic()
-    before = await _steps(gateway.client)
+    before = await stats_or_none(gateway.client)
+    if _is_paused(before):
+        return Generated(evidence="paused", seconds=time.monotonic() - started)
     try:
         async with asyncio.timeout(GENERATE_TIMEOUT_S):
             await _one_token(gateway.client)
@@ -73,8 +78,10 @@ async def _generated(gateway: Gateway) -> Generated:
             raise RingError(exc.info.message) from exc
         reason = exc.info.message
         await asyncio.sleep(OVERLOAD_WATCH_S)
-    after = await _steps(gateway.client)
-    if before is not None and after is not None and after > before:
+    after = await stats_or_none(gateway.client)
+    if _is_paused(after):
+        return Generated(evidence="paused", seconds=time.monotonic() - started)
+    if before is not None and after is not None and _steps(after) > _steps(before):
         return Generated(evidence="steps", seconds=time.monotonic() - started)
     raise RingError(reason)
 
@@ -92,10 +99,13 @@ async def _one_token(client: Client) -> None:
         await generation.result()
 
 
-async def _steps(client: Client) -> float | None:
-    """The forward passes so far; None if the scheduler does not answer."""
-    stats = await stats_or_none(client)
-    return None if stats is None else float(stats.get("forward_steps_total", 0))
+def _steps(stats: Mapping[str, Any]) -> float:
+    """The forward passes so far."""
+    return float(stats.get("forward_steps_total", 0))
+
+
+def _is_paused(stats: Mapping[str, Any] | None) -> bool:
+    return stats is not None and bool(stats.get("generation_paused", 0))
 
 
 @get("/metrics", answer=str, media_type=METRICS_MEDIA_TYPE, access=ADMIN)

@@ -24,9 +24,10 @@ from srt.gateway.limits.tenant import Name, check_admin, is_admin, tenant
 from srt.gateway.ops.health import STATS_TIMEOUT_S, ring_state, stats_or_none
 from srt.gateway.wire.operations import (
     ABORT_KIND,
-    PAUSE_KIND,
+    CONTINUE_KIND,
     Aborted,
     AbortRequest,
+    ContinueRequest,
     Flushed,
     ModelInfo,
     Paused,
@@ -37,6 +38,7 @@ from srt.gateway.wire.operations import (
     Tree,
 )
 from srt.wire.errors import CONFLICT, RequestError, RingError
+from srt.wire.pause import PAUSE_TIMEOUT_S, PauseMode
 
 MAX_FLUSH_WAIT_S = 300.0
 _COUNTER = "_total"  # endings of the names of counters, which only grow
@@ -186,25 +188,33 @@ def _states(stats: dict[str, Any] | None) -> dict[str, Any]:
 # ---- pauses: no generation while somebody works on what the server serves ----------------------
 
 
-@post("/pause_generation", PauseRequest, Paused, kind=PAUSE_KIND, access=ADMIN)
+@post("/pause_generation", PauseRequest, Paused, access=ADMIN)
 async def pause_generation(request: HttpRequest) -> ASGIApp:
-    """Abort all that came through this gateway, and refuse requests to generate.
-
-    These are refused as while the server starts.
-    """
-    await read_body(request, PauseRequest, PAUSE_KIND, empty=PauseRequest())
+    """Pause generation, for all clients of the server. The answer comes when no step runs any
+    more."""
+    body = await read_body(request, PauseRequest, empty=PauseRequest())
     gateway = gateway_of(request)
-    gateway.is_paused = True
-    await abort_all(gateway)
+    if body.mode == "abort":
+        await abort_all(gateway)  # what the ring does not know yet is among it
+    await _set_pause(gateway, body.mode)
     return json_reply(Paused(message="generation is paused"))
 
 
-@post("/continue_generation", PauseRequest, Paused, kind=PAUSE_KIND, access=ADMIN)
+@post("/continue_generation", ContinueRequest, Paused, kind=CONTINUE_KIND, access=ADMIN)
 async def continue_generation(request: HttpRequest) -> ASGIApp:
-    """Take requests again."""
-    await read_body(request, PauseRequest, PAUSE_KIND, empty=PauseRequest())
-    gateway_of(request).is_paused = False
+    """Go on where the pause began."""
+    await read_body(request, ContinueRequest, CONTINUE_KIND, empty=ContinueRequest())
+    await _set_pause(gateway_of(request), None)
     return json_reply(Paused(message="generation goes on"))
+
+
+async def _set_pause(gateway: Gateway, mode: PauseMode | None) -> None:
+    try:
+        async with asyncio.timeout(PAUSE_TIMEOUT_S + STATS_TIMEOUT_S):
+            await gateway.client.pause_generation(mode)
+    except TimeoutError:
+        reason = "not all schedulers have answered; what was asked for holds when they go on"
+        raise RingError(reason) from None
 
 
 # ---- profiles: what the scheduler did between two calls, from its counters ---------------------

@@ -14,7 +14,6 @@ from srt.client.programs import VarFailed
 from srt.gateway.context import (
     HttpRequest,
     check_model,
-    check_running,
     gateway_of,
     is_served,
     programs_of,
@@ -79,7 +78,6 @@ async def semantic_call(request: HttpRequest) -> ASGIApp:
     """Parrot's way to hand in one call. It runs when one of its outputs is got."""
     body = await read_body(request, ParrotCall, CALL_KIND)
     gateway = gateway_of(request)
-    check_running(gateway)
     check_auth(body.session_id, body.session_auth)
     if body.models and not any(is_served(model, gateway.info) for model in body.models):
         check_model(body.models[0], gateway.info)
@@ -128,7 +126,6 @@ async def set_var(request: HttpRequest) -> ASGIApp:
 async def get_var(request: HttpRequest) -> ASGIApp:
     """Parrot's way to wait for a variable, which is made now; a failed one is an error."""
     body = await read_body(request, ParrotGet, empty=ParrotGet())
-    check_running(gateway_of(request))
     wanted = body.criteria or request.query_params.get("criteria")
     waits = programs_of(request).get_vars([name_of(request)], perf=_perf(wanted), tenant=tenant())
     (var,) = (await while_connected(request.receive, waits)).vars

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from starlette.types import ASGIApp
 
 from srt.client.programs import Got, Piece
-from srt.gateway.context import HttpRequest, check_running, gateway_of, programs_of
+from srt.gateway.context import HttpRequest, programs_of
 from srt.gateway.errors import ErrorDetail, error_body
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -64,7 +64,6 @@ async def close_session(request: HttpRequest) -> ASGIApp:
 async def submit(request: HttpRequest) -> ASGIApp:
     """Take calls and transforms into a session, all or none."""
     body = await read_body(request, SubmitFrame)
-    check_running(gateway_of(request))
     program, key = await program_of(body), request.headers.get(KEY_HEADER, "")
     with renaming({"key": "Idempotency-Key"}):
         ids = await programs_of(request).submit_program(body.session, program, key, tenant())
@@ -75,7 +74,6 @@ async def submit(request: HttpRequest) -> ASGIApp:
 async def get_vars(request: HttpRequest) -> ASGIApp:
     """Have variables made, and wait for them."""
     body = await read_body(request, GetBody)
-    check_running(gateway_of(request))
     if (body.var is None) == (not body.vars):
         raise RequestError("exactly one of vars and var must be given", param="vars")
     names = body.vars if body.var is None else [body.var]

@@ -17,7 +17,6 @@ from srt.gateway.context import (
     Gateway,
     HttpRequest,
     check_model,
-    check_running,
     gateway_of,
     media_rules,
 )
@@ -62,7 +61,6 @@ async def score_choices(request: HttpRequest) -> ASGIApp:
 
 async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOutput:
     """The client's answer; meanwhile /abort_request can find the score by its rid."""
-    check_running(gateway)
     count, limit = len(body.continuations), gateway.info.max_requests
     if count > limit:
         raise RequestError(f" must be 1 to {limit}, not {count}", at="continuations")

@@ -4,13 +4,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from srt.gateway.wire.fields import Kind, OnlyNeutral
+from srt.gateway.wire.fields import Ignored, Kind, OnlyNeutral
+from srt.wire.pause import PauseMode
 
-_ENDED = "requests that run are ended, and not kept for later"
-_MODE = {"mode": OnlyNeutral(("abort",), _ENDED)}
+_MODE = {"mode": OnlyNeutral(("abort",), "to keep requests for later, use /pause_generation")}
+_NO_POOL = "this server's memory belongs to its KV pool all the time"
 _OWN_WORDS = OnlyNeutral(("",), "answers say that they were aborted in the server's words")
 ABORT_KIND = Kind({**_MODE, "abort_message": _OWN_WORDS, "finished_reason": _OWN_WORDS})
-PAUSE_KIND = Kind(_MODE)
+CONTINUE_KIND = Kind({"torch_empty_cache": Ignored(_NO_POOL)})
 
 
 class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -25,7 +26,20 @@ class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 
 
 class PauseRequest(Struct, forbid_unknown_fields=True, frozen=True):
-    """The body of /pause_generation and /continue_generation, in which nothing can be chosen."""
+    """The body of /pause_generation."""
+
+    mode: Annotated[
+        PauseMode,
+        Meta(
+            description="What becomes of the requests that have come. `abort`: they end, with "
+            "finish `abort`. `retract`: they go back to the queue, so that the cache can be "
+            "flushed. `in_place`: they stay in the batch. Requests that come later wait."
+        ),
+    ] = "abort"
+
+
+class ContinueRequest(Struct, forbid_unknown_fields=True, frozen=True):
+    """The body of /continue_generation, in which nothing can be chosen."""
 
 
 class Paused(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from scheduler_proc.crash.recovery import UnclearFailure
 from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
 from srt.wire.filled_params import FilledParams
+from srt.wire.pause import PAUSE_MODES
 from srt.wire.ring_messages import Abort
 from tests.running.profiles import seeds
 from tests.scheduler_proc.core.drafting.knowing import Knowing
@@ -121,6 +122,7 @@ class Traffic:
         self.wishing = wishing  # the share of those with penalties, bad ids, details ...
         self.losses = 0.0  # of the core, for each turn
         self.showing = 0.0  # the share of reqs that show further pictures
+        self.pausing = 0.0  # the share of turns in which a pause begins, or changes its mode
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -129,6 +131,7 @@ class Traffic:
         self.num_failed = 0  # reqs whose step could not be computed
         self.num_unseen = 0  # reqs one of whose pictures could not be had
         self.num_stuck = 0  # reqs that ended because nothing was left to them
+        self.num_flushes = 0  # in pauses
 
     def arrive(self) -> None:
         rng, rid = self.rng, f"r{len(self.asked)}"
@@ -173,7 +176,32 @@ class Traffic:
             self.abort_one()
         if self.rng.random() < self.losses:
             self.driver.lose()
+        if self.pausing and self.rng.random() < self.pausing:
+            self.pause()
         self.driver.step()
+        if self.driver.pause.is_on:
+            self.rest()
+
+    def pause(self) -> None:
+        """Pause in one of the modes, or go on."""
+        mode = self.rng.choice([*PAUSE_MODES, None, None])
+        if mode == "abort":
+            self.aborted |= self.asked.keys() - self.driver.finishes.keys()
+        self.driver.pause_in(mode)
+
+    def rest(self) -> None:
+        """In a pause a step that was prepared ends, and no other begins; the cache can be emptied
+        as soon as nothing runs."""
+        core, steps = self.driver.core, self.driver.core.state.counters.forward_steps
+        self.driver.step()
+        self.driver.step()
+        running = len(core.state.running)
+        assert core.state.counters.forward_steps == steps
+        assert running == 0 or self.driver.pause.mode != "retract"
+        if self.rng.random() < 0.5:
+            self.num_flushes += (flushed := core.flush_cache())
+            assert flushed == (running == 0)
+            assert not flushed or core.state.memory.pool.free_size == core.config.max_total_tokens
 
     def meddle(self) -> None:
         """Messages also come while a prepared step waits for the one before it."""
@@ -253,11 +281,13 @@ def drive(
     losses: float = 0.0,
     showing: float = 0.0,
     right: float | None = None,
+    pausing: float = 0.0,
     **config: Any,
 ) -> Traffic:
-    """Random traffic, in which the core is lost in the share `losses` of the turns, and `showing`
-    of the reqs show new pictures. Tokens are guessed, of which the share `right` is right. Rows
-    that read a token of `poison` fail; if it is empty, some steps do, and some encodes."""
+    """Random traffic, in which the core is lost in the share `losses` of the turns, pauses change
+    in `pausing`, and `showing` of the reqs show new pictures. Tokens are guessed, of which the
+    share `right` is right. Rows that read a token of `poison` fail; if it is empty, some steps do,
+    and some encodes."""
     truth: dict[str, list[int]] = {}
     guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
     driver = Driver(
@@ -274,7 +304,7 @@ def drive(
     )
     traffic = Traffic(seed, driver, constrained, wishing, truth)
     driver.between = traffic.meddle
-    traffic.losses, traffic.showing = losses, showing
+    traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5
@@ -287,6 +317,7 @@ def drive(
     for _ in range(steps):
         traffic.turn()
     driver.between = lambda: None
+    driver.pause_in(None)
     driver.run()
     traffic.check()
     cached = driver.core.state.memory.cache.evictable_size
@@ -351,6 +382,17 @@ def test_random_traffic_outlives_its_cores(seed: int) -> None:
     policy, lag = forms(seed, POLICIES, (1, 0))
     traffic = drive(31 + seed, 125, lag, policy, 220, constrained=0.3, wishing=0.4, losses=0.1)
     assert seed > 0 or traffic.driver.num_resumed > 20
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_random_traffic_with_pauses(seed: int) -> None:
+    """In all modes, with losses of the core and flushes meanwhile: the outputs of no pause."""
+    policy, lag, right = forms(seed, POLICIES, (1, 0), (0.7, None))
+    both: dict[str, Any] = {"media": BOTH_WAYS, "media_cache_bytes": 4000, "showing": 0.2}
+    more = both if seed % 2 else {"constrained": 0.3, "wishing": 0.4}
+    sizes = (41 + seed, 150, lag, policy, 220)
+    traffic = drive(*sizes, losses=0.03, pausing=0.15, right=right, **more)
+    assert seed > 1 or traffic.num_flushes > 3
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -25,7 +25,8 @@ from scheduler_proc.process.metrics import StatsLog, StepClock
 from srt.tasks import TaskSet
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
-from srt.wire.ring_messages import Abort, TokenizedReq
+from srt.wire.pause import NO_PAUSE, Pause
+from srt.wire.ring_messages import Abort, Control, PauseSet, TokenizedReq
 from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
@@ -126,6 +127,68 @@ async def test_every_output_is_right(overlap: bool) -> None:
     await LoopOnly(driver, overlap).serve()
     assert driver.outputs == {rid: reference_output(p, 12) for rid, p in prompts.items()}
     check_invariants(driver.core)
+
+
+class Held(FakeExecutor):
+    """Its third step ends when `may_end` is set."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def run(self, batch: ForwardBatch) -> StepResult:
+        if self.steps == 2:
+            self.has_begun.set()
+            assert self.may_end.wait(SOON_S)
+        return super().run(batch)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_a_pause_begins_when_no_step_runs(overlap: bool) -> None:
+    """It is answered then; one that waits for too long, or that is ended before, is refused."""
+    executor = Held(500, 4096)
+    driver = Driver(executor=executor, max_total_tokens=500)
+    prompts = {f"r{i}": [i + 1, *range(i % 3, 20)] for i in range(8)}
+    for rid, prompt in prompts.items():
+        driver.add(rid, prompt, 12)
+    actor, replies = LoopOnly(driver, overlap), dict[str, str]()
+    actor._controls = Controls(
+        driver.core,
+        dict,
+        lambda reply: replies.update({reply.rid: reply.error.reason if reply.error else ""}),
+    )
+    serving = asyncio.ensure_future(actor.serve())
+    await asyncio.to_thread(executor.has_begun.wait)
+    pause = NO_PAUSE.begun("retract", time.monotonic())
+
+    def ask(rid: str, op: str, pause: Pause, timeout_s: float = SOON_S) -> None:
+        actor._on_message(PauseSet(0, pause))
+        actor._on_message(Control(b"c", rid, 0, op, timeout_s))
+
+    async def answered(count: int) -> None:
+        async with asyncio.timeout(SOON_S):
+            while len(replies) < count:
+                await asyncio.sleep(0.001)
+
+    ask("late", "pause", pause, timeout_s=0.01)
+    await answered(1)
+    ask("ended", "pause", pause)
+    ask("goes on", "continue", NO_PAUSE)
+    ask("paused", "pause", pause)
+    assert replies.keys() == {"late", "ended", "goes on"}
+    assert "has not ended within 0.01 s" in replies["late"] and "continued" in replies["ended"]
+    executor.may_end.set()
+    await answered(4)
+    assert not driver.core.state.running and len(driver.core.state.waiting) == 8
+    steps = executor.steps
+    actor._on_message(Control(b"c", "again", 0, "pause", SOON_S))
+    actor._on_message(Control(b"c", "flush", 0, "flush_cache"))
+    await answered(6)
+    assert executor.steps == steps <= 4 and driver.core.state.memory.pool.free_size == 500
+    ask("end", "continue", pause.ended(time.monotonic()))
+    await serving
+    assert [replies[rid] for rid in ("goes on", "paused", "again", "flush", "end")] == [""] * 5
+    assert driver.outputs == {rid: reference_output(p, 12) for rid, p in prompts.items()}
 
 
 @pytest.mark.parametrize("overlap", [False, True])

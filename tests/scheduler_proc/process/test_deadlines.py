@@ -54,6 +54,26 @@ def test_in_time_nothing_happens() -> None:
     assert driver.finishes["timed"] == Finish("length")
 
 
+def test_in_a_pause_no_time_passes() -> None:
+    """For one that runs, one that waits, and one that comes meanwhile."""
+    driver = Driver(max_total_tokens=500, max_running_requests=1)
+    driver.add("runs", [1, 2, 3], max_new=5, deadline=0.2)
+    driver.add("waits", [4, 5, 6], max_new=5, deadline=0.4)
+    driver.step()
+    driver.pause_in("in_place")
+    for _ in range(100):
+        driver.step()
+    driver.add("comes", [7, 8], max_new=50, deadline=driver.pause.served_s(driver.now) + 0.2)
+    driver.pause_in("retract")
+    for _ in range(100):
+        driver.step()
+    assert not driver.finishes and not driver.core.state.running
+    driver.pause_in(None)
+    driver.run()
+    assert driver.finishes["runs"] == driver.finishes["waits"] == Finish("length")
+    assert driver.finishes["comes"] == Finish("timeout")
+
+
 def test_a_trace_with_deadlines_replays(tmp_path: Path) -> None:
     driver = Driver(max_total_tokens=500, max_running_requests=1, trace=tmp_path / "trace")
     for rid, deadline in (("a", 0.2), ("b", 0.1)):

@@ -3,9 +3,9 @@ log-probabilities and traces. The random tests of the core and of jumps lose cor
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from scheduler_proc.trace.recorded import replay
 from srt.wire.errors import UNAVAILABLE
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
+from srt.wire.pause import NO_PAUSE
 from srt.wire.ring_messages import Abort, Reported, TokenizedReq
 from tests.running.profiles import some
 from tests.scheduler_proc.byte_language import retokeniser
@@ -330,14 +331,24 @@ async def test_one_whose_timer_is_early_times_out_too(
 ) -> None:
     """A loop's timers are: without its grammar it must not have a step."""
     now = asyncio.get_running_loop().time()
-    monkeypatch.setattr(
-        "scheduler_proc.process.grammar_loading.time", SimpleNamespace(monotonic=lambda: now + 100)
-    )
+    monkeypatch.setattr(actor._entry, "left_s", lambda req: 0.001)
     actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 100))
     await actor.until_entered()
     await actor.serve()
     assert actor.driver.finishes == {"1": Finish("timeout")} and actor.driver.outputs == {}
     actor.gate.set()
+
+
+async def test_one_whose_grammar_is_loaded_in_a_pause_does_not_time_out(actor: Intake) -> None:
+    """The timer is of a time before the pause."""
+    now = time.monotonic()
+    actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 0.01))
+    actor._core.pause(NO_PAUSE.begun("in_place", now))
+    while time.monotonic() < now + 0.05:
+        await asyncio.sleep(0.001)
+    actor.gate.set()
+    await actor.until_entered()
+    assert not actor.driver.finishes and len(actor._core.state.waiting) == 1
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

@@ -28,8 +28,8 @@ def make(trace: Path, **config: object) -> Driver:
     ["auto", *(pytest.param(name, marks=pytest.mark.full) for name in ("off", "own"))],
 )
 def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> None:
-    """Random policy, aborts, a lost client, penalties, guesses: the replay makes the same plans and
-    ends in the same state."""
+    """Random policy, aborts, pauses, a lost client, penalties, guesses: the replay makes the same
+    plans and ends in the same state."""
     config = {"schedule_policy": "random", "max_total_tokens": 150, "random_seed": 3}
     driver = make(tmp_path / "trace", lag=1, speculative=speculative, **config)
     driver.core.measure(StepCosts(base_s=1.0, row_s=0.01, token_s=0.01, draft_s=0.01))
@@ -57,6 +57,12 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> N
                 driver.core.abort(Abort(*name, 0))
         if i % 9 == 0:
             driver.abort(f"r{i}", client)
+        if i % 10 == 5:
+            driver.pause_in("retract" if i == 25 else "in_place")
+            driver.step()
+            driver.step()
+            assert driver.core.flush_cache() == (i == 25)
+            driver.pause_in(None)
     driver.run()
     assert driver.core.flush_cache()
     driver.generate([0, 1, 2], max_new=3)

@@ -492,6 +492,7 @@ def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
     front = make_front()
     req = ControlReq("c", EPOCH, "stats")
     counts: dict[str, float] = {"num_tokenizing_reqs": 0, "num_grammar_queue_reqs": 0}
+    counts["generation_paused"] = 0.0
     counts["num_grammar_cache_hit_total"] = 0
     counts["expected_queue_wait_seconds"] = 0.0
     names = ("num_media_queue_reqs", "media_held_bytes", "num_media_decoded_total")
@@ -512,6 +513,7 @@ def test_control() -> None:
         "op": ControlReq("c", EPOCH, "reboot"),
         "rid": ControlReq("", EPOCH, "stats"),
         "timeout_s": ControlReq("c", EPOCH, "flush_cache", math.inf),
+        "mode": ControlReq("c", EPOCH, "pause", mode="at_once"),
     }
     for param, req in bad.items():
         answer = front.controlled(A, req)

@@ -97,18 +97,19 @@ async def test_tokenizer_info() -> None:
     }
 
 
-async def test_while_paused_nothing_is_generated() -> None:
+async def test_pauses_are_the_servers() -> None:
+    """The ring is told of each, and requests go on to it, where they wait."""
     client = FakeClient()
     async with in_process(client) as http:
-        assert (await http.post("/pause_generation", json={"mode": "abort"})).json()["status"]
-        for path, body in (("/generate", GENERATE), ("/score_choices", SCORE)):
-            answer = await http.post(path, json=body)
-            assert answer.status_code == 503 and error_of(answer)["retryable"]
-            assert "/continue_generation" in error_of(answer)["message"]
-        assert not client.requests and not client.scores
+        for body in ({}, {"mode": "retract"}, {"mode": "in_place"}):
+            assert (await http.post("/pause_generation", json=body)).json()["status"] == "ok"
+        assert (await http.post("/generate", json=GENERATE)).status_code == 200
+        client.statistics = {"generation_paused": 1.0}
+        assert (await http.get("/health_generate")).json()["evidence"] == "paused"
         assert (await http.post("/continue_generation")).json()["status"] == "ok"
-        for path, body in (("/generate", GENERATE), ("/score_choices", SCORE)):
-            assert (await http.post(path, json=body)).status_code == 200
+        bad = await http.post("/pause_generation", json={"mode": "at_once"})
+        assert (bad.status_code, error_of(bad)["param"]) == (400, "mode")
+    assert client.pauses == ["abort", "retract", "in_place", None] and len(client.requests) == 1
 
 
 class Slow(FakeClient):
@@ -145,9 +146,9 @@ async def test_what_is_not_admitted_yet_is_aborted_with_all_else(
         assert len(client.aborted) == 4
 
 
-@pytest.mark.parametrize("path", ["/pause_generation", "/abort_request"])
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
-async def test_requests_cannot_be_kept_for_later(path: str, mode: str) -> None:
+async def test_an_abort_keeps_nothing_for_later(mode: str) -> None:
+    path = "/abort_request"
     async with in_process(FakeClient()) as http:
         answer = await http.post(path, json={"mode": mode})
         assert (answer.status_code, error_of(answer)["param"]) == (400, "mode")
