@@ -48,7 +48,7 @@ from scheduler_proc.process.metrics import StatsLog, StepClock, stats_of
 from scheduler_proc.process.watchdog import Doing, LoopProbe, Watch, end_process
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.ring.actor import Actor
-from srt.ring.places import Ring, send_now
+from srt.ring.places import Ring, send_now, with_room_in
 from srt.wire.ring_messages import (
     Abort,
     CacheSnapshotReq,
@@ -90,7 +90,6 @@ class SchedulerActor(Actor):
 
     async def start(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        started = time.monotonic()
         kv_events = self._kv_events()
         threads = take_share(self._replica, self.args.dp, self.args.threads)
         self._clock = StepClock()
@@ -99,9 +98,10 @@ class SchedulerActor(Actor):
         self._core_lock = CoreLock()
         self._core = make_core(self.args, self._replica, self.incarnation, self._executor)
         has_had_losses = self.incarnation >= 2 * self.args.dp
-        self._blame = self._compute.blame = Blame(
-            self.ring.directory, self.incarnation, self._core, is_wary=has_had_losses
-        )
+        with with_room_in(self.ring.directory, self.args.dp):
+            self._blame = self._compute.blame = Blame(
+                self.ring.directory, self.incarnation, self._core, is_wary=has_had_losses
+            )
         self._blame.listen()
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._front = self.connect(zmq.PUSH, self.ring.credits)
@@ -122,7 +122,7 @@ class SchedulerActor(Actor):
         self._intake = GrammarIntake(
             self._grammars, self._entry, self._recall, self.tasks, self._blame
         )
-        self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
+        self.facts = facts_of(self._executor)
         self._reports = Reports(
             self._core,
             self._clock,

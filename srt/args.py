@@ -132,6 +132,7 @@ class ServerArgs(Struct, frozen=True):
     resume_timeout: float = 30.0
     queue_while_restarting: bool = False
     step_timeout: float = 300.0
+    part_timeout: float = 10.0
     log_level: str = "info"
     check_invariants: bool = False
     record_trace: str = ""
@@ -229,7 +230,7 @@ class ServerArgs(Struct, frozen=True):
             _require(getattr(self, name) >= least, name, f"must be at least {least}")
         for name in _NOT_NEGATIVE:
             _require(getattr(self, name) >= 0, name, "must not be negative")
-        for name in ("max_queue_wait", "step_timeout"):
+        for name in ("max_queue_wait", "step_timeout", "part_timeout"):
             _require(getattr(self, name) >= 0, name, "must be 0 (no limit) or more")
         most = MAX_BATCH
         _require(

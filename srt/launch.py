@@ -60,19 +60,20 @@ async def _serve(args: ServerArgs, parent: str) -> int:
 
 
 def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> None:
-    scheduler, tokenizer = supervisor.facts("scheduler"), supervisor.facts("tokenizer")
+    scheduler, tokenizer = supervisor.scheduler_facts[0], supervisor.tokenizer_facts
+    assert tokenizer is not None
     log.info("model   %s (%s)", paint(args.model_name, "1"), resolve_model(args.model).path)
     log.info(
         "        %s executor, %s, weights %.0f MiB, context %d tokens",
-        scheduler["executor"],
-        scheduler["dtype"],
-        scheduler["weight_bytes"] / 2**20,
-        tokenizer["context_len"],
+        scheduler.executor,
+        scheduler.dtype,
+        scheduler.weight_bytes / 2**20,
+        tokenizer.context_len,
     )
     log.info(
         "pool    %d tokens, at most %.0f MiB",
-        scheduler["max_total_tokens"],
-        scheduler["pool_bytes"] / 2**20,
+        scheduler.max_total_tokens,
+        scheduler.pool_bytes / 2**20,
     )
     log.info("ring    ipc://%s", supervisor.ring.directory)
     if supervisor.url and is_open_to_others(args, supervisor.url):

@@ -59,7 +59,7 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "srt.answers.tool_calls.CallReader": (1, 13),
     "srt.client.face.AsyncClient": (13, 1),
     "srt.client.ring.generation.RingGeneration": (7, 17),
-    "srt.client.ring.link.RingLink": (10, 17),
+    "srt.client.ring.link.RingLink": (11, 17),
     "srt.files.control_tokens.ControlTokens": (4, 11),
     "srt.files.gguf_tokens.GGUFTokens": (6, 12),
     "srt.gateway.introspection.feed.Feed": (4, 14),
@@ -71,7 +71,7 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "srt.ring.actor.Actor": (16, 15),
     "srt.ring.child.Child": (2, 13),
     "srt.ring.places.Ring": (17, 0),
-    "srt.ring.supervisor.Supervisor": (6, 20),
+    "srt.ring.supervisor.Supervisor": (7, 20),
 }
 
 

@@ -30,7 +30,7 @@ from srt.wire.ring_messages import (
     SchedulerLost,
     TextStopped,
 )
-from srt.wire.ring_state import RingEvent, replica_of
+from srt.wire.ring_state import RingEvent, TokenizerFacts, replica_of
 from tokenizer_proc.admission.front import Front
 from tokenizer_proc.admission.grammars import GrammarFinder
 from tokenizer_proc.dispatch.dispatch import Dispatch
@@ -87,12 +87,6 @@ class TokenizerActor(Actor):
         placeholders: dict[str, str] = {}
         if processor is not None and args.limit_media:
             placeholders = {kind: processor.placeholder(kind) for kind in sorted(processor.kinds)}
-        self.info = {
-            "context_len": vocab.context_len,
-            "vocab_size": vocab.vocab_size,
-            "media_kinds": [*placeholders],
-            "media_placeholders": placeholders,
-        }
         dispatch = Dispatch(
             self.epoch,
             self.incarnations,
@@ -103,9 +97,8 @@ class TokenizerActor(Actor):
             random_seed=args.random_seed,
         )
         dispatch.replicas.pause = noted_pause(self.ring.directory, time.monotonic())
-        front, self.info["call_format"] = make_front(
-            args, files, vocab, processor, dispatch, self._find
-        )
+        front, call_format = make_front(args, files, vocab, processor, dispatch, self._find)
+        self.facts = TokenizerFacts(vocab.context_len, placeholders, call_format)
         return front
 
     async def stop(self) -> None:

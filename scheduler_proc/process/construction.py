@@ -3,7 +3,7 @@
 import logging
 import os
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
@@ -21,6 +21,7 @@ from srt.files.tokenizer import load_plain_tokenizer
 from srt.files.vocab import load_vocab
 from srt.machine import usable_cpus
 from srt.sizing import running_within
+from srt.wire.ring_state import SchedulerFacts
 
 log = logging.getLogger(__name__)
 
@@ -75,15 +76,15 @@ def shared_by_grammars(args: ServerArgs) -> Shared:
     return Shared(TokenVocabulary.from_vocab(vocab), retokeniser)
 
 
-def facts_of(executor: Executor) -> dict[str, Any]:
+def facts_of(executor: Executor) -> SchedulerFacts:
     """What the start-up log says of the executor."""
-    return {
-        "executor": executor.name,
-        "dtype": str(executor.dtype).removeprefix("torch."),
-        "weight_bytes": executor.weight_bytes,
-        "max_total_tokens": executor.max_total_tokens,
-        "pool_bytes": executor.pool_bytes,
-    }
+    return SchedulerFacts(
+        executor=executor.name,
+        dtype=str(executor.dtype).removeprefix("torch."),
+        weight_bytes=executor.weight_bytes,
+        max_total_tokens=executor.max_total_tokens,
+        pool_bytes=executor.pool_bytes,
+    )
 
 
 def speculative(args: ServerArgs) -> str:

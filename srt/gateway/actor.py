@@ -32,7 +32,8 @@ class GatewayActor(Actor):
     _server: GatewayServer | None = None
 
     async def start(self) -> None:
-        self._client = RingClient(f"ipc://{self.ring.directory}")
+        url = f"ipc://{self.ring.directory}"
+        self._client = RingClient(url, self.dropped, self._on_failure)
         await self._client.start()
         files = resolve_model(self.args.model)
         vocab = load_vocab(files, self.args.chat_template)

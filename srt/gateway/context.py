@@ -157,7 +157,7 @@ def media_rules(gateway: Gateway) -> MediaRules:
 def call_format(gateway: Gateway) -> ToolFormat:
     """How the served model writes calls of tools."""
     ring = gateway.client.ring
-    return HERMES if ring is None else FORMATS[ring.call_format]
+    return HERMES if ring is None else FORMATS.get(ring.call_format, HERMES)
 
 
 def sees(gateway: Gateway) -> bool:

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from srt.client.generation import GenerateOutput
 from srt.wire.messages import DRAFT_SOURCES
-from srt.wire.ring_state import RingEvent
+from srt.wire.ring_state import LAUNCHER, RingEvent
 
 GAUGES = {
     "num_running_reqs": "Requests in the running batch.",
@@ -282,6 +282,11 @@ def _of_ring(ring: RingEvent) -> Iterator[Metric]:
     for part, kind, count in ring.losses:
         losses.add_metric((part, kind), count)
     yield losses
+    text = "Whether nothing is heard of the process: 1, or 0 once it is heard again."
+    silent = GaugeMetricFamily("srt_silent", text, labels=("part",))
+    for part in (LAUNCHER, *ring.parts):
+        silent.add_metric((part,), part in ring.silent)
+    yield silent
     text = "Time in which requests waited for the next scheduler."
     yield CounterMetricFamily("srt_pause_seconds", text, value=ring.pause_s)
 

@@ -292,6 +292,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "step-timeout", "seconds that a step may take before its process is replaced; 0: any"
         ),
+        Option(
+            "part-timeout",
+            "seconds that another process may be silent before it is replaced; 0: any",
+        ),
     ),
     "What it tells": (
         Option("log-level", "how much to log", choices=("debug", "info", "warning", "error")),

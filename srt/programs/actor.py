@@ -43,7 +43,8 @@ class ProgramsActor(Actor):
             max(1, int(most * share)) for share in (RUNNING_SHARE, TENANT_RUNNING_SHARE)
         )
         self._core = Core(running, of_tenant)
-        self._client = RingClient(f"ipc://{self.ring.directory}")
+        url = f"ipc://{self.ring.directory}"
+        self._client = RingClient(url, self.dropped, self._on_failure)
         await self._client.start()
         self._runner = Runner(self._core, self._client, self._answers, self._cut, self._changed)
         self._vocab: asyncio.Task[Vocab] | None = None

@@ -26,19 +26,25 @@ from srt.args import ServerArgs
 from srt.ring.child import STOP_SIGNAL
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.log import set_up_logging
-from srt.ring.places import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
+from srt.ring.places import (
+    BEAT_REPEAT_S,
+    HEARTBEAT_INTERVAL_S,
+    Ring,
+    bind,
+    connect,
+    send_now,
+)
 from srt.ring.socket import Blob, RingContext, RingSocket
 from srt.tasks import TaskSet
 from srt.wire.errors import ConfigError
 from srt.wire.messages import RingMessage
-from srt.wire.ring_state import Heartbeat, RingEvent
+from srt.wire.ring_state import Facts, Heartbeat, RingEvent
 
 log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
 EXIT_HANG = 79  # the part has found out that it hangs
 _PR_SET_PDEATHSIG = 1
-_REPEAT_S = 5.0  # of an unchanged beat, at most
 
 # Of a message; one with frames behind it comes with the list of these.
 Handler = Callable[..., None]
@@ -62,13 +68,14 @@ class Actor:
         self.incarnations = list(incarnations)
         self.args: ServerArgs = ring.read_args()
         self.context = RingContext()
-        self.info: dict[str, Any] = {}
+        self.facts: Facts | None = None
         self.dropped = Dropped()
         self._last_beat: Heartbeat | None = None
         self.is_draining = False
         # A supervisor that replaces silent parts hears of each four times before.
-        often_s = self.args.step_timeout / 4 or _REPEAT_S
-        self._beats_to_a_repeat = max(1, int(min(_REPEAT_S, often_s) / HEARTBEAT_INTERVAL_S))
+        limits = (self.args.step_timeout, self.args.part_timeout)
+        repeat_s = min([BEAT_REPEAT_S, *(limit / 4 for limit in limits if limit > 0)])
+        self._beats_to_a_repeat = max(1, int(repeat_s / HEARTBEAT_INTERVAL_S))
         self.tasks = TaskSet(self._on_failure)  # of `start` and of the work after it
         self._loops: list[Coroutine[Any, Any, None]] = []
         self._failure: BaseException | None = None
@@ -214,7 +221,7 @@ class Actor:
             os.getpid(),
             self.epoch,
             self.in_flight,
-            self.info,
+            self.facts,
             self.dropped.count,
             self.has_progressed,
             self.is_draining,

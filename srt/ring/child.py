@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
-from typing import Any
 
-from srt.wire.ring_state import Heartbeat
+from srt.wire.ring_state import Facts, Heartbeat
 
 # What ends a part. Not SIGTERM, which all of a service may get while requests are to end.
 STOP_SIGNAL = signal.SIGUSR1
@@ -41,7 +40,7 @@ class Child:
     is_silent: bool = False  # for too long
     beat: Heartbeat | None = None
     beat_at: float = 0.0
-    info: dict[str, Any] = field(default_factory=dict)
+    facts: Facts | None = None  # as last told, also by a process before
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -30,7 +30,7 @@ _HEAD = struct.Struct("<QII")  # the record's number (from 1 on), its length, it
 _NOTE_HEAD = struct.Struct("<QH")  # the thread's number, the note's length
 _NO_NOTE = _NOTE_HEAD.pack(0, 0)
 _NOTES_AT = 2 * SLOT_BYTES
-_SIZE = _NOTES_AT + THREADS * NOTE_BYTES
+FILE_BYTES = _NOTES_AT + THREADS * NOTE_BYTES
 # How the stacks of a crash name the thread that crashed.
 _CRASHED = re.compile(r"^Current thread 0x([0-9a-f]+)", re.M)
 
@@ -70,8 +70,8 @@ class BlameFile:
 
     def __init__(self, path: Path) -> None:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, _SIZE)
-            self._map = mmap.mmap(file.fileno(), _SIZE)
+            os.posix_fallocate(file.fileno(), 0, FILE_BYTES)
+            self._map = mmap.mmap(file.fileno(), FILE_BYTES)
         self.notes = Notes(self._map)
         self._number = max(self._slots(), default=0)
 
@@ -116,7 +116,7 @@ class Notes:
         crashed = _crashed(last_words)
         if crashed is None:
             return None
-        for at in range(_NOTES_AT, _SIZE, NOTE_BYTES):
+        for at in range(_NOTES_AT, FILE_BYTES, NOTE_BYTES):
             thread, length = _NOTE_HEAD.unpack_from(self._map, at)
             if length and thread == crashed:
                 begin = at + _NOTE_HEAD.size
@@ -188,7 +188,7 @@ def left_by(directory: Path, incarnation: int) -> Left:
     """What the scheduler of this incarnation, which has ended, has left. Nothing, if it had not
     begun."""
     path, words = blame_path(directory, incarnation), last_words_path(directory, incarnation)
-    if not path.exists():
+    if not path.exists() or path.stat().st_size < FILE_BYTES:
         return Left()
     file = BlameFile(path)
     last_words = words.read_text(errors="replace") if words.exists() else ""

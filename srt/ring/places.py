@@ -4,10 +4,13 @@ All sockets are `ipc://` files in a directory of mode 0700, so the file system d
 talk to the ring. Sends never block: a full or missing peer is an answer, not a wait.
 """
 
+import errno
 import os
 import secrets
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ import msgspec
 import zmq
 
 from srt.args import ServerArgs
+from srt.ring.crash_file import FILE_BYTES
 from srt.ring.socket import Blob, RingContext, RingSocket
 from srt.wire.errors import ConfigError, RequestError
 from srt.wire.messages import RingMessage, encode
@@ -23,10 +27,15 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 QUEUE_MESSAGES = 10_000  # per socket and peer
 EVENT_INTERVAL_S = 1.0  # a RingEvent at least this often
 HEARTBEAT_INTERVAL_S = 0.25  # a change is reported within this time
-RING_LOST_S = 5.0  # no RingEvent for this long: the supervisor is gone
+BEAT_REPEAT_S = 1.0  # and what has not changed after this, at most
+# Nothing heard for this long is told: with the supervisor's looks that is within 3 s.
+QUIET_S = 2.5
+RING_LOST_S = 5.0  # neither a RingEvent nor a part's reply for this long: the ring is gone
 LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
 MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learns of it
+
+SMALL_FILES_BYTES = 64 * 1024  # of what a ring's directory holds besides the schedulers' records
 
 MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, including its name
 
@@ -131,10 +140,28 @@ class Ring(NamedTuple):
         return msgspec.json.decode((self.directory / _ARGS_FILE).read_bytes(), type=ServerArgs)
 
 
-def create_ring(directory: str) -> Ring:
-    """Make the ring's private directory (a fresh one if `directory` is empty)."""
+def create_ring(args: ServerArgs) -> Ring:
+    """Make the ring's private directory (a fresh one without --ring-dir), with room for what its
+    parts write there, and with what they read.
+
+    Raises ConfigError if it cannot be made, or there is no room.
+    """
+    with with_room_in(Path(args.ring_dir or tempfile.gettempdir()), args.dp):
+        path = _new_directory(args.ring_dir)
+    ring = Ring(path)
+    try:
+        with with_room_in(path, args.dp):
+            _reserve(path / "room", needed_bytes(args.dp))
+            ring.write_args(args)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return ring
+
+
+def _new_directory(directory: str) -> Path:
     if not directory:
-        return Ring(Path(tempfile.mkdtemp(prefix="srt-ring-")))
+        return Path(tempfile.mkdtemp(prefix="srt-ring-"))
     path = Path(directory).absolute()
     if len(str(path)) > MAX_DIRECTORY_CHARS:
         raise ConfigError(f"--ring-dir {path} is too long for a Unix socket's address")
@@ -142,7 +169,35 @@ def create_ring(directory: str) -> Ring:
         path.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         raise ConfigError(f"--ring-dir {path} exists already: is a server running there?") from None
-    return Ring(path)
+    return path
+
+
+def needed_bytes(replicas: int) -> int:
+    """What the parts need in the ring's directory: for a moment a scheduler's record and that of
+    the one before it are both there."""
+    return 2 * replicas * FILE_BYTES + SMALL_FILES_BYTES
+
+
+@contextmanager
+def with_room_in(directory: Path, replicas: int) -> Iterator[None]:
+    """Raises ConfigError if the block finds a full disk, or a user's share of it used up."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        need = f"{needed_bytes(replicas)} bytes are needed"
+        raise ConfigError(
+            f"the disk of the ring's directory {directory} is full, and {need}: make room, or "
+            "choose another one by --ring-dir"
+        ) from error
+
+
+def _reserve(path: Path, num_bytes: int) -> None:
+    """See that a file of this size can be written."""
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+    path.unlink()
 
 
 def ring_at(url: str) -> Ring:

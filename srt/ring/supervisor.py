@@ -37,11 +37,15 @@ from srt.ring.places import (
     send_now,
 )
 from srt.ring.socket import RingContext, RingSocket
+from srt.ring.watch import START_TIMEOUT_S, Watch
 from srt.tasks import TaskSet
 from srt.wire.ring_state import (
+    LAUNCHER,
     RING_PARTS,
     Heartbeat,
     RingEvent,
+    SchedulerFacts,
+    TokenizerFacts,
     next_incarnation,
     scheduler_part,
 )
@@ -53,10 +57,7 @@ HEALTHY_AFTER_S = 30.0  # a child that ran this long starts with a fresh back-of
 MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S or progress
 # Restarted always once they have served: what they take is users' input.
 COMPILER, PROGRAMS = "compiler", "programs"
-START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
-BEATS_LOOK_S = 0.25
-STACKS_S = 1.0  # for a part that hangs, to write its stacks
 
 
 class Supervisor:
@@ -65,18 +66,16 @@ class Supervisor:
     def __init__(self, args: ServerArgs) -> None:
         self._args = args
         self._listener = None if args.no_http else bind_listener(args.host, args.port)
-        self.ring: Ring = create_ring(args.ring_dir)
-        self.ring.write_args(args)
+        self.ring: Ring = create_ring(args)
         self._epoch = 1
         self._incarnations = [args.dp + replica for replica in range(args.dp)]
         self._draining = False
         self._reason = ""
         self._failure: str | None = None
         self._closing = False
-        replicas = range(args.dp)
-        self._schedulers = [Child(scheduler_part(i, args.dp), i) for i in replicas]
+        schedulers = [Child(scheduler_part(i, args.dp), i) for i in range(args.dp)]
         others = [*RING_PARTS, COMPILER, PROGRAMS] + ([] if args.no_http else ["gateway"])
-        children = [*self._schedulers, *map(Child, others)]
+        children = [*schedulers, *map(Child, others)]
         self._children = {child.part: child for child in children}
         self._death_pipe = os.pipe()
         self._changed = asyncio.Event()
@@ -87,6 +86,8 @@ class Supervisor:
         self._losses = Losses()
         self._context = RingContext()
         self._tasks = TaskSet(self._on_failure)
+        limits = args.step_timeout, args.part_timeout
+        self._watch = Watch(children, *limits, self._changed.set)
 
     @property
     def ready(self) -> bool:
@@ -107,11 +108,17 @@ class Supervisor:
         """The HTTP address; None without a gateway."""
         return None if self._listener is None else url_of(self._listener)
 
-    def facts(self, part: str) -> dict[str, Any]:
-        """What a part, or the first scheduler that did so, reported of itself when it became
-        ready."""
-        children = self._schedulers if part == "scheduler" else [self._children[part]]
-        return next((child.info for child in children if child.info), {})
+    @property
+    def scheduler_facts(self) -> list[SchedulerFacts]:
+        """What schedulers, or those before them, have reported of themselves."""
+        facts = (child.facts for child in self._schedulers)
+        return [each for each in facts if isinstance(each, SchedulerFacts)]
+
+    @property
+    def tokenizer_facts(self) -> TokenizerFacts | None:
+        """What the tokenizer, or the one before it, has reported of itself."""
+        facts = self._children["tokenizer"].facts
+        return facts if isinstance(facts, TokenizerFacts) else None
 
     async def run(self, on_ready: Any = None) -> int:
         """Bring the server up, keep it up until a signal, bring it down."""
@@ -119,10 +126,9 @@ class Supervisor:
         events = bind(self._context, zmq.XPUB, self.ring.events)
         events.set(zmq.XPUB_VERBOSE, 1)
         ctl = bind(self._context, zmq.PULL, self.ring.ctl)
-        for loop in (self._publish(events), self._greet(events), self._listen(ctl)):
+        listening = self._publish(events), self._greet(events), self._listen(ctl)
+        for loop in (*listening, self._watch.run()):
             self._tasks.start(loop)
-        if self._args.step_timeout > 0:
-            self._tasks.start(self._watch_beats(self._args.step_timeout))
         try:
             for child in self._children.values():
                 self._start(child)
@@ -240,7 +246,7 @@ class Supervisor:
                 continue
             before = self._event()
             child.beat, child.beat_at = beat, time.monotonic()
-            child.info = beat.info
+            child.facts = beat.facts
             child.made_progress |= beat.has_progressed
             if child.state == "starting":
                 child.state, child.has_served = "ready", True
@@ -249,30 +255,6 @@ class Supervisor:
                     self._losses.go_on()
             if self._event() != before:  # most beats report nothing new
                 self._changed.set()
-
-    async def _watch_beats(self, limit_s: float) -> None:
-        """Kill what has been silent for `limit_s`, or START_TIMEOUT_S while it starts: it hangs.
-        Time in which this process stood still does not count: the others may have stood still with
-        it, and beats may be unread."""
-        looked_at = time.monotonic()
-        while True:
-            await asyncio.sleep(BEATS_LOOK_S)
-            now = time.monotonic()
-            stood_still_s, looked_at = max(0.0, now - looked_at - 2 * BEATS_LOOK_S), now
-            for child in self._children.values():
-                child.beat_at += stood_still_s
-                may_take_s = START_TIMEOUT_S if child.state == "starting" else limit_s
-                if child.state != "dead" and now - child.beat_at > may_take_s:
-                    self._end_silent(child, may_take_s)
-
-    def _end_silent(self, child: Child, silent_s: float) -> None:
-        """Have a part that hangs write its stacks, if it can, and end it."""
-        if child.process is None or child.is_silent:
-            return
-        log.error("%s has been silent for %g s: killing it", child.part, silent_s)
-        child.is_silent = True
-        child.process.send_signal(signal.SIGABRT)
-        asyncio.get_running_loop().call_later(STACKS_S, child.process.kill)
 
     async def _publish(self, events: RingSocket) -> None:
         """Publish each change at once, and everything at each interval: silence means death."""
@@ -295,9 +277,9 @@ class Supervisor:
             self._changed.set()
 
     def _event(self) -> RingEvent:
-        told = self._children["tokenizer"].info
+        told = self.tokenizer_facts
+        placeholders = {} if told is None else told.media_placeholders
         beats = [child.beat for child in self._children.values() if child.beat is not None]
-        pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
         return RingEvent(
             self._epoch,
             self.ready,
@@ -308,12 +290,17 @@ class Supervisor:
             self._incarnations,
             self._losses.counts,
             self._losses.pause_s,
-            min(pools, default=0),
-            told.get("media_kinds"),
-            told.get("media_placeholders", {}),
-            told.get("call_format", "hermes"),
-            {"launcher": os.getpid()} | {each.part: each.pid for each in self._children.values()},
+            min((facts.max_total_tokens for facts in self.scheduler_facts), default=0),
+            None if told is None else [*placeholders],
+            placeholders,
+            "hermes" if told is None else told.call_format,
+            {LAUNCHER: os.getpid()} | {each.part: each.pid for each in self._children.values()},
+            self._watch.silent,
         )
+
+    @property
+    def _schedulers(self) -> list[Child]:
+        return [child for child in self._children.values() if child.replica is not None]
 
     def _state(self, child: Child) -> str:
         """A part that has not heard of the epoch yet would drop what is sent to it."""

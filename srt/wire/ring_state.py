@@ -5,14 +5,16 @@ tell whose they are (`replica_of`).
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
 
-from msgspec import field
+from msgspec import Meta, Struct, field
 
 from srt.wire.messages import RingMessage
 
 # The names of a ring's parts. Every request needs those of RING_PARTS and one scheduler.
 RING_PARTS = ("tokenizer", "detokenizer")
+LAUNCHER = "launcher"
+Count = Annotated[int, Meta(ge=0, le=2**53)]  # sums of it can be sent too
 
 
 def scheduler_part(replica: int, replicas: int) -> str:
@@ -49,7 +51,8 @@ class RingEvent(RingMessage, frozen=True):
     has reported; 0: none has. `media_kinds` are what the tokenizer has reported that the model
     takes, of "image" and "video" (None: it has not yet), `media_placeholders` what stands for one
     of each in a text, and `call_format` how it writes calls, by a name of `FORMATS`. `pids` are the
-    process numbers of the parts that run, and of the launcher.
+    process numbers of the parts that run, and of the launcher. `silent` names the parts that are
+    ready and have reported nothing for QUIET_S; a client adds the launcher if it hears no events.
     """
 
     epoch: int
@@ -66,6 +69,7 @@ class RingEvent(RingMessage, frozen=True):
     media_placeholders: dict[str, str] = {}
     call_format: str = "hermes"
     pids: dict[str, int] = {}
+    silent: list[str] = []
 
     @property
     def incarnation(self) -> int:
@@ -80,6 +84,15 @@ class RingEvent(RingMessage, frozen=True):
         return [i for i, state in enumerate(states) if state == "ready"]
 
     @property
+    def stands_still(self) -> bool:
+        """Whether a request would wait because a part on its way is silent."""
+        if any(part in RING_PARTS for part in self.silent):
+            return True
+        replicas = len(self.incarnations)
+        ready = [scheduler_part(i, replicas) for i in self.ready_schedulers]
+        return bool(ready) and all(part in self.silent for part in ready)
+
+    @property
     def only_lacks_scheduler(self) -> bool:
         """Whether the ring will take requests as soon as a scheduler has been restarted."""
         is_up = all(self.parts.get(part) == "ready" for part in RING_PARTS)
@@ -89,12 +102,41 @@ class RingEvent(RingMessage, frozen=True):
 # ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
 
 
+class SchedulerFacts(Struct, frozen=True, tag=True, array_like=True):
+    """What a scheduler says of its executor: the names of that and of its numbers, the bytes of its
+    weights and of its KV pool, and the pool's tokens."""
+
+    executor: str
+    dtype: str
+    weight_bytes: Count
+    max_total_tokens: Count
+    pool_bytes: Count
+
+
+class TokenizerFacts(Struct, frozen=True, tag=True, array_like=True):
+    """What the tokenizer says of the model: its context in tokens, and what RingEvent tells of
+    media and calls."""
+
+    context_len: Count
+    media_placeholders: dict[str, str]
+    call_format: str
+
+
+class CompilerFacts(Struct, frozen=True, tag=True, array_like=True):
+    """Whether the compiler has loaded what it needs; until then its loop may be held."""
+
+    is_warm: bool
+
+
+Facts = SchedulerFacts | TokenizerFacts | CompilerFacts
+
+
 class Heartbeat(RingMessage, frozen=True):
-    """What a part reports of itself, at every change. The first one, sent when it can serve, is its
-    ready handshake.
+    """What a part reports of itself, at every change and after BEAT_REPEAT_S. The first one, sent
+    when it can serve, is its ready handshake.
 
     `in_flight` counts the requests the part still holds (the front's count decides a drain).
-    `info` holds facts for the start-up log. `dropped` messages could not be understood.
+    `facts` is what some parts say of themselves. `dropped` messages could not be understood.
     `has_progressed`: it has done work that it was started for. `is_draining`: it has heard that the
     server stops, and counts no requests that came after.
     """
@@ -102,8 +144,8 @@ class Heartbeat(RingMessage, frozen=True):
     part: str
     pid: int
     epoch: int
-    in_flight: int = 0
-    info: dict[str, Any] = {}
-    dropped: int = 0
+    in_flight: Count = 0
+    facts: Facts | None = None
+    dropped: Count = 0
     has_progressed: bool = False
     is_draining: bool = False

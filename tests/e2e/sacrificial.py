@@ -5,11 +5,13 @@ import pytest
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
-STEP_TIMEOUT_S = 8.0  # of a step, and of a part's silence
+STEP_TIMEOUT_S = 8.0  # of a step, and of a scheduler's silence
+PART_TIMEOUT_S = 7.0  # of another part's silence
 COMPILE_TIMEOUT_S = 8.0
 OPTIONS = (
     *("--check-invariants", "--max-total-tokens", "32768", "--max-queue-wait", "600"),
-    *("--step-timeout", str(STEP_TIMEOUT_S), "--grammar-compile-timeout", str(COMPILE_TIMEOUT_S)),
+    *("--step-timeout", str(STEP_TIMEOUT_S), "--part-timeout", str(PART_TIMEOUT_S)),
+    *("--grammar-compile-timeout", str(COMPILE_TIMEOUT_S)),
 )
 
 

@@ -400,7 +400,7 @@ async def test_after_a_pause_a_client_asks_whether_its_lease_is_over(server: Ser
     async with AsyncClient(server.ring) as client:
         for is_over in (False, True):
             if is_over:
-                send_now(client._transport._link._back, Goodbye())
+                send_now(client._transport._link._sockets.back, Goodbye())
             client._transport._link._hello_at -= 2 * LEASE_S
             output = await client.generate(PROMPT, sampling=GREEDY)
             assert output.text.startswith(" Paris")

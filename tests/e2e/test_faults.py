@@ -158,7 +158,8 @@ async def test_a_client_that_slept_through_its_lease_starts_afresh(sacrificial: 
         generation = await client.submit(text="Hello", sampling=LONG, stream=True)
         with pytest.raises(RingError, match="gave it up"):
             async for _ in generation:
-                send_now(client._transport._link._back, Goodbye())  # like the end of the lease
+                # like the end of the lease
+                send_now(client._transport._link._sockets.back, Goodbye())
         await client._transport.wait_ready(10)
         output = await client.generate("Hello", sampling=TWO)
         assert output.completion_tokens == 2

@@ -1,4 +1,4 @@
-"""Parts that hang without dying: they are found by their silence, and replaced."""
+"""Processes that hang without dying: they are found by their silence, and told, and replaced."""
 
 import asyncio
 import os
@@ -9,8 +9,9 @@ import httpx2
 import pytest
 
 from srt.client.face import AsyncClient
+from srt.ring.places import RING_LOST_S
 from srt.wire.errors import RingError
-from tests.e2e.sacrificial import STEP_TIMEOUT_S
+from tests.e2e.sacrificial import PART_TIMEOUT_S, STEP_TIMEOUT_S
 from tests.e2e.server import Server, gone
 from tests.waiting import SOON_S
 
@@ -20,19 +21,21 @@ LONG: dict[str, Any] = {
     "temperature": 0.0,
     "speculative": "off",
 }
+ON_THE_WAY = ("scheduler", "tokenizer", "detokenizer")
 
 
-pytestmark = pytest.mark.full
-
-
-@pytest.mark.parametrize("part", ["scheduler", "tokenizer", "detokenizer", "compiler", "gateway"])
+@pytest.mark.full
+@pytest.mark.parametrize("part", [*ON_THE_WAY, "compiler", "programs", "gateway"])
 async def test_a_part_that_stands_still_is_replaced(sacrificial: Server, part: str) -> None:
-    """What it held fails or goes on, as at its death."""
+    """What it held fails or goes on, as at its death. Before that, /ready says that it is silent,
+    if requests need it."""
     async with AsyncClient(sacrificial.ring) as client:
         before = await asyncio.to_thread(hangs, sacrificial, part)
         running = await client.submit(text="Once upon a time", sampling=LONG)
         pid = sacrificial.pids()[part]
         os.kill(pid, signal.SIGSTOP)
+        if part in ON_THE_WAY:
+            assert await until_silent(sacrificial, part) == 503
         assert await asyncio.to_thread(gone, [pid], SOON_S)
         try:
             assert (await running.result()).completion_tokens == 300
@@ -41,8 +44,46 @@ async def test_a_part_that_stands_still_is_replaced(sacrificial: Server, part: s
             assert part in ("tokenizer", "detokenizer")
     await asyncio.to_thread(sacrificial.wait_ready)
     await asyncio.to_thread(sacrificial.wait_idle)
-    assert f"{part} has been silent for {STEP_TIMEOUT_S:g} s" in sacrificial.log()
+    limit_s = STEP_TIMEOUT_S if part == "scheduler" else PART_TIMEOUT_S
+    assert f"{part} has been silent for {limit_s:g} s" in sacrificial.log()
     assert hangs(sacrificial, part) == before + 1
+
+
+@pytest.mark.parametrize(
+    "for_s", [0.0, pytest.param(1.5 * RING_LOST_S, id="long", marks=pytest.mark.full)]
+)
+async def test_a_launcher_that_stands_still_ends_nothing(sacrificial: Server, for_s: float) -> None:
+    """Streams go on, and new requests are served. /ready says 200, and who is silent."""
+    incarnation = sacrificial.incarnation()
+    async with AsyncClient(sacrificial.ring) as client:
+        running = await client.submit(text="Once upon a time", sampling=LONG)
+        os.kill(sacrificial.process.pid, signal.SIGSTOP)
+        try:
+            assert await until_silent(sacrificial, "launcher") == 200
+            await asyncio.sleep(for_s)
+            assert (await running.result()).completion_tokens == 300
+            for _ in range(2):
+                output = await client.generate("Hello", sampling=LONG | {"max_new_tokens": 2})
+                assert output.completion_tokens == 2
+            body = {"text": "Hello", "sampling_params": {"max_new_tokens": 2}}
+            async with httpx2.AsyncClient(timeout=SOON_S) as http:
+                answer = await http.post(sacrificial.url + "/generate", json=body)
+            assert answer.status_code == 200
+        finally:
+            os.kill(sacrificial.process.pid, signal.SIGCONT)
+    assert await until_silent(sacrificial, None) == 200
+    assert sacrificial.incarnation() == incarnation
+
+
+async def until_silent(server: Server, part: str | None) -> int:
+    """The status of /ready once it says that this process is silent, or that none is."""
+    async with httpx2.AsyncClient(timeout=SOON_S) as http, asyncio.timeout(SOON_S):
+        while True:
+            answer = await http.get(server.url + "/ready")
+            silent = (answer.json()["ring"] or {}).get("silent")
+            if silent == ([] if part is None else [part]):
+                return answer.status_code
+            await asyncio.sleep(0.05)
 
 
 def hangs(server: Server, part: str) -> float:

@@ -44,6 +44,7 @@ from srt.wire.ring_messages import (
     CompilerRequest,
     CompilerStarted,
 )
+from srt.wire.ring_state import CompilerFacts
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class CompilerActor(Actor):
             self._folder, self._key, self._run, self._reply, rules, self.tasks
         )
         self._told: Counters | None = None
+        self.facts = CompilerFacts(is_warm=False)
         self._front = self.connect(zmq.PUSH, self.ring.compiled)
         self._inbox = self.bind(zmq.PULL, self.ring.compiler)
         self.receive(self._inbox, CompilerRequest, self._on_request)
@@ -130,6 +132,7 @@ class CompilerActor(Actor):
             self.ring.write_naming(self._naming)
         os.nice(NICENESS)
         self._children.prepare()
+        self.facts = CompilerFacts(is_warm=True)
         send_now(self._front, CompilerStarted())
 
     async def _tell_counters(self) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from srt.client.generation import (
     Request,
@@ -17,6 +17,7 @@ from srt.client.ring.link import START_TIMEOUT_S, RingLink
 from srt.client.ring.operations import RingOperations
 from srt.client.ring.programs import RingPrograms
 from srt.client.ring.score import RingScore, ScorePart
+from srt.ring.inbox import Dropped
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import (
@@ -38,8 +39,14 @@ MAX_RID_CHARS = 256
 class RingClient(RingOperations):
     """A client of the ring in `url` (ipc://DIRECTORY). Use within one event loop."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(RingLink(url, self._on_outputs, self._on_lost))
+    def __init__(
+        self,
+        url: str,
+        dropped: Dropped | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """A part of the ring gives its `dropped` and an `on_failure`, as `RingLink` has them."""
+        super().__init__(RingLink(url, self._on_outputs, self._on_lost, dropped, on_failure))
         self.programs = RingPrograms(self._link)
         # On the wire each submission has an id of its own, so that late outputs of an old
         # request can never reach a new one with the same rid.

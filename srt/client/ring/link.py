@@ -2,8 +2,12 @@
 
 The only file that knows the clients' sockets. A client has a random identity for its life. It says
 Hello on the back socket and sends nothing before the Welcome of the current epoch; further Hellos
-renew its lease. When a RingEvent brings a new epoch, or RingEvents stop, everything in flight is
-lost: `on_lost` is called, which works without the ring.
+renew its lease. When a RingEvent brings a new epoch, or nothing at all is heard any more,
+everything in flight is lost: `on_lost` is called, which works without the ring. RingEvents alone
+may stop: then the launcher stands still, and the parts go on.
+
+What cannot be decoded is dropped. A reader that fails has met a defect: everything in flight is
+lost, and the link is opened again after COME_BACK_S, unless `on_failure` takes the error.
 """
 
 import asyncio
@@ -12,15 +16,17 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import zmq
 
+from srt.client.ring.silence import Silence
+from srt.ring.inbox import Dropped, Inbox
 from srt.ring.places import (
     LEASE_INTERVAL_S,
     LEASE_S,
-    RING_LOST_S,
+    QUIET_S,
     connect,
     open_socket,
     ring_at,
@@ -46,9 +52,8 @@ from srt.wire.messages import (
     ScoreReq,
     TokenizeReq,
     Welcome,
-    decoder,
 )
-from srt.wire.ring_state import RingEvent
+from srt.wire.ring_state import LAUNCHER, RingEvent
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +63,35 @@ CONTROL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
 WELCOME_TIMEOUT_S = 2.0
 TICK_S = 0.5
+COME_BACK_S = 1.0
 T = TypeVar("T")
 Question = GenerateReq | ScoreReq | TokenizeReq | CaptureReq | ControlReq
+_LAUNCHER_SILENT = (
+    f"nothing has been heard of the server's launcher for {QUIET_S:g} s: requests go on, but no "
+    "part of the server that ends now is replaced"
+)
 _GIVEN_UP = f"the server had heard nothing of this client for {LEASE_S:.0f} s, and gave it up"
+
+
+class _Sockets(NamedTuple):
+    """Those of one identity."""
+
+    identity: bytes
+    events: RingSocket
+    front: RingSocket
+    back: RingSocket
+
+    def close(self) -> None:
+        for socket in self[1:]:
+            socket.close()
 
 
 class RingLink:
     """The link to the ring at `url` (ipc://DIRECTORY). Use within one event loop.
 
     `on_outputs` gets the outputs of admitted requests, `on_lost` the reason why no more will come.
+    `dropped` counts what could not be decoded. `on_failure` is for an owner that ends with its
+    client: it gets the error of a reader that has failed, and the link stays closed.
     """
 
     def __init__(
@@ -74,15 +99,19 @@ class RingLink:
         url: str,
         on_outputs: Callable[[list[Output]], None],
         on_lost: Callable[[RingError], None],
+        dropped: Dropped | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.epoch = 0  # of the last Welcome
         self.places = ring_at(url)
         # Called with each event of the ring, and with None when it has gone silent or is left.
         self.listeners: list[Callable[[RingEvent | None], None]] = []
-        self._on_outputs, self._on_lost = on_outputs, on_lost
+        self.dropped = Dropped() if dropped is None else dropped
+        self._on_outputs, self._on_lost, self._on_defect = on_outputs, on_lost, on_failure
         self._context = RingContext()
         self._answers: dict[str, asyncio.Future[Any]] = {}  # by the ids of what was asked
         self._event: RingEvent | None = None
+        self._silence = Silence()
         self._hello_at = time.monotonic()
         self._pid = os.getpid()
         self._usable = asyncio.Event()
@@ -90,11 +119,19 @@ class RingLink:
 
     @property
     def ring(self) -> RingEvent | None:
-        """The ring as last heard; None when the supervisor has gone silent. It is ready only once
-        this client is welcome in its epoch."""
-        if self._event is None or self.is_ready == self._event.ready:
-            return self._event
-        return msgspec.structs.replace(self._event, ready=False)
+        """The ring as last heard; None when nothing is heard of it. It is ready only once this
+        client is welcome in its epoch. A launcher that is not heard is one of the silent."""
+        event = self._event
+        if event is not None and self.is_ready != event.ready:
+            event = msgspec.structs.replace(event, ready=False)
+        if event is not None and self._silence.is_of_launcher:
+            event = msgspec.structs.replace(event, silent=[*event.silent, LAUNCHER])
+        return event
+
+    @property
+    def identity(self) -> bytes:
+        """Under which the ring's parts know this client now."""
+        return self._sockets.identity
 
     @property
     def is_ready(self) -> bool:
@@ -103,10 +140,7 @@ class RingLink:
 
     async def start(self) -> None:
         """Connect, without waiting for the ring to be ready (see `wait_ready`)."""
-        self._events = connect(self._context, zmq.SUB, self.places.events)
         self._incarnate()
-        for loop in (self._read_events(), self._keep_lease()):
-            self._tasks.start(loop)
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until requests can be sent. Raises RingError when that takes too long."""
@@ -120,8 +154,9 @@ class RingLink:
         """Say goodbye, which ends everything this client still has on the server."""
         if not len(self._tasks) or os.getpid() != self._pid:
             return
-        send_now(self._back, Goodbye())
-        await asyncio.sleep(0.01)  # let the I/O thread send it: LINGER is 0
+        if not self._sockets.back.closed:
+            send_now(self._sockets.back, Goodbye())
+            await asyncio.sleep(0.01)  # let the I/O thread send it: LINGER is 0
         await self._tasks.close()
         self._event = None  # later calls find no server
         self._lose(RingError("the client was closed"))
@@ -130,6 +165,8 @@ class RingLink:
     async def until_usable(self) -> None:
         """Wait for the Welcome if it is due. Raises RingError if requests cannot be sent then."""
         check_process(self._pid, "client")
+        if self._event is None:
+            raise RingError("the server cannot be reached")
         if time.monotonic() > self._hello_at + LEASE_S:  # our lease may have expired: ask
             self._usable.clear()
             self._say_hello()
@@ -153,7 +190,7 @@ class RingLink:
         answer = asyncio.get_running_loop().create_future()
         self._answers[question.rid] = answer
         try:
-            if not send_now(self._front, question, blobs=blobs):
+            if not send_now(self._sockets.front, question, blobs=blobs):
                 raise RingError("the server does not take requests")
             return await within(_patience_s(question), answer)
         except (TimeoutError, asyncio.CancelledError) as error:
@@ -168,7 +205,7 @@ class RingLink:
         """End those of these requests that the server has."""
         if self._event is not None and self.epoch == self._event.epoch:
             for wire_id in wire_ids:
-                send_now(self._front, AbortReq(wire_id, self.epoch))
+                send_now(self._sockets.front, AbortReq(wire_id, self.epoch))
 
     def open_dealer(self, address: str, identity: bytes) -> RingSocket:
         """A socket to one of the ring's parts, which is closed with this link."""
@@ -184,31 +221,50 @@ class RingLink:
     # ---- the life of an identity ---------------------------------------------------------------
 
     def _incarnate(self) -> None:
-        """Open both sockets under a fresh identity."""
-        self.identity = identity = os.urandom(16)
-        self._front = self.open_dealer(self.places.front, identity)
-        self._back = self.open_dealer(self.places.back, identity)
-        loops = (self._read_front(self._front), self._read_back(self._back))
+        """Open all sockets under a fresh identity, and read them."""
+        identity, self._silence = os.urandom(16), Silence()
+        self._sockets = sockets = _Sockets(
+            identity,
+            connect(self._context, zmq.SUB, self.places.events),
+            self.open_dealer(self.places.front, identity),
+            self.open_dealer(self.places.back, identity),
+        )
+        events, answers = self._read_events(sockets.events), self._read_front(sockets.front)
+        loops = (events, answers, self._read_back(sockets.back), self._keep_lease())
         self._readers = [self._tasks.start(loop) for loop in loops]
 
-    def _reincarnate(self, reason: str) -> None:
-        """What this client had in flight is lost: fail it and start afresh."""
+    def _discarnate(self, reason: str) -> None:
+        """What this client had in flight is lost: fail it, and close what its identity had."""
+        send_now(self._sockets.back, Goodbye())  # if the ring lives, our requests end there too
         self.epoch = 0
         self._set_usable()
-        self._lose(RingError(reason))
-        readers, sockets = self._readers, (self._front, self._back)
-        self._incarnate()
-        for reader in readers:
+        for reader in self._readers:
             reader.cancel()
-        for socket in sockets:
-            socket.close()
-        self._say_hello()
+        self._sockets.close()
+        self._lose(RingError(reason))
+
+    def _reincarnate(self, reason: str) -> None:
+        self._discarnate(reason)
+        self._incarnate()
 
     def _on_failure(self, error: BaseException) -> None:
         log.error("the client failed", exc_info=error)
+        if self._sockets.back.closed:  # another reader's failure was first
+            return
+        if self._on_defect is None:
+            self._tasks.start(self._come_back())
+        else:
+            self._on_defect(error)
         self._event = None
-        self._usable.clear()
-        self._lose(RingError("the client failed (its log says why)"))
+        self._discarnate("the client failed (its log says why)")
+
+    async def _come_back(self) -> None:
+        while self._sockets.back.closed:
+            await asyncio.sleep(COME_BACK_S)
+            try:
+                self._incarnate()
+            except zmq.ZMQError as error:  # such as too many open files
+                log.error("the client cannot open its sockets: %s", error)
 
     def _lose(self, error: RingError) -> None:
         self._on_lost(error)
@@ -235,21 +291,30 @@ class RingLink:
 
     def _say_hello(self) -> None:
         self._hello_at = time.monotonic()
-        send_now(self._back, Hello())
+        send_now(self._sockets.back, Hello())
 
     # ---- what the ring says --------------------------------------------------------------------
 
-    async def _read_events(self) -> None:
-        decode = decoder(RingEvent).decode
+    async def _read_events(self, events: RingSocket) -> None:
+        inbox, silence = Inbox(RingEvent, "the ring's events", self.dropped), self._silence
         while True:
             try:
-                (data,) = await within(RING_LOST_S, self._events.receive())
+                frames = await within(silence.patience_s, events.receive())
             except TimeoutError:
-                self._event = None
-                send_now(self._back, Goodbye())  # if it only stalled, our requests end there too
-                self._reincarnate("the server cannot be reached")
+                if self._event is not None and not silence.is_of_launcher:
+                    log.warning("%s", _LAUNCHER_SILENT)
+                silence.launcher_was_silent()
+                if silence.is_of_all or not self.places.directory.exists():
+                    self._event = None
+                    self._reincarnate("the server cannot be reached")
+                    return  # a new reader has taken over
                 continue
-            self._on_event(decode(data))
+            if silence.is_of_launcher and self._event is not None:
+                log.warning("the server's launcher is heard again")
+            silence.launcher_spoke()
+            event = inbox.message(frames)
+            if event is not None:
+                self._on_event(event)
 
     def _on_event(self, event: RingEvent) -> None:
         lost = self._event is not None and event.epoch != self._event.epoch
@@ -262,16 +327,18 @@ class RingLink:
         self._set_usable()
 
     async def _read_front(self, front: RingSocket) -> None:
-        decode = decoder(FrontReply).decode
+        inbox, silence = Inbox(FrontReply, "the front's answers", self.dropped), self._silence
         while True:
-            (data,) = await front.receive()
-            self._on_answer(decode(data))
+            reply = inbox.message(await front.receive())
+            silence.part_spoke()
+            if reply is not None:
+                self._on_answer(reply)
 
     async def _read_back(self, back: RingSocket) -> None:
-        decode = decoder(BackReply).decode
+        inbox, silence = Inbox(BackReply, "the back's replies", self.dropped), self._silence
         while True:
-            (data,) = await back.receive()
-            reply = decode(data)
+            reply = inbox.message(await back.receive())
+            silence.part_spoke()
             if isinstance(reply, Welcome):
                 self.epoch = reply.epoch
                 self._set_usable()

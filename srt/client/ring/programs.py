@@ -11,10 +11,11 @@ from typing import Any
 
 from srt.client.programs import Programs
 from srt.client.ring.link import ANSWER_TIMEOUT_S, RingLink, within
+from srt.ring.inbox import Inbox
 from srt.ring.places import send_now
 from srt.ring.socket import RingSocket
 from srt.wire.errors import RequestError, RingError
-from srt.wire.messages import decoder, encode
+from srt.wire.messages import encode
 from srt.wire.program_messages import (
     EndGet,
     GetVars,
@@ -62,12 +63,13 @@ class RingPrograms(Programs):
         """Its answers, the last of which is not a VarsGrew. Raises RequestError if it is refused,
         RingError after a silence of `silence_s`."""
         await self._until_there()
-        assert self._socket is not None
+        socket = self._socket
+        assert socket is not None
         queue: asyncio.Queue[Any] = asyncio.Queue()
         self._waiting[question.rid] = queue
         is_open = isinstance(question, GetVars)
         try:
-            if not send_now(self._socket, question):
+            if not send_now(socket, question):
                 raise RingError("the part of the server that runs programs takes no questions")
             while True:
                 answer = await within(silence_s, queue.get())
@@ -84,8 +86,8 @@ class RingPrograms(Programs):
             raise RingError("the part of the server that runs programs did not answer") from None
         finally:
             del self._waiting[question.rid]
-            if is_open:  # nobody waits any more
-                send_now(self._socket, EndGet(question.rid))
+            if is_open and socket is self._socket:  # nobody waits any more
+                send_now(socket, EndGet(question.rid))
 
     async def _until_there(self) -> None:
         """Wait until the part is ready. Raises RingError if it is not within START_WAIT_S."""
@@ -98,18 +100,21 @@ class RingPrograms(Programs):
                 raise RingError("the part of the server that runs programs is starting") from None
         if self._socket is None:
             self._socket = self._link.open_dealer(self._link.places.programs, os.urandom(16))
-            self._link.start_reader(self._read(self._socket))
+            self._reader = self._link.start_reader(self._read(self._socket))
 
     async def _read(self, socket: RingSocket) -> None:
-        decode = decoder(ProgramsReply).decode
+        inbox = Inbox(ProgramsReply, "the answers of programs", self._link.dropped)
         while True:
-            (data,) = await socket.receive()
-            answer = decode(data)
-            queue = self._waiting.get(answer.rid)
+            answer = inbox.message(await socket.receive())
+            queue = None if answer is None else self._waiting.get(answer.rid)
             if queue is not None:
                 queue.put_nowait(answer)
 
     def _on_event(self, event: RingEvent | None) -> None:
+        if event is None and self._socket is not None:  # the next use opens another
+            self._reader.cancel()
+            self._socket.close()
+            self._socket = None
         if event is not None and event.parts.get(PART) == "ready":
             self._is_ready.set()
         elif self._is_ready.is_set():

@@ -43,7 +43,8 @@ async def health(request: HttpRequest) -> ASGIApp:
 
 @get("/ready", answer=Ready, access=PUBLIC)
 async def ready(request: HttpRequest) -> ASGIApp:
-    """200 when requests will be taken, 503 while starting, broken or draining."""
+    """200 when requests will be served, 503 while starting, broken, draining, or held up by a part
+    of which nothing is heard."""
     gateway = gateway_of(request)
     ring = gateway.client.ring
     if is_ready(ring):
@@ -134,8 +135,8 @@ def ring_state(ring: RingEvent | None) -> RingState | None:
 
 
 def is_ready(ring: RingEvent | None) -> bool:
-    """Whether new requests can be served."""
-    return ring is not None and ring.ready and not ring.draining
+    """Whether new requests can be served now."""
+    return ring is not None and ring.ready and not ring.draining and not ring.stands_still
 
 
 async def stats_or_none(client: Client) -> dict[str, Any] | None:

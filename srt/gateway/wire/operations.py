@@ -111,7 +111,8 @@ class TokenizerInfo(Struct, frozen=True, kw_only=True):
 class RingState(Struct, frozen=True, kw_only=True):
     """The ring as last heard; `parts` are its processes. `epoch` grows when everything in flight
     has failed, `incarnation` also when a scheduler was lost, whose requests then go on;
-    `incarnations` has one for each replica."""
+    `incarnations` has one for each replica. `silent` are the processes of which nothing is heard,
+    the launcher among them."""
 
     ready: bool
     draining: bool
@@ -120,6 +121,7 @@ class RingState(Struct, frozen=True, kw_only=True):
     reason: str
     incarnation: int
     incarnations: list[int]
+    silent: list[str]
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -22,11 +22,14 @@ def test_tokens_that_come_at_once_share_their_time() -> None:
 
 def test_losses_have_their_part_and_kind() -> None:
     losses = [("scheduler", "hang", 2), ("scheduler", "signal", 1)]
-    ring = RingEvent(1, False, False, {}, losses=losses, pause_s=1.5)
+    parts = {"scheduler": "ready"}
+    ring = RingEvent(1, False, False, parts, losses=losses, pause_s=1.5, silent=["launcher"])
     lines = GatewayMetrics().render(None, ring).decode().splitlines()
     assert 'srt_losses_total{kind="hang",part="scheduler"} 2.0' in lines
     assert 'srt_losses_total{kind="signal",part="scheduler"} 1.0' in lines
     assert "srt_pause_seconds_total 1.5" in lines and "srt_up 0.0" in lines
+    assert 'srt_silent{part="launcher"} 1.0' in lines
+    assert 'srt_silent{part="scheduler"} 0.0' in lines
 
 
 def test_replicas_have_families_of_their_own() -> None:

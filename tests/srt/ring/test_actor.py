@@ -11,6 +11,7 @@ from srt.args import ServerArgs
 from srt.ring.actor import Actor
 from srt.ring.places import Ring
 from srt.wire.messages import RingMessage
+from srt.wire.ring_state import CompilerFacts
 
 
 async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
@@ -32,7 +33,7 @@ async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
     for _ in range(actor._beats_to_a_repeat):
         await asyncio.sleep(0)
     assert len(told) == 1
-    actor.info = {"loaded": True}
+    actor.facts = CompilerFacts(is_warm=True)
     await asyncio.sleep(0)
     assert len(told) == 2
     for _ in range(actor._beats_to_a_repeat):

@@ -83,6 +83,8 @@ def test_a_note_that_is_too_long_is_none(tmp_path: Path) -> None:
 
 def test_a_scheduler_that_has_not_begun_leaves_nothing(tmp_path: Path) -> None:
     assert left_by(tmp_path, 3) == Left()
+    blame_path(tmp_path, 3).write_bytes(b"")  # the disk was full
+    assert left_by(tmp_path, 3) == Left()
 
 
 def test_only_what_a_replica_has_left_before_is_removed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from srt.ring.places import Ring, connect
 from srt.ring.supervisor import Supervisor
 from srt.wire import messages, program_messages, ring_messages
 from srt.wire.messages import RingMessage, encode
-from srt.wire.ring_state import Heartbeat, RingEvent
+from srt.wire.ring_state import Heartbeat, RingEvent, TokenizerFacts
 from srt.wire.sampling import SamplingParams
 from tests.waiting import SOON_S
 
@@ -35,7 +35,7 @@ UNIONS = {
 }
 GOOD: list[RingMessage] = [
     messages.GenerateReq("r", 1, sampling=SamplingParams(stop=["x"]), text="hello"),
-    Heartbeat("scheduler", 7, 1, info={"a": [1, 2]}),
+    Heartbeat("scheduler", 7, 1, facts=TokenizerFacts(10, {}, "hermes")),
     RingEvent(1, True, False, {"scheduler": "ready"}),
     ring_messages.TokenBatch(1, [1], [2], b"12345678"),
 ]

@@ -3,11 +3,11 @@
 import asyncio
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +18,14 @@ from srt.args import ServerArgs
 from srt.ring.child import Child
 from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Supervisor
 from srt.wire.messages import encode
-from srt.wire.ring_state import Heartbeat, next_incarnation, replica_of
+from srt.wire.ring_state import (
+    CompilerFacts,
+    Heartbeat,
+    SchedulerFacts,
+    TokenizerFacts,
+    next_incarnation,
+    replica_of,
+)
 from tests.waiting import SOON_S
 
 
@@ -109,9 +116,9 @@ def test_a_part_that_is_behind_the_epoch_is_not_ready(bench: Bench) -> None:
 def test_the_smallest_pool_is_published(two: Bench) -> None:
     first, second = two.supervisor._schedulers
     assert two.supervisor._event().pool_tokens == 0
-    first.info = {"max_total_tokens": 500}
+    first.facts = SchedulerFacts("native", "float16", 1, 500, 1)
     assert two.supervisor._event().pool_tokens == 500
-    second.info = {"max_total_tokens": 400}
+    second.facts = SchedulerFacts("native", "float16", 1, 400, 1)
     assert two.supervisor._event().pool_tokens == 400
 
 
@@ -119,8 +126,8 @@ def test_what_the_model_takes_is_published(bench: Bench) -> None:
     assert bench.supervisor._event().media_kinds is None
     assert bench.supervisor._event().media_placeholders == {}
     placeholders = {"image": "<image>"}
-    told = {"media_kinds": ["image"], "media_placeholders": placeholders}
-    bench.supervisor._children["tokenizer"].info = told
+    told = TokenizerFacts(10, placeholders, "hermes")
+    bench.supervisor._children["tokenizer"].facts = told
     assert bench.supervisor._event().media_kinds == ["image"]
     assert bench.supervisor._event().media_placeholders == placeholders
 
@@ -150,6 +157,32 @@ async def test_only_news_are_published(bench: Bench) -> None:
     assert not await published(Heartbeat("scheduler", 7, 1, in_flight=1))
     child.state = "starting"
     assert await published(Heartbeat("scheduler", 7, 1))
+    listening.cancel()
+
+
+@pytest.mark.parametrize("part", ["scheduler", "tokenizer"])
+async def test_what_a_part_says_of_itself_is_typed(bench: Bench, part: str) -> None:
+    """A beat with a fact of another type is dropped, and facts of another part say nothing."""
+    supervisor, child = bench.supervisor, bench.supervisor._children[part]
+    child.process = SimpleNamespace(pid=7)  # type: ignore[assignment]
+    good = SchedulerFacts("native", "float16", 1, 500, 1)
+    bad: Any = msgspec.structs.replace(good, max_total_tokens="x")
+    told = [bad, CompilerFacts(is_warm=True)]
+    frames = [encode(Heartbeat(part, 7, number, facts=facts)) for number, facts in enumerate(told)]
+
+    class Ctl:
+        async def receive(self) -> list[bytes]:
+            if not frames:
+                await asyncio.Event().wait()
+            return [frames.pop(0)]
+
+    listening = asyncio.ensure_future(supervisor._listen(Ctl()))  # type: ignore[arg-type]
+    async with asyncio.timeout(SOON_S):
+        while child.beat is None:
+            await asyncio.wait([listening], timeout=0.001)
+    event = supervisor._event()
+    assert child.beat.epoch == 1 and event.dropped == 1
+    assert (event.pool_tokens, event.media_kinds, event.call_format) == (0, None, "hermes")
     listening.cancel()
 
 
@@ -268,75 +301,10 @@ def test_requests_may_queue_while_the_scheduler_restarts(bench: Bench) -> None:
     assert not supervisor.ready
 
 
-class Running:
-    """A process that takes signals, and notes them."""
-
-    pid = 7
-
-    def __init__(self) -> None:
-        self.got: list[int] = []
-
-    def send_signal(self, number: int) -> None:
-        self.got.append(number)
-
-    def kill(self) -> None:
-        self.got.append(signal.SIGKILL)
-
-
-async def looks(bench: Bench, monkeypatch: pytest.MonkeyPatch, passed_s: list[float]) -> Child:
-    """The scheduler after looks of the supervisor with so many seconds between them, without a
-    beat; a part may be silent for 5 s."""
-    now = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("srt.ring.supervisor.time", clock)
-    monkeypatch.setattr("srt.ring.supervisor.STACKS_S", 0.0)
-    left = iter(passed_s)
-    has_looked = asyncio.Event()
-
-    async def sleep(_: float) -> None:
-        nonlocal now
-        passed = next(left, None)
-        if passed is None:
-            has_looked.set()
-            await asyncio.Event().wait()
-        now += passed or 0.0
-
+def test_the_silent_are_published(bench: Bench) -> None:
     supervisor = bench.supervisor
-    child = supervisor._children["scheduler"]
-    child.process, child.beat_at = Running(), now  # type: ignore[assignment]
-    patched = SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
-    monkeypatch.setattr("srt.ring.supervisor.asyncio", patched)
-    watching = asyncio.ensure_future(supervisor._watch_beats(5.0))
-    async with asyncio.timeout(SOON_S):
-        await has_looked.wait()
-    watching.cancel()
-    await asyncio.sleep(0.01)
-    return child
-
-
-@pytest.mark.parametrize(
-    ("state", "passed_s", "is_ended"),
-    [
-        ("ready", [0.25] * 19, False),
-        ("ready", [0.25] * 100, True),
-        ("ready", [0.25, 3600.0, 0.25, 3600.0], False),  # this process stood still
-        ("starting", [0.25] * 100, False),
-        ("starting", [0.25] * 1300, True),
-        ("dead", [0.25] * 1300, False),
-    ],
-)
-async def test_a_silent_part_is_ended_once(
-    bench: Bench,
-    monkeypatch: pytest.MonkeyPatch,
-    state: str,
-    passed_s: list[float],
-    is_ended: bool,
-) -> None:
-    """It may write its stacks before."""
-    bench.supervisor._children["scheduler"].state = state
-    child = await looks(bench, monkeypatch, passed_s)
-    expected = [signal.SIGABRT, signal.SIGKILL] if is_ended else []
-    assert child.process.got == expected  # type: ignore[union-attr]
+    supervisor._watch.silent = ["tokenizer"]
+    assert supervisor._event().silent == ["tokenizer"]
 
 
 async def test_losses_are_counted_by_kind(alone: Bench) -> None:

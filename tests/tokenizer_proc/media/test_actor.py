@@ -17,6 +17,7 @@ from srt.ring.socket import RingSocket
 from srt.wire.errors import BAD_REQUEST, UNAVAILABLE
 from srt.wire.messages import AbortReq, Admitted, FrontReply, GenerateReq, Refused, decoder
 from srt.wire.ring_messages import Credit, MediaSent, MediaWanted, SchedulerMessage, TokenizedReq
+from srt.wire.ring_state import TokenizerFacts
 from tests.srt.gateway.holds import watched_loop
 from tests.tokenizer_proc.forking import kill
 from tests.tokenizer_proc.media.fake_processor import (
@@ -90,7 +91,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     bench = Bench(actor)
     serving = asyncio.ensure_future(actor.run())
     async with asyncio.timeout(SOON_S):
-        while "media_kinds" not in actor.info or not hasattr(actor, "_outbound"):
+        while not hasattr(actor, "_outbound"):
             await asyncio.sleep(0.01)
     actor._front.dispatch.hear([1], [0])
     try:
@@ -104,7 +105,9 @@ async def test_a_picture_reaches_the_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, monkeypatch) as bench:
-        assert bench.actor.info["media_kinds"] == ["image", "video"]
+        facts = bench.actor.facts
+        assert isinstance(facts, TokenizerFacts)
+        assert list(facts.media_placeholders) == ["image", "video"]
         bench.ask(request("r"), SMALL)
         req, blobs = await bench.sent()
         assert isinstance(req, TokenizedReq) and blobs == []

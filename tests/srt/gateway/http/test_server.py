@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from starlette.types import Receive, Scope, Send
 
@@ -316,6 +317,7 @@ async def test_a_peer_that_waits_to_send_is_answered_at_once() -> None:
 
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+REPLICAS = {"scheduler.0": "ready", "scheduler.1": "ready"}
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -700,6 +702,11 @@ async def test_keys_guard_all_but_health_and_the_docs(caplog: pytest.LogCaptureF
         (None, 503),
         (RingEvent(2, True, True, {}), 503),
         (RingEvent(2, False, False, {"scheduler": "dead"}, "it died"), 503),
+        (msgspec.structs.replace(READY, silent=["tokenizer"]), 503),
+        (msgspec.structs.replace(READY, silent=["scheduler"]), 503),
+        (msgspec.structs.replace(READY, silent=["compiler", "launcher"]), 200),
+        (RingEvent(1, True, False, REPLICAS, incarnations=[2, 3], silent=["scheduler.1"]), 200),
+        (RingEvent(1, True, False, REPLICAS, incarnations=[2, 3], silent=[*REPLICAS]), 503),
     ],
 )
 async def test_ready_follows_the_ring(ring: RingEvent | None, status: int) -> None:
