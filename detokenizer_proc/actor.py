@@ -12,6 +12,7 @@ from detokenizer_proc.replies import Replies
 from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
+from srt.ring.inbox import Doubt
 from srt.ring.places import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
 from srt.wire.messages import (
     BackMessage,
@@ -23,6 +24,7 @@ from srt.wire.messages import (
 )
 from srt.wire.parcels import output_batches, scheduler_lost_parts
 from srt.wire.ring_messages import ClientGone, ControlReply, DetokenizerMessage, TokenBatch
+from srt.wire.ring_state import RingEvent
 
 
 class DetokenizerActor(Actor):
@@ -34,6 +36,7 @@ class DetokenizerActor(Actor):
     async def start(self) -> None:
         vocab = load_vocab(resolve_model(self.args.model), self.args.chat_template)
         self._core = Detokenizer(vocab, self.epoch, self.incarnations)
+        self._doubt = Doubt()
         self._replies = Replies(self.args.dp)
         self._leases = Leases(time.monotonic())
         self._expired: FIFOCache[bytes, None] = FIFOCache(MAX_EXPIRED_CLIENTS)
@@ -57,6 +60,9 @@ class DetokenizerActor(Actor):
             self.send(self._front, credit)
         for part in scheduler_lost_parts(incarnation, loss.progress):
             self.send(self._front, part)
+
+    def hear(self, event: RingEvent) -> None:
+        self._doubt.hear(self._core.incarnations, event.incarnations)
 
     @property
     def in_flight(self) -> int:

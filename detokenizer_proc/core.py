@@ -58,6 +58,11 @@ class Detokenizer:
         self._requests: list[dict[int, Request]] = [{} for _ in incarnations]
         self._waiting.clear()
 
+    @property
+    def incarnations(self) -> list[int]:
+        """The schedulers' latest, as far as is known here."""
+        return self._incarnations
+
     def is_new(self, incarnation: int) -> bool:
         """Whether a scheduler with this incarnation shows that the one before it is lost."""
         return incarnation > self._incarnations[self._replica(incarnation)]

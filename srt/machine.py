@@ -1,9 +1,12 @@
-"""What this process may use of the machine: CPUs, memory, a folder for caches; and its class."""
+"""What this process may use of the machine: CPUs, memory, open files, a folder for caches; how it
+keeps what users write to itself; and the machine's class."""
 
 import math
 import mmap
 import os
 import platform
+import resource
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +26,27 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "srt"
     except RuntimeError as error:
         raise OSError(f"there is no folder for caches: {error}") from None
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener` for `open`: the file is readable by this user only, new or not. What is no
+    regular file, such as /dev/stdout, and what belongs to somebody else, keeps its mode."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077:
+        with suppress(PermissionError):
+            os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o700)
+    return fd
+
+
+def allow_files(wanted: int) -> int:
+    """Raise this process's limit of open files to `wanted`, or as near to it as it may be. Returns
+    which of the two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
 
 
 def machine() -> dict[str, Any]:

@@ -180,7 +180,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "answers": "wire patterns",
         "files": "wire answers",
         "args": "wire kv_addresses files",
-        "ring": "tasks wire args",
+        "ring": "machine tasks wire args",
         "sizing": "machine wire files args",
         "client": "event_data tasks wire answers ring",
         "hub": "machine progress wire files args sizing",

@@ -12,6 +12,7 @@ from srt.files.model_files import ModelFiles, resolve_model
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.crash_file import forget_before, left_by
+from srt.ring.inbox import Doubt
 from srt.ring.socket import Blob
 from srt.wire.messages import AbortReq, ControlReq, FrontMessage
 from srt.wire.ring_messages import (
@@ -62,6 +63,7 @@ class TokenizerActor(Actor):
         processor = load_processor(files)
         self._find = GrammarFinder(self.ring)
         self._heard_ready: set[int] = set()
+        self._doubt = Doubt()
         self._front = self._make_front(files, processor)
         gc.collect()
         gc.freeze()  # so that a child's collector does not copy inherited pages
@@ -129,6 +131,7 @@ class TokenizerActor(Actor):
         for replica in set(ready) - self._heard_ready:
             forget_before(self.ring.directory, event.incarnations[replica], self.args.dp)
         self._heard_ready = set(ready)
+        self._doubt.hear(self._front.dispatch.replicas.incarnations, event.incarnations)
         self._front.dispatch.hear(event.incarnations, ready)
         self._outbound.send_on()
 

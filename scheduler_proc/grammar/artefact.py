@@ -1,11 +1,17 @@
 """The file of a compiled grammar: one format for all back ends, read by memory mapping.
 
-The compile worker writes it; the scheduler maps it. Layout: a fixed head, a msgpack header, then
-raw arrays, each at a multiple of 64 bytes. Everything in it is checked before it is used, by a
-checksum as well, so that a damaged file is an error and never a wrong mask.
+The compile worker writes it; the scheduler maps it, so that replicas share the memory. Layout: a
+fixed head, a msgpack header, then raw arrays, each at a multiple of 64 bytes. Everything in it is
+checked before it is used, by a checksum as well, so that a damaged file is an error and never a
+wrong mask.
 """
 
+import ctypes
+import errno
+import mmap
+import os
 import struct
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +21,19 @@ import numpy as np
 from msgspec import Struct
 
 from scheduler_proc.grammar.base import GrammarError
+from srt.machine import private
 
 FORMAT_VERSION = 3  # of the file and of what the back ends put into it
 MAX_BYTES = 256 * 2**20  # of one artefact
 _MAGIC = b"srtgramr"
 _HEAD = struct.Struct("<8sIIQI4x")  # magic, version, header bytes, file bytes, checksum of the rest
 _ALIGNMENT = 64
+# Errors of a process or machine that has no more of something: the file is as good as before.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")
 
 
@@ -76,16 +89,19 @@ def write_artefact(path: Path, artefact: Artefact) -> int:
     checksum = zlib.crc32(content[_HEAD.size :].data)
     head = _HEAD.pack(_MAGIC, FORMAT_VERSION, len(header), size, checksum)
     content[: _HEAD.size] = np.frombuffer(head, np.uint8)
-    with open(path, "xb") as file:
+    with open(path, "xb", opener=private) as file:
         file.write(content.data)
     return size
 
 
 def read_artefact(path: Path) -> Artefact:
-    """Map a file. Raises ArtefactError if it is missing or not what was written."""
+    """Map a file. Raises ArtefactError if it is missing or not what was written, OSError if this
+    process can have no further file or memory now."""
     try:
-        content = np.asarray(np.memmap(path, np.uint8, mode="r"))
-    except (OSError, ValueError) as error:  # ValueError: an empty file
+        content = _mapped_file(path)
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise
         raise ArtefactError(f"the compiled grammar {path.name} cannot be read: {error}") from None
     header, start = _checked_header(content, path.name)
     try:
@@ -93,6 +109,23 @@ def read_artefact(path: Path) -> Artefact:
     except ValueError as error:
         raise _damaged(path.name, str(error)) from None
     return Artefact(header.backend, header.facts, arrays, header.completion)
+
+
+def _mapped_file(path: Path) -> np.ndarray:
+    """The bytes of a file, read-only, mapped for as long as the array or a view of it lives. No
+    descriptor stays open with them, as one does with `mmap` and `np.memmap`: files that a process
+    may have open are far fewer than maps."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    if address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    weakref.finalize(memory, _LIBC.munmap, address, size).atexit = False
+    content = np.frombuffer(memoryview(memory), np.uint8)
+    content.flags.writeable = False
+    return content
 
 
 def _table(arrays: dict[str, np.ndarray]) -> tuple[list[_Array], int]:

@@ -26,7 +26,7 @@ from scheduler_proc.grammar.artefact import FORMAT_VERSION, read_artefact
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.kernels.build import LIBRARY
 from srt.args import ServerArgs
-from srt.machine import cache_folder
+from srt.machine import cache_folder, private
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +91,9 @@ class ArtefactFolder:
         self._directory = directory
         self._max_bytes = max_bytes
 
+    def __str__(self) -> str:
+        return str(self._directory)
+
     def path(self, key: str) -> Path:
         """Where the artefact is, if it is there."""
         return self._directory / key
@@ -114,7 +117,8 @@ class ArtefactFolder:
 
     def copy_from(self, other: "ArtefactFolder", key: str) -> bool:
         """Take over an artefact of another folder: by a hard link if both are on one file system.
-        False if it is not there, or damaged, in which case it is removed there."""
+        False if it is not there, or damaged, in which case it is removed there. Raises OSError if
+        it cannot be written here."""
         source, temporary = other.path(key), self.temporary()
         if not source.exists():
             return False
@@ -123,13 +127,16 @@ class ArtefactFolder:
             try:
                 os.link(source, temporary)
             except OSError:
-                shutil.copyfile(source, temporary)
+                with open(source, "rb") as file, open(temporary, "xb", opener=private) as copy:
+                    shutil.copyfileobj(file, copy)
             self.add(key, temporary)
         except GrammarError:
             source.unlink(missing_ok=True)
             return False
         except OSError:
             temporary.unlink(missing_ok=True)
+            if source.exists():
+                raise
             return False
         other.touch(key)
         return True

@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 Loader = Callable[[Artefact, TokenVocabulary], CompiledGrammar]
 
 STORE_BYTES = 512 * 2**20
-STORE_GRAMMARS = 4096  # the bookkeeping of each takes a kilobyte or two beyond that
+# The bookkeeping of each takes a kilobyte or two beyond that, and a map, of which Linux allows a
+# process 65,530.
+STORE_GRAMMARS = 4096
 
 
 class Shared(NamedTuple):
@@ -95,7 +97,7 @@ class GrammarStore:
         """A grammar, read from its artefact if it is not here, or made if its key says everything.
         However many ask at once, it is read once. Raises ArtefactError if it is missing or damaged,
         GrammarError if its back end does not take it; then the file is removed, so that the
-        compiler makes it again."""
+        compiler makes it again. Raises OSError or MemoryError if there is no room for it now."""
         compiled = self.get(key)
         if compiled is not None:
             return compiled

@@ -159,6 +159,13 @@ class GrammarIntake:
             is_resumed = waiting.req.reported is not None  # and may be sent again
             code = UNAVAILABLE if is_resumed else INTERNAL
             grammar = ErrorInfo(code, str(error), retryable=is_resumed)
+        except (OSError, MemoryError) as error:  # such as no file left: later there may be one
+            log.warning("a compiled grammar could not be loaded: %s", error)
+            why = (isinstance(error, OSError) and error.strerror) or "out of memory"
+            reason = (
+                f"the server is at its limit: the compiled grammar cannot be loaded now ({why})"
+            )
+            grammar = ErrorInfo(UNAVAILABLE, reason, retryable=True)
         except Exception:  # a back end's defect, which must not harm other requests
             log.exception("a compiled grammar could not be loaded")
             grammar = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")

@@ -26,6 +26,7 @@ from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.trace.traced_grammar import Calls, RecordedGrammar, ReplayedGrammar
+from srt.machine import private
 from srt.ring.crash_file import Name
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.media import MediaItem
@@ -53,7 +54,7 @@ class RecordedScheduler(Scheduler):
 
     def __init__(self, config: SchedulerConfig, incarnation: int, path: str) -> None:
         super().__init__(config, incarnation)
-        self._file = open(path, "wb")  # noqa: SIM115
+        self._file = open(path, "wb", opener=private)  # noqa: SIM115
         self._num_added = 0
         self._now = 0.0  # as last heard
         self._record("config", msgspec.to_builtins(config))

@@ -12,6 +12,7 @@ import msgspec
 from srt.chat.text import Cleaner
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
+from srt.machine import private
 from srt.wire.errors import RequestError, RingError
 
 HELP = """/system [TEXT]  set the system text and begin anew; without TEXT show it
@@ -91,7 +92,8 @@ class Chat:
             return
         try:
             data = msgspec.json.format(msgspec.json.encode(self.messages), indent=2)
-            Path(file).expanduser().write_bytes(data + b"\n")
+            with open(Path(file).expanduser(), "wb", opener=private) as saved:
+                saved.write(data + b"\n")
         except (OSError, RuntimeError, ValueError) as error:
             self._write(f"not saved: {error}\n", "error")
         else:

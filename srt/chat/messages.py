@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from srt.machine import cache_folder
+from srt.machine import cache_folder, private
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -141,7 +140,7 @@ def history() -> "History":
     try:
         path = cache_folder() / "chat_history"
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        open(path, "ab", opener=private).close()
         _shorten(path, Kept(path).load_history_strings())
     except OSError:
         return InMemoryHistory()
@@ -156,7 +155,7 @@ def _shorten(path: Path, newest_first: Iterable[str]) -> None:
     if len(entries) <= _KEPT:
         return
     shorter = path.with_suffix(".new")
-    os.close(os.open(shorter, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    open(shorter, "wb", opener=private).close()
     kept = FileHistory(shorter)
     for entry in reversed(entries[:_KEPT]):
         kept.store_string(entry)

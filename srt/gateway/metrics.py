@@ -60,7 +60,7 @@ COUNTERS = {
     "num_grammar_cache_hit_total": "Constraints found compiled.",
     "num_grammar_invalid_total": "Constraints that could not be compiled.",
     "num_grammar_timed_out_total": "Compilations over the time limit.",
-    "num_grammar_failed_total": "Compilations over the memory limit, or crashed.",
+    "num_grammar_failed_total": "Compilations over the memory limit, on a full disk, or crashed.",
     "num_grammar_refused_total": "Requests refused because too many constraints waited.",
     "num_grammar_cancelled_total": "Requests that were gone before their constraint was compiled.",
     "num_media_decoded_total": "Images and videos decoded by the tokenizer's children.",

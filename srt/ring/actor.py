@@ -23,6 +23,7 @@ import uvloop
 import zmq
 
 from srt.args import ServerArgs
+from srt.machine import allow_files
 from srt.ring.child import STOP_SIGNAL
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.log import set_up_logging
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
 EXIT_HANG = 79  # the part has found out that it hangs
 _PR_SET_PDEATHSIG = 1
+# More than any part needs. Login shells and service managers give 1,024, and allow a million, which
+# a forked child closes one by one where the kernel is old.
+_FILES = 2**14
 
 # Of a message; one with frames behind it comes with the list of these.
 Handler = Callable[..., None]
@@ -244,6 +248,7 @@ def run_actor(actor: type[Actor]) -> None:
     part = actor(ring, int(epoch), [*map(int, incarnations.split(","))], arguments)
     set_up_logging(part.name, part.args.log_level)
     faulthandler.enable()
+    allow_files(_FILES)
     os.nice(actor.niceness)
 
     async def live() -> None:

@@ -15,6 +15,7 @@ from srt.wire.messages import decoder
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 10.0
+_PATIENCE_S = 10.0  # far more than an event takes to come
 
 
 class Dropped:
@@ -52,3 +53,26 @@ class Inbox:
             pass
         self._dropped.add(self._name)
         return None
+
+
+class Doubt:
+    """Fails in a part whose incarnations have been above the supervisor's for too long.
+
+    A message may come from a new scheduler before the ring's event that tells of it, so a part
+    takes its incarnation as true. If there is no such scheduler, the part would drop all that the
+    real one sends, and every request would wait for ever."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # when an event first said less
+
+    def hear(self, taken: Sequence[int], told: Sequence[int]) -> None:
+        """The part has `taken` these incarnations as true when an event has `told` of others.
+        Raises RuntimeError if that has lasted; a new process begins with the supervisor's."""
+        if all(mine <= theirs for mine, theirs in zip(taken, told, strict=True)):
+            self._since = None
+            return
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        elif now - self._since > _PATIENCE_S:
+            raise RuntimeError(f"there is no such scheduler: {taken}, the supervisor has {told}")

@@ -3,9 +3,9 @@ has the same port, and connections made meanwhile wait in the backlog instead of
 
 import errno
 import logging
-import resource
 import socket
 
+from srt.machine import allow_files
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -49,10 +49,7 @@ def url_of(sock: socket.socket) -> str:
 
 def allow_connections(count: int) -> None:
     """Raise this process's limit of open files, as far as allowed, for `count` connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + OTHER_FILES
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    allowed = allow_files(wanted)
     if allowed < wanted:
         log.warning("%d connections need %d open files, %d are allowed", count, wanted, allowed)

@@ -50,6 +50,7 @@ def test_a_conversation(server: Server, tmp_path: Path, way: str) -> None:
     output, errors = run(server, LINES, tmp_path, "--url", url).communicate(timeout=120)
     assert errors == ""
     saved = json.loads((tmp_path / "chat.json").read_text())
+    assert (tmp_path / "chat.json").stat().st_mode & 0o777 == 0o600
     roles = ["system", "user", "assistant", "user", "assistant"]
     assert [message["role"] for message in saved] == roles
     assert saved[0]["content"] == "You answer in one word."

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -302,3 +303,22 @@ async def test_a_compiler_that_hangs_is_a_503(tmp_path: Path) -> None:
                 assert caught.value.info.http_status == 503 and caught.value.info.retryable
         finally:
             os.kill(compiler, signal.SIGCONT)
+
+
+@pytest.mark.slow
+async def test_more_grammars_than_files_may_be_open(tmp_path: Path) -> None:
+    """1,200 constraints where no part may have more than 128 files open, or raise that."""
+    with running_server(tmp_path) as server:
+        for pid in server.pids().values():
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            assert soft == hard or soft >= 2**14, "it raises its limit when it starts"
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (128, 128))
+        async with AsyncClient(server.ring) as client:
+            for i in range(0, 1200, 4):
+                calls = [
+                    client.generate("a", sampling=constrained(f"[a-z]{j}")) for j in range(i, i + 4)
+                ]
+                for number, output in enumerate(await asyncio.gather(*calls), i):
+                    assert output.text[1:] == str(number)
+        (stats,) = httpx2.get(server.url + "/server_info").json()["internal_states"]
+        assert stats["num_running_reqs"] == 0

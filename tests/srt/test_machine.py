@@ -34,6 +34,28 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
     return Groups(tmp_path, monkeypatch)
 
 
+def test_a_private_file(tmp_path: Path) -> None:
+    """Nobody else may read it, whether it is new or was there; a device stays as it is."""
+    new, old, read_only = tmp_path / "new", tmp_path / "old", tmp_path / "read-only"
+    for path, mode in ((old, 0o666), (read_only, 0o444)):
+        path.write_text("before")
+        path.chmod(mode)
+    umask = os.umask(0)
+    try:
+        for path in (new, old):
+            with open(path, "w", opener=machine.private) as file:
+                file.write("mine")
+        open(read_only, opener=machine.private).close()
+    finally:
+        os.umask(umask)
+    found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert found == {"new": 0o600, "old": 0o600, "read-only": 0o400}
+    assert old.read_text() == "mine"
+    before = os.stat(os.devnull).st_mode
+    open(os.devnull, "w", opener=machine.private).close()
+    assert os.stat(os.devnull).st_mode == before
+
+
 @pytest.mark.parametrize(
     ("quota", "cpus"), [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("?", 8)]
 )

@@ -70,6 +70,7 @@ class Children:
         self._spare: _Child | None = None
         self._finishing = TaskSet(lambda error: log.error("nobody saw a child end: %s", error))
         self._closed = False
+        self._unfinished = ""  # why the last child did not finish
 
     def prepare(self) -> None:
         """Fork the child of the next job, if there is none. Called in the loop."""
@@ -148,9 +149,15 @@ class Children:
         task.add_done_callback(lambda task: self._finished(task, child, kill))
 
     def _finished(self, task: "asyncio.Task[None]", child: _Child, killed: bool) -> None:
+        """Log why a child did not finish, unless the last one did not for the same reason: each
+        may meet the same full disk."""
         status, errors = self._end(child)
-        if status and not killed and not task.cancelled():
-            log.warning("a child did not finish: %s", _judge(status, errors))
+        if killed or task.cancelled():
+            return
+        why = _judge(status, errors).reason if status else ""
+        if why not in ("", self._unfinished):
+            log.warning("a child did not finish: %s", why)
+        self._unfinished = why
 
     def _end(self, child: _Child) -> _End:
         """Make sure that a child has ended, and release what is left of it."""

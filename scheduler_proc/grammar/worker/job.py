@@ -6,6 +6,7 @@ and dies with it.
 """
 
 import contextlib
+import errno
 import math
 import os
 import resource
@@ -24,9 +25,11 @@ from srt.ring.forked import detach, limit_memory
 MAX_REPORT_BYTES = 16 * 1024  # below a socket's capacity: a child never waits for its reader
 _MAX_REASON_CHARS = 2000
 _STDERR_FD = 2
+# Of the whole machine or this user, in time they may end.
+_SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 _CHUNK_BYTES = 2**18
 
-Status = Literal["ok", "cached", "invalid", "time", "starved", "memory", "crash"]
+Status = Literal["ok", "cached", "invalid", "time", "starved", "memory", "full", "crash"]
 
 
 class Limits(NamedTuple):
@@ -43,7 +46,7 @@ class Outcome(Struct, frozen=True, array_like=True):
 
     ok, cached: it did its work, or found it done. invalid: it raised GrammarError, or nested too
     deeply. time (of CPU), memory: it was over that limit. starved: it did not end within its limit
-    by the clock. crash: anything else.
+    by the clock. full: the disk is full, or no process or file is left. crash: anything else.
     """
 
     status: Status
@@ -61,7 +64,8 @@ class Work(Protocol):
         """Raises what becomes its outcome: GrammarError, MemoryError, RecursionError."""
 
     def finish(self, job: bytes) -> None:
-        """What is left to do when the outcome "ok" has been sent."""
+        """What is left to do when the outcome "ok" has been sent. Raises OSError if the machine
+        does not allow it: its text goes to the log."""
 
 
 class Inherited(NamedTuple):
@@ -89,6 +93,9 @@ def live(work: Work, limits: Limits, inherited: Inherited, ahead: bool) -> NoRet
         if outcome.status == "ok":
             work.finish(job)
         status = 0
+    except OSError as error:
+        with contextlib.suppress(BaseException):
+            os.write(_STDERR_FD, str(error).encode())
     except BaseException:
         with contextlib.suppress(BaseException):
             os.write(_STDERR_FD, traceback.format_exc().encode())
@@ -114,6 +121,10 @@ def _outcome(work: Work, job: bytes) -> Outcome:
         return Outcome("invalid", "it is nested too deeply")
     except MemoryError:
         return Outcome("memory")
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            return Outcome("full", os.strerror(error.errno))
+        raise
 
 
 def _limit(limits: Limits) -> tuple[int, int]:

@@ -55,8 +55,9 @@ class ArtefactMaker:
     def do(self, job: bytes) -> Outcome:
         """Put the artefact into the folder. Raises GrammarError."""
         key, constraint = msgspec.msgpack.decode(job, type=_Job)
-        if self._cache is not None and self._folder.copy_from(self._cache, key):
-            return Outcome("cached")
+        with suppress(OSError):  # compiling it needs less, or says why not
+            if self._cache is not None and self._folder.copy_from(self._cache, key):
+                return Outcome("cached")
         compiled = self._compiled(constraint)
         completion = self._completion(compiled, constraint)
         facts, arrays = compiled.to_arrays()
@@ -108,6 +109,11 @@ class ArtefactMaker:
     def finish(self, job: bytes) -> None:
         """Put the artefact into the cache."""
         key, _ = msgspec.msgpack.decode(job, type=_Job)
-        if self._cache is not None:
+        if self._cache is None:
+            return
+        try:
             self._cache.copy_from(self._folder, key)
             self._cache.trim()
+        except OSError as error:
+            why = error.strerror or error
+            raise OSError(f"compiled grammars are not kept in {self._cache}: {why}") from None

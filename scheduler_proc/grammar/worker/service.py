@@ -21,7 +21,7 @@ from scheduler_proc.grammar.worker.job import Outcome
 from scheduler_proc.grammar.worker.lanes import Lanes
 from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
-from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
+from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.ring_messages import CompileCancel, CompileReply, CompileReq
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Counters:
     compiled: int = 0
     invalid: int = 0
     timed_out: int = 0
-    failed: int = 0  # over the memory limit, or crashed
+    failed: int = 0  # over the memory limit, for want of room on the machine, or crashed
     refused: int = 0  # the queue was full
     cancelled: int = 0  # nobody waited for it any more
     seconds: float = 0.0
@@ -254,7 +254,9 @@ class CompileService:
         started = monotonic()
         try:
             outcome = await self._run(pending.key, pending.constraint)
-        except Exception as error:  # such as no process or file left: this one fails, no other
+        except OSError as error:  # no process or file left
+            outcome = Outcome("full", error.strerror or str(error))
+        except Exception as error:  # this one fails, no other
             log.exception("a grammar could not be compiled")
             outcome = Outcome("crash", str(error))
         seconds = monotonic() - started
@@ -284,7 +286,7 @@ class CompileService:
             return self._make_room(pending.key)
         counters.invalid += outcome.status == "invalid"
         counters.timed_out += outcome.status in ("time", "starved")
-        counters.failed += outcome.status in ("memory", "crash")
+        counters.failed += outcome.status in ("memory", "full", "crash")
         if outcome.status != "invalid":
             log.warning("%s: %s after %.1f s %s", kind, outcome.status, seconds, outcome.reason)
         error = self._error(outcome)
@@ -305,6 +307,9 @@ class CompileService:
             return ErrorInfo(OVERLOADED, reason, retryable=True)
         if outcome.status == "memory":
             return ErrorInfo(BAD_REQUEST, f"compiling it needed more than {rules.mib} MiB")
+        if outcome.status == "full":
+            reason = f"the server is at its limit: it cannot be compiled now ({outcome.reason})"
+            return ErrorInfo(UNAVAILABLE, reason, retryable=True)
         return ErrorInfo(INTERNAL, "compiling it failed (the server's log says why)")
 
     def _overloaded(self, asker: bytes) -> ErrorInfo:
@@ -321,7 +326,11 @@ class CompileService:
 
     def _make_room(self, key: str) -> ErrorInfo | None:
         """Hold the folder to its bound, but keep what was used just now."""
-        if any(map(self._folder.trim, KEEP_S)):
+        try:
+            if any(map(self._folder.trim, KEEP_S)):
+                return None
+        except OSError as error:  # such as no file left: the next one makes room
+            log.warning("no old grammars were removed: %s", error)
             return None
         self._folder.discard(key)
         reason = "the server is at its limit: too many grammars are in use"

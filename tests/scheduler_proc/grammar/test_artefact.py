@@ -1,5 +1,6 @@
 """Artefacts are read as they were written, and damage in between is noticed."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.grammar import artefact
-from scheduler_proc.grammar.artefact import Artefact, read_artefact, write_artefact
+from scheduler_proc.grammar.artefact import (
+    Artefact,
+    ArtefactError,
+    read_artefact,
+    write_artefact,
+)
 from scheduler_proc.grammar.base import GrammarError
+from tests.no_files import no_files
 
 DTYPES = ["bool", "int8", "uint8", "int16", "int32", "uint32", "int64"]
 
@@ -93,6 +100,29 @@ def test_a_file_cut_short_is_noticed(tmp_path: Path, size: int) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(GrammarError, match="cannot be read"):
         read_artefact(tmp_path / "a")
+
+
+def test_what_is_mapped_keeps_no_file_open(tmp_path: Path) -> None:
+    """The scheduler keeps thousands, and may have 1,024 files open. A map ends with its arrays."""
+    path, open_before = tmp_path / "a", len(os.listdir("/proc/self/fd"))
+    write_artefact(path, sample())
+    read = [read_artefact(path).arrays["table"][3:] for _ in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert Path("/proc/self/maps").read_text().count(str(path)) == 50
+    path.unlink()
+    for table in read:
+        np.testing.assert_array_equal(table, sample().arrays["table"][3:])
+    del read, table
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_file_is_not_damaged_if_none_can_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_artefact(path, sample())
+    with no_files(), pytest.raises(OSError, match="Too many open files") as raised:
+        read_artefact(path)
+    assert not isinstance(raised.value, ArtefactError)
+    assert_equal(read_artefact(path), sample())
 
 
 @pytest.mark.parametrize(

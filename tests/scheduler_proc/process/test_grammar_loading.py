@@ -22,6 +22,7 @@ from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
+from tests.no_files import no_files
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
@@ -211,6 +212,21 @@ async def test_a_missing_or_damaged_grammar_is_made_again(
     assert actor.driver.finishes["4"] == Finish("abort") and actor.recalled == []
     outputs = actor.driver.outputs
     assert {rid: outputs[rid] for rid in "1235"} == dict.fromkeys("125", bound(9)) | {"3": bound(5)}
+
+
+async def test_no_file_left_is_no_fault_of_a_grammar(actor: Intake, tmp_path: Path) -> None:
+    """The request may be sent again, and the grammar is not made again."""
+    actor.gate.set()
+    with no_files():
+        actor._on_message(request("1"))
+        await actor.until_entered()
+    error = actor.driver.finishes["1"].error
+    assert error is not None and error.code == UNAVAILABLE and error.retryable
+    assert "(Too many open files)" in error.message and str(tmp_path) not in error.message
+    actor._on_message(request("2"))
+    await actor.until_entered()
+    await actor.serve()
+    assert actor.driver.outputs == {"2": bound(9)} and actor.recalled == []
 
 
 async def test_a_grammar_that_cannot_be_made_again(actor: Intake) -> None:

@@ -32,6 +32,7 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path, speculative: str) -> N
     plans and ends in the same state."""
     config = {"schedule_policy": "random", "max_total_tokens": 150, "random_seed": 3}
     driver = make(tmp_path / "trace", lag=1, speculative=speculative, **config)
+    assert (tmp_path / "trace").stat().st_mode & 0o777 == 0o600  # it has prompts
     driver.core.measure(StepCosts(base_s=1.0, row_s=0.01, token_s=0.01, draft_s=0.01))
     rng = np.random.default_rng(0)
     for i in range(40):

@@ -11,8 +11,9 @@ import pytest
 import zmq
 
 from srt.args import ServerArgs
+from srt.ring import inbox
 from srt.ring.actor import Actor
-from srt.ring.inbox import Dropped, Inbox
+from srt.ring.inbox import Doubt, Dropped, Inbox
 from srt.ring.places import Ring, connect
 from srt.ring.supervisor import Supervisor
 from srt.wire import messages, program_messages, ring_messages
@@ -137,3 +138,21 @@ async def test_the_supervisor_lives_on(tmp_path: Path) -> None:
     child.beat = Heartbeat("scheduler", 7, 1, dropped=1000)
     assert supervisor._event().dropped > 1100
     supervisor._context.destroy()
+
+
+def test_what_the_supervisor_does_not_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that takes a scheduler for real that does not exist ends; one that heard of it early
+    does not."""
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    heard = Doubt()
+    heard.hear([1, 5], [1, 5])
+    heard.hear([4, 5], [1, 5])  # a new scheduler spoke before the event
+    now += inbox._PATIENCE_S + 1
+    heard.hear([4, 5], [4, 5])
+    heard.hear([4, 99], [4, 5])
+    now += inbox._PATIENCE_S - 1
+    heard.hear([4, 99], [4, 5])
+    now += 2
+    with pytest.raises(RuntimeError, match=r"no such scheduler: \[4, 99\]"):
+        heard.hear([4, 99], [4, 5])

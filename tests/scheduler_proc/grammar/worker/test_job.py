@@ -96,6 +96,12 @@ async def test_a_defect_is_reported_with_its_traceback() -> None:
     assert "KeyError: 'what'" in outcome.reason and "exit status 1" in outcome.reason
 
 
+async def test_a_full_disk_is_no_crash() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/a/path")
+    assert await run(fails(full)) == Outcome("full", "No space left on device")
+    assert (await run(fails(FileNotFoundError("a defect")))).status == "crash"
+
+
 async def test_a_crash_is_reported() -> None:
     def work() -> NoReturn:
         os.write(2, b"assertion failed")
@@ -392,6 +398,31 @@ async def test_an_outcome_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyP
     finally:
         await children.close()
     assert children_of_this_process() == before
+
+
+async def test_what_no_child_can_finish_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    reasons = iter(["full", "full", "", "full", "other"])
+
+    class Finishes(Calls):
+        def job(self) -> bytes:
+            return next(reasons).encode() or b"."
+
+        def do(self, job: bytes) -> Outcome:
+            return Outcome("ok")
+
+        def finish(self, job: bytes) -> None:
+            if job != b".":
+                raise OSError(f"not kept: {job.decode()}")
+
+    children = Children(work := Finishes(tells_pid), ROOMY)
+    try:
+        for _ in range(5):
+            await children.run(work.job())
+            while len(children._finishing):
+                await children._finishing.one_ends()
+    finally:
+        await children.close()
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["full", "full", "other"]
 
 
 async def test_closing_kills_those_that_wait_and_finish() -> None:

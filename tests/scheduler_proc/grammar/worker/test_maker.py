@@ -1,5 +1,6 @@
 """What children make: artefacts, with a completion where closing needs one."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,28 @@ async def test_a_completion_for_those_that_show_no_states(tmp_path: Path, after:
     closing.accept(artefact.completion[:-1])
     assert closing.instead_of(other) == artefact.completion[-1:]
     store.close()
+
+
+def test_a_cache_on_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder, cache = (ArtefactFolder(tmp_path / name, 2**20) for name in ("made", "cache"))
+    maker = ArtefactMaker(GrammarCompiler(BYTES), BYTES, folder, cache)
+    job = maker.job("key", Constraint("regex", "a"))
+    maker.do(job)
+    for broken in ("os.link", "shutil.copyfileobj"):
+        monkeypatch.setattr(broken, full)
+    with pytest.raises(OSError, match=f"not kept in {tmp_path}/cache: No space left on device"):
+        maker.finish(job)
+    assert list((tmp_path / "cache").iterdir()) == []
+    monkeypatch.undo()
+    maker.finish(job)
+    assert cache.path("key").stat().st_mode & 0o777 == 0o600
+    folder.discard("key")
+    monkeypatch.setattr("os.link", full)
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    assert maker.do(job).status == "ok"  # compiled, as it cannot be taken from there
 
 
 CRON = {"type": "string", "pattern": r"^(\S+\s+){4}\S+$", "maxLength": 100_000}

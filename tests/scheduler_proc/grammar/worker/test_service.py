@@ -1,6 +1,7 @@
 """The service around compilations: each is done once, few at a time, failures are remembered."""
 
 import asyncio
+import errno
 import os
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from scheduler_proc.grammar.worker.job import Outcome
 from scheduler_proc.grammar.worker.service import CompileService, Rules
 from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
-from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
+from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.ring_messages import CompileCancel, CompileReply, CompileReq
 from tests.waiting import SOON_S
 
@@ -256,13 +257,35 @@ async def test_few_failures_are_remembered(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_a_defect_of_the_runner_fails_its_own_requests_only(bench: Bench) -> None:
     await bench.ask(1, "a")
-    bench.running["a"].set_exception(OSError("no more processes"))
+    bench.running["a"].set_exception(ValueError("a defect"))
     await settle()
     (reply,) = bench.take()
     assert reply.error is not None and reply.error.code == INTERNAL
     await bench.ask(2, "b")
     await bench.end("b")
     assert bench.take() == [CompileReply(2, 1, "key-b")]
+
+
+async def test_a_shortage_on_the_machine_is_not_remembered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_file(self: ArtefactFolder, keep_s: float) -> bool:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    await bench.ask(1, "a")
+    bench.running["a"].set_exception(OSError(errno.EAGAIN, "no more processes"))
+    await settle()
+    await bench.ask(2, "a")
+    await bench.end("a", Outcome("full", "No space left on device"))
+    for reply, why in zip(
+        bench.take(), ("no more processes", "No space left on device"), strict=True
+    ):
+        assert reply.error is not None and reply.error.code == UNAVAILABLE
+        assert reply.error.retryable and reply.error.message.endswith(f"({why})")
+    monkeypatch.setattr(ArtefactFolder, "trim", no_file)
+    await bench.ask(3, "a")
+    await bench.end("a")
+    assert bench.take() == [CompileReply(3, 1, "key-a")] and bench.failures == []
 
 
 async def test_a_defect_of_the_service_is_not_swallowed(
