@@ -28,11 +28,13 @@ MODEL_NOT_FOUND = "model_not_found"
 METHOD_NOT_ALLOWED = "method_not_allowed"
 TOO_LARGE = "request_too_large"
 REQUEST_TIMEOUT = "request_timeout"
+UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
 _STATUS = HTTP_STATUS | {
     MODEL_NOT_FOUND: 404,
     METHOD_NOT_ALLOWED: 405,
     REQUEST_TIMEOUT: 408,
     TOO_LARGE: 413,
+    UNSUPPORTED_MEDIA_TYPE: 415,
 }
 _TYPES = {
     401: "authentication_error",

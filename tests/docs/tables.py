@@ -79,6 +79,7 @@ _MEANINGS = {
     "conflict": "the operation cannot be done now (`/flush_cache` while requests run), or the "
     "request was aborted while its grammar was compiled",
     "request_too_large": "the body is above the size limit",
+    "unsupported_media_type": "the body has a `Content-Encoding` other than `identity`",
     "overloaded": "a request would wait for too long, or the bound on requests or prompt tokens in "
     "flight is reached; `Retry-After`",
     "timed_out": "`timeout_ms` was over before there was a token",
