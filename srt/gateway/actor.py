@@ -44,7 +44,10 @@ class GatewayActor(Actor):
         allow_connections(self.args.max_connections + PROBE_PLACES)
         listener = socket.socket(fileno=int(self.arguments[0]))
         self._server = GatewayServer(
-            app_of(gateway), listener, max_connections=self.args.max_connections
+            app_of(gateway),
+            listener,
+            max_connections=self.args.max_connections,
+            proxies=self.args.proxy_networks(),
         )
         await self._server.start()
         gc.freeze()  # later collections look only at objects made since, and hold the loop for less

@@ -150,6 +150,11 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "web origins that may call, separated by commas, or *",
             is_list=True,
         ),
+        Option(
+            "trusted-proxies",
+            "addresses or networks of proxies whose X-Forwarded-For says who calls (default: none)",
+            is_list=True,
+        ),
         Option("max-connections", "HTTP connections; beyond: the longest idle is closed"),
         Option(
             "ring-dir",

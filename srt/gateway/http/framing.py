@@ -14,8 +14,8 @@ BARE_LF = "each line of a request's head and of its chunks must end with CRLF, n
 FOLDED = "a header field must not go on in a line that begins with a blank (obs-fold)"
 BARE_CR = "the line with the size of a chunk must not have a bare CR"
 
-# A line feed that is no ordinary end of a line: without a CR before it, with a CRLF behind it, where
-# the head ends, or with a blank behind it.
+# A line feed that is no ordinary end of a line: without a CR before it, with a CRLF behind it
+# (which ends the head), or with a blank behind it.
 _NOTABLE = re.compile(rb"\n(?:(?<!\r\n)|(?P<end>\r\n)|(?P<fold>[ \t]))")
 
 

@@ -25,10 +25,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from srt.args import Network
 from srt.gateway.errors import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, error_body, failure
 from srt.gateway.http.framing import StrictBuffer
 from srt.gateway.http.places import Places
 from srt.gateway.http.unread import reading_all
+from srt.gateway.limits.proxies import naming_callers
 from srt.ring.listener import BACKLOG, url_of
 from srt.wire.errors import (
     BAD_REQUEST,
@@ -315,11 +317,12 @@ class GatewayServer:
         *,
         max_connections: int = MAX_CONNECTIONS,
         stream_grace_s: float = STREAM_GRACE_S,
+        proxies: Sequence[Network] = (),
     ) -> None:
         self._sock = sock
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            reading_all(checking_heads(app)),
+            reading_all(checking_heads(naming_callers(app, proxies))),
             http=partial(BoundedProtocol, places=Places(max_connections)),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
