@@ -43,7 +43,11 @@ _NOT_NEGATIVE = (
     *("schedule_max_wait", "step_target_ms", "response_store_mib"),
     *("drain_timeout", "resume_timeout"),
 )
-
+# What may name files and folders of the machine: /server_info tells it to admins alone.
+PATHS = frozenset(
+    {"model", "chat_template", "api_key_file", "admin_api_key_file", "ring_dir"}
+    | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay"}
+)
 
 # What the native executor can be asked for; anything else means torch.
 _NATIVE = {
