@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -238,8 +239,14 @@ def is_served(model: str | None, info: GatewayInfo) -> bool:
 
 
 def shown_path(info: GatewayInfo) -> str:
-    """The model's path, as far as the caller may know it: its name for all but admins."""
-    return info.model_path if is_admin() else info.model_name
+    """The model's path, as far as the caller may know it. All but admins are told what clients
+    choose a chat template by: the name of its file or folder, or org/name in the hub's cache."""
+    path = Path(info.model_path)
+    if is_admin():
+        return info.model_path
+    if path.parent.name == "snapshots":
+        return path.parents[1].name.removeprefix("models--").replace("--", "/")
+    return path.name
 
 
 def check_model(model: str | None, info: GatewayInfo) -> None:

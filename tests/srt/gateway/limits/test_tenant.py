@@ -126,11 +126,18 @@ async def test_paths_are_for_admins(key: str, tells: bool) -> None:
     async with in_process(FakeClient(), **info) as http:
         routes = ("/server_info", "/model_info", "/v1/models", "/v1/models/tiny")
         said = [(await http.get(path, headers=bearer(key))).json() for path in routes]
-    name = PATH if tells else "tiny"
+    name = PATH if tells else "tiny.gguf"
     assert said[0]["model_path"] == said[1]["model_path"] == said[1]["tokenizer_path"] == name
     assert said[2]["data"][0]["root"] == said[3]["root"] == name
     assert {option for option in PATHS if option in said[0]} == (PATHS if tells else set())
     assert said[0]["port"] == 30000
+
+
+async def test_a_model_of_the_hubs_cache_has_its_name_there() -> None:
+    path = "/home/me/.cache/huggingface/hub/models--org--a-model/snapshots/0123abc"
+    async with in_process(FakeClient(), **KEYS, model_path=path) as http:
+        info = (await http.get("/get_model_info", headers=bearer("first"))).json()
+    assert info["model_path"] == "org/a-model"
 
 
 def test_options_that_are_paths_are_known_to_be() -> None:
