@@ -5,6 +5,7 @@ The launcher parses it, writes it into the ring's directory, and every process r
 
 import re
 import stat
+from ipaddress import IPv4Network, IPv6Network, ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from msgspec import Struct
 from srt.files.chat_templates import chosen_template
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from srt.kv_addresses import check_kv_addresses
-from srt.wire.errors import ConfigError
+from srt.wire.errors import ConfigError, quoted
+
+Network = IPv4Network | IPv6Network
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"  # services of containers may have a _
@@ -42,7 +45,11 @@ _NOT_NEGATIVE = (
     *("schedule_max_wait", "step_target_ms", "response_store_mib"),
     *("drain_timeout", "resume_timeout"),
 )
-
+# What may name files and folders of the machine: /server_info tells it to admins alone.
+PATHS = frozenset(
+    {"model", "chat_template", "api_key_file", "admin_api_key_file", "ring_dir"}
+    | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay"}
+)
 
 # What the native executor can be asked for; anything else means torch.
 _NATIVE = {
@@ -81,6 +88,7 @@ class ServerArgs(Struct, frozen=True):
     share_cache_between_keys: bool = False
     cors_allow_origins: str = ""
     allowed_hosts: str = ""
+    trusted_proxies: str = ""
     max_connections: int = 2048
     stream_interval: int = 1
     ring_dir: str = ""
@@ -184,6 +192,10 @@ class ServerArgs(Struct, frozen=True):
         """The further names by which a server without keys may be called."""
         return tuple(name.strip() for name in self.allowed_hosts.split(",") if name)
 
+    def proxy_networks(self) -> tuple[Network, ...]:
+        """The proxies whose word on the caller of a request is taken. Raises ConfigError."""
+        return tuple(_network(text.strip()) for text in self.trusted_proxies.split(",") if text)
+
     def media_domains(self) -> tuple[str, ...]:
         """The hosts that pictures may be fetched from, in lower case."""
         return tuple(host.strip().lower() for host in self.media_domain.split(",") if host)
@@ -206,6 +218,7 @@ class ServerArgs(Struct, frozen=True):
             is_name = name == "*" or _HOST_NAME.fullmatch(name) is not None
             rule = f"{name!r} is not * or the name of a host, without scheme and port"
             _require(is_name, "allowed_hosts", rule)
+        self.proxy_networks()
         for host in self.media_domains():
             is_host = _HOST.fullmatch(host) is not None
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")
@@ -277,6 +290,27 @@ class ServerArgs(Struct, frozen=True):
 def _require(ok: bool, name: str, rule: str) -> None:
     if not ok:
         raise ConfigError(f"--{name.replace('_', '-')} {rule}")
+
+
+def _network(text: str) -> Network:
+    """One of `trusted_proxies`. IPv4 addresses that are written as IPv6 ones are IPv4 addresses,
+    as are those that the network is compared with."""
+    try:
+        found = ip_interface(text)
+    except ValueError:
+        rule = "is not an IP address or a network such as 10.0.0.0/8"
+        raise ConfigError(f"--trusted-proxies {quoted(text)} {rule}") from None
+    network = found.network
+    if found.ip != network.network_address:
+        rule = f"has bits beyond its prefix: the network is {network}, the address {found.ip}"
+        raise ConfigError(f"--trusted-proxies {quoted(text)} {rule}")
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= 96:
+        network = IPv4Network((mapped, network.prefixlen - 96))
+    if network.prefixlen == 0:
+        rule = "is every address: name those of the proxies"
+        raise ConfigError(f"--trusted-proxies {quoted(text)} {rule}")
+    return network
 
 
 def _keys(name: str, listed: str, path: str) -> tuple[str, ...]:

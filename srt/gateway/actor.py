@@ -14,6 +14,7 @@ from srt.gateway.app import app_of, gateway_over
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.http.places import PROBE_PLACES
 from srt.gateway.http.server import GatewayServer
+from srt.gateway.limits.failed_keys import FailedKeys
 from srt.gateway.limits.keys import KeyFiles
 from srt.gateway.media.given import MediaRules
 from srt.ring.actor import Actor
@@ -41,11 +42,15 @@ class GatewayActor(Actor):
         gateway = gateway_over(self._client, facts, vocab, programs)
         key_files = KeyFiles(self.args, self.ring.read_page_key())
         gateway.keys = key_files.keys
+        gateway.failed_keys = FailedKeys(self.args.max_connections)
         self.background(_watch_keys(gateway, key_files))
         allow_connections(self.args.max_connections + PROBE_PLACES)
         listener = socket.socket(fileno=int(self.arguments[0]))
         self._server = GatewayServer(
-            app_of(gateway), listener, max_connections=self.args.max_connections
+            app_of(gateway),
+            listener,
+            max_connections=self.args.max_connections,
+            proxies=self.args.proxy_networks(),
         )
         await self._server.start()
         gc.freeze()  # later collections look only at objects made since, and hold the loop for less

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,9 +21,10 @@ from srt.files.sampling_defaults import NO_SAMPLING, ModelSampling
 from srt.files.vocab import Vocab
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.introspection.feed import Feed
+from srt.gateway.limits.failed_keys import FailedKeys
 from srt.gateway.limits.keys import Keys
 from srt.gateway.limits.large_bodies import LargeBodies
-from srt.gateway.limits.tenant import Name
+from srt.gateway.limits.tenant import Name, is_admin
 from srt.gateway.media.given import NO_MEDIA, MediaRules
 from srt.gateway.media.load import MediaLoader
 from srt.gateway.metrics import GatewayMetrics
@@ -37,16 +39,16 @@ class GatewayInfo(Struct, frozen=True):
 
     Clients may call the model `model_name`, by its path and by `model_names`, in which `*` is any.
     `context_len` and `max_total_tokens` are in tokens. `max_requests` may be in flight, samples
-    counted one by one. `server_args` is shown by /server_info and must hold no secrets. Without
-    `api_keys` and `admin_keys` every route is open; with `share_cache_between_keys` all of them
-    share the prefix cache. `reasoning` says that the model's answers begin with its
-    reasoning, which chats keep apart. `stream_interval` is how many tokens an event of a stream
-    stands for. `cors_origins` are the web origins that may call, `allowed_hosts` further names that
-    a server without keys may be called by. `activations` is what `--activations` resolves to;
-    `fingerprint` tells the model's files, with that, from others. `sampling` has the defaults of
-    parameters that requests leave unset, which the front fills in. `media` says what pictures and
-    videos may be shown. Where there are no `admin_keys`, `page_key` opens what the page shows of
-    the server.
+    counted one by one. `server_args` is shown by /server_info, the paths among it to admins, and
+    must hold no secrets. Without `api_keys` and `admin_keys` every route is open; with
+    `share_cache_between_keys` all of them share the prefix cache. `reasoning` says that the model's
+    answers begin with its reasoning, which chats keep apart. `stream_interval` is how many tokens
+    an event of a stream stands for. `cors_origins` are the web origins that may call,
+    `allowed_hosts` further names that a server without keys may be called by. `activations` is what
+    `--activations` resolves to; `fingerprint` tells the model's files, with that, from others.
+    `sampling` has the defaults of parameters that requests leave unset, which the front fills in.
+    `media` says what pictures and videos may be shown. Where there are no `admin_keys`, `page_key`
+    opens what the page shows of the server.
     """
 
     model_name: str
@@ -141,6 +143,7 @@ class Gateway(Struct, eq=False):
     refusals: dict[str, Refusal] = {}
     programs: Programs | None = None
     stored: StoredResponses = field(default_factory=lambda: StoredResponses(0))
+    failed_keys: FailedKeys = field(default_factory=FailedKeys)
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     media: MediaLoader = field(default_factory=MediaLoader)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -226,6 +229,17 @@ def is_served(model: str | None, info: GatewayInfo) -> bool:
     """Whether a request for this model is one for the model that is served."""
     names = (None, info.model_name, info.model_path, *info.model_names)
     return model in names or "*" in info.model_names
+
+
+def shown_path(info: GatewayInfo) -> str:
+    """The model's path, as far as the caller may know it. All but admins are told what clients
+    choose a chat template by: the name of its file or folder, or org/name in the hub's cache."""
+    path = Path(info.model_path)
+    if is_admin():
+        return info.model_path
+    if path.parent.name == "snapshots":
+        return path.parents[1].name.removeprefix("models--").replace("--", "/")
+    return path.name
 
 
 def check_model(model: str | None, info: GatewayInfo) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.client.generation import GenerateOutput
@@ -121,6 +121,8 @@ class GatewayMetrics:
             "From the request's arrival to its last token.",
             _LATENCY_BUCKETS_S,
         )
+        text = "Requests with a wrong API key."
+        self.failed_keys = Counter("srt_failed_keys", text, registry=self._registry)
         self._windows = Window(self._ttft), Window(self._itl)
         self._scheduler = _SchedulerStats()
         self._registry.register(self._scheduler)

@@ -156,6 +156,11 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "or *",
             is_list=True,
         ),
+        Option(
+            "trusted-proxies",
+            "addresses or networks of proxies whose X-Forwarded-For says who calls (default: none)",
+            is_list=True,
+        ),
         Option("max-connections", "HTTP connections; beyond: the longest idle is closed"),
         Option(
             "ring-dir",

@@ -80,8 +80,8 @@ _MEANINGS = {
     "conflict": "the operation cannot be done now (`/flush_cache` while requests run), or the "
     "request was aborted while its grammar was compiled",
     "request_too_large": "the body is above the size limit",
-    "unsupported_media_type": "a web page's body is not `application/json`, on a server without "
-    "API keys",
+    "unsupported_media_type": "the body has a `Content-Encoding` other than `identity`; or a web "
+    "page's is not `application/json`, on a server without API keys",
     "overloaded": "a request would wait for too long, or the bound on requests or prompt tokens in "
     "flight is reached; `Retry-After`",
     "timed_out": "`timeout_ms` was over before there was a token",

@@ -35,6 +35,7 @@ NO_NAMES += f"a..b a- a:80 http://a [::1] *.a bücher a/b {'a' * 64}".split()
         ("--cors-allow-origins", "app.example"),
         ("--cors-allow-origins", "https://app.example/path"),
         *(("--allowed-hosts", name) for name in NO_NAMES),
+        ("--trusted-proxies", "proxy.example"),
     ],
 )
 def test_bounds_name_their_option(option: str, value: str) -> None:
@@ -94,6 +95,20 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     keys.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=f"--api-key-file: cannot read {keys}"):
         parse_args(["--api-key-file", str(keys)])
+
+
+def test_proxies() -> None:
+    given = "10.0.0.1, 172.16.0.0/255.240.0.0,FD00::/8,::ffff:192.0.2.0/120"
+    told = ["10.0.0.1/32", "172.16.0.0/12", "fd00::/8", "192.0.2.0/24"]
+    assert [*map(str, parse_args(["--trusted-proxies", given]).proxy_networks())] == told
+    for entry, reason in (
+        ("10.0.0.1/33", "is not an IP address or a network"),
+        ("10.0.0.1:80", "is not an IP address or a network"),
+        ("10.1.2.3/8", "has bits beyond its prefix: the network is 10.0.0.0/8"),
+        ("::/0", "is every address"),
+    ):
+        with pytest.raises(ConfigError, match=f"--trusted-proxies '{entry}' {reason}"):
+            parse_args(["--trusted-proxies", f"10.0.0.1,{entry}"])
 
 
 def test_origins() -> None:

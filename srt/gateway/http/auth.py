@@ -4,11 +4,16 @@ notes the request's caller. Routes marked for admins need an admin's key.
 Routes that show what the server does, others' prompts among it, are marked to be watched. They need
 an admin's key even where nothing else needs one: a server without such keys has made a key for its
 page. They are not for web pages of other origins, whoever's browser shows these.
+
+A request with a wrong key waits before it is refused (see `srt.gateway.limits.failed_keys`), one
+without a key does not.
 """
 
+import asyncio
 from typing import Literal
 
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.gateway.http.disconnect import while_connected
 from srt.gateway.limits.keys import Caller
 from srt.gateway.limits.tenant import check_admin, set_caller
 from srt.wire.errors import FORBIDDEN, UNAUTHORIZED, RequestError
@@ -20,8 +25,8 @@ WATCH: Access = "watch"
 _SCHEME = "bearer "
 
 
-def require_key(request: HttpRequest, access: Access) -> None:
-    """Raise RequestError (401, 403) unless the request carries a key of the server that opens
+async def require_key(request: HttpRequest, access: Access) -> None:
+    """Raise RequestError (401, 403, 429) unless the request carries a key of the server that opens
     a route with this access."""
     address = request.client.host if request.client else ""
     if access == PUBLIC:
@@ -37,13 +42,28 @@ def require_key(request: HttpRequest, access: Access) -> None:
             return
     caller = gateway.keys.caller(given, address)
     if caller is None:
-        raise RequestError("a valid API key is required", code=UNAUTHORIZED)
+        raise await _refusal(request, given, "a valid API key is required")
     if access == WATCH and gateway.keys.is_open:
         reason = "this needs the key in the address that the server wrote when it was ready"
-        raise RequestError(reason, code=UNAUTHORIZED)
+        raise await _refusal(request, given, reason)
     set_caller(caller)
     if access in (ADMIN, WATCH):
         check_admin("this route")
+
+
+async def _refusal(request: HttpRequest, given: str, reason: str) -> RequestError:
+    """The error (401) for the key `given`, after the delay of the caller's address if there is one.
+    Raises RequestError (429) if too many wait already."""
+    if given:
+        gateway = gateway_of(request)
+        gateway.metrics.failed_keys.inc()
+        with gateway.failed_keys.delay(request.client.host if request.client else "") as delay_s:
+            wait = asyncio.sleep(delay_s)
+            if "expect" in request.headers:  # reading would ask the client for its body
+                await wait
+            else:
+                await while_connected(request.receive, wait)
+    return RequestError(reason, code=UNAUTHORIZED)
 
 
 def _check_origin(request: HttpRequest, gateway: Gateway) -> None:

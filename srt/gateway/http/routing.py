@@ -124,9 +124,9 @@ class Application:
             allowed = {"allow": ", ".join(sorted([*methods, "OPTIONS"]))}
             if request.method != "OPTIONS":
                 return failure(RequestError("Method Not Allowed", code=METHOD_NOT_ALLOWED), allowed)
-            require_key(request, "key")
+            await require_key(request, "key")
             return Response(status_code=204, headers=allowed)
-        require_key(request, found.access)
+        await require_key(request, found.access)
         return await found.fn(request)
 
     def _methods(self, path: str, scope: Scope) -> dict[str, Route]:

@@ -4,16 +4,16 @@ uvicorn's own signal handling is off: the launcher decides when to stop. Bounds 
 are added here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
 for ever), and the rest of a body after its answer; a peer that reads hardly anything for
 WRITE_STALL_S is cut off, which ends its request; the number of connections is bounded (see
-`places`), and so are heads (see `checking_heads`); arrived data is parsed in slices, so that many
-small chunks hold nobody up; log lines about a connection name its peer; `stop` bounds how long it
-waits for streams.
+`places`), and so are heads (see `checking_heads`), whose lines must end as HTTP says (see
+`framing`); arrived data is parsed in slices, so that many small chunks hold nobody up; log lines
+about a connection name its peer; `stop` bounds how long it waits for streams.
 """
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -25,13 +25,24 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from srt.gateway.errors import RETRY_AFTER, error_body, failure
+from srt.args import Network
+from srt.gateway.errors import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, error_body, failure
+from srt.gateway.http.framing import StrictBuffer
 from srt.gateway.http.places import Places
 from srt.gateway.http.unread import reading_all
+from srt.gateway.limits.proxies import naming_callers
 from srt.ring.listener import BACKLOG, url_of
-from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo, RequestError
+from srt.wire.errors import (
+    BAD_REQUEST,
+    UNAVAILABLE,
+    ConfigError,
+    ErrorInfo,
+    RequestError,
+    quoted,
+)
 
 log = logging.getLogger(__name__)
+Headers = Sequence[tuple[bytes, bytes]]
 
 MAX_CONNECTIONS = 2048
 MAX_HEADERS = 256
@@ -48,6 +59,7 @@ DATE_INTERVAL_S = 1.0
 CLOSING_LOOK_S = 0.005
 STREAM_GRACE_S = 1.0  # the supervisor drains before this, and kills after two
 _FRAMINGS = {b"content-length", b"transfer-encoding"}
+_ENCODING = b"content-encoding"
 _BOTH = "a request must not have both Content-Length and Transfer-Encoding"
 
 
@@ -74,6 +86,7 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*args, **kwargs)
         self._places = places
         self._arrived = bytearray()
+        self.conn._receive_buffer = self._buffer = StrictBuffer()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -162,7 +175,8 @@ class BoundedProtocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has its answer
             self.transport.close()
             return
-        body = msgspec.json.encode(error_body(ErrorInfo(BAD_REQUEST, msg)))
+        info = ErrorInfo(BAD_REQUEST, self._buffer.refusal or msg)
+        body = msgspec.json.encode(error_body(info))
         headers = [("content-type", "application/json"), ("connection", "close")]
         head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
@@ -215,15 +229,19 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
 
     A proxy in front of the server may read a request with both Content-Length and Transfer-Encoding
     differently: it is refused and the connection closed. The number of header fields is bounded.
-    HEAD is answered like GET, without the body, which the server's protocol leaves out.
+    A body with a coding is refused (415): nothing here decodes one. HEAD is answered like GET,
+    without the body, which the server's protocol leaves out.
     """
 
     async def wrapped(scope: Any, receive: Receive, send: Send) -> None:
         headers, answer = scope["headers"], app
+        names = {name for name, _ in headers}
         if len(headers) > MAX_HEADERS:
             answer = _refusal(f"a request has at most {MAX_HEADERS} header fields")
-        elif {name for name, _ in headers} >= _FRAMINGS:
+        elif names >= _FRAMINGS:
             answer = _refusal(_BOTH)
+        elif _ENCODING in names and names & _FRAMINGS and (coding := _coding_of(headers)):
+            answer = _coded(coding)
         elif scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         await answer(scope, receive, send)
@@ -234,6 +252,20 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
 def _refusal(reason: str) -> ASGIApp:
     """The answer 400, after which the connection is closed."""
     return failure(RequestError(reason), {"connection": "close"})
+
+
+def _coding_of(headers: Headers) -> str:
+    """The first coding of a body that is not `identity`; "" if there is none."""
+    fields = (value for name, value in headers if name == _ENCODING)
+    codings = (coding.strip() for coding in b",".join(fields).decode("latin-1").split(","))
+    return next((coding for coding in codings if coding.lower() not in ("", "identity")), "")
+
+
+def _coded(coding: str) -> ASGIApp:
+    """The answer 415."""
+    reason = f"Content-Encoding {quoted(coding)} is not supported: send the body without a coding"
+    error = RequestError(reason, code=UNSUPPORTED_MEDIA_TYPE)
+    return failure(error, {"accept-encoding": "identity"})
 
 
 class _Uvicorn(uvicorn.Server):
@@ -285,11 +317,12 @@ class GatewayServer:
         *,
         max_connections: int = MAX_CONNECTIONS,
         stream_grace_s: float = STREAM_GRACE_S,
+        proxies: Sequence[Network] = (),
     ) -> None:
         self._sock = sock
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            reading_all(checking_heads(app)),
+            reading_all(checking_heads(naming_callers(app, proxies))),
             http=partial(BoundedProtocol, places=Places(max_connections)),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",

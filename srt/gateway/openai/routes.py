@@ -18,6 +18,7 @@ from srt.gateway.context import (
     gateway_of,
     media_rules,
     sees,
+    shown_path,
 )
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -161,7 +162,7 @@ def _card(gateway: Gateway, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=gateway.created,
-        root=info.model_path,
+        root=shown_path(info),
         max_model_len=info.context_len,
         has_image_understanding=sees(gateway),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from srt.args import PATHS
 from srt.gateway.context import (
     Gateway,
     HttpRequest,
@@ -16,6 +17,7 @@ from srt.gateway.context import (
     gateway_of,
     names_of,
     sees,
+    shown_path,
 )
 from srt.gateway.http.auth import ADMIN, WATCH
 from srt.gateway.http.body import read_body
@@ -41,6 +43,7 @@ from srt.wire.errors import CONFLICT, RequestError, RingError
 from srt.wire.pause import PAUSE_TIMEOUT_S, PauseMode
 
 MAX_FLUSH_WAIT_S = 300.0
+_SECRET = {"api_key", "admin_api_key"}
 _COUNTER = "_total"  # endings of the names of counters, which only grow
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -106,8 +109,8 @@ async def model_info(request: HttpRequest) -> ASGIApp:
     is_known = ring is not None and ring.media_kinds is not None
     return json_reply(
         ModelInfo(
-            model_path=info.model_path,
-            tokenizer_path=info.model_path,
+            model_path=shown_path(info),
+            tokenizer_path=shown_path(info),
             served_model_name=info.model_name,
             context_length=info.context_len,
             max_total_tokens=_pool_tokens(gateway),
@@ -137,18 +140,18 @@ async def tokenizer_info(request: HttpRequest) -> ASGIApp:
 
 @get(["/get_server_info", "/server_info"], answer=dict[str, Any])
 async def server_info(request: HttpRequest) -> ASGIApp:
-    """The server's arguments, the ring's state and, for admins, the statistics: of each replica,
-    and in all."""
+    """The server's arguments, the ring's state and, for admins, paths and the statistics: of each
+    replica, and in all."""
     return json_reply(await _server_info(gateway_of(request)))
 
 
 async def _server_info(gateway: Gateway) -> dict[str, Any]:
     info = gateway.info
-    secret = ("api_key", "admin_api_key")
-    args = {name: value for name, value in info.server_args.items() if name not in secret}
+    hidden = _SECRET if is_admin() else _SECRET | PATHS
+    args = {name: value for name, value in info.server_args.items() if name not in hidden}
     stats = await stats_or_none(gateway.client) if is_admin() else None
     return args | {
-        "model_path": info.model_path,
+        "model_path": shown_path(info),
         "served_model_name": info.model_name,
         "context_length": info.context_len,
         "max_total_tokens": _pool_tokens(gateway),

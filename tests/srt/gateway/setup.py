@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from srt.files.vocab import Vocab
 from srt.gateway.app import app_of, gateway_over
 from srt.gateway.context import GatewayInfo
-from srt.gateway.http.server import MAX_CONNECTIONS, GatewayServer
+from srt.gateway.http.server import GatewayServer
 from srt.ring.listener import bind_listener
 from tests.fakes import DEFAULT_PIECES, READY, FakeClient
 
@@ -68,9 +68,8 @@ def listener() -> socket.socket:
 @asynccontextmanager
 async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer]:
     """The application on a real socket."""
-    max_connections = info.pop("max_connections", MAX_CONNECTIONS)
-    app = _app(client, info)
-    server = GatewayServer(app, listener(), max_connections=max_connections, stream_grace_s=0.5)
+    options = {name: info.pop(name) for name in ("max_connections", "proxies") if name in info}
+    server = GatewayServer(_app(client, info), listener(), stream_grace_s=0.5, **options)
     await server.start()
     try:
         yield server

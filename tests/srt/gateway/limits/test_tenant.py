@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import httpx2
 import pytest
 
-from srt.args import ServerArgs
+from srt.args import PATHS, ServerArgs
 from srt.gateway.limits.keys import KeyFiles, Keys
+from srt.options.table import all_options
 from srt.wire.errors import OVERLOADED, RequestError
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process
@@ -113,6 +114,35 @@ async def test_statistics_are_for_admins() -> None:
         first = (await http.get("/server_info", headers=bearer("first"))).json()
         root = (await http.get("/server_info", headers=bearer("root"))).json()
     assert first["internal_states"] == [] and root["internal_states"] != []
+
+
+PATH = "/models/tiny.gguf"
+OPTIONS = dict.fromkeys(PATHS, "/secret/file") | {"port": 30000}
+
+
+@pytest.mark.parametrize(("key", "tells"), [("first", False), ("root", True), ("", True)])
+async def test_paths_are_for_admins(key: str, tells: bool) -> None:
+    info: dict[str, Any] = (KEYS if key else {}) | {"server_args": OPTIONS}
+    async with in_process(FakeClient(), **info) as http:
+        routes = ("/server_info", "/model_info", "/v1/models", "/v1/models/tiny")
+        said = [(await http.get(path, headers=bearer(key))).json() for path in routes]
+    name = PATH if tells else "tiny.gguf"
+    assert said[0]["model_path"] == said[1]["model_path"] == said[1]["tokenizer_path"] == name
+    assert said[2]["data"][0]["root"] == said[3]["root"] == name
+    assert {option for option in PATHS if option in said[0]} == (PATHS if tells else set())
+    assert said[0]["port"] == 30000
+
+
+async def test_a_model_of_the_hubs_cache_has_its_name_there() -> None:
+    path = "/home/me/.cache/huggingface/hub/models--org--a-model/snapshots/0123abc"
+    async with in_process(FakeClient(), **KEYS, model_path=path) as http:
+        info = (await http.get("/get_model_info", headers=bearer("first"))).json()
+    assert info["model_path"] == "org/a-model"
+
+
+def test_options_that_are_paths_are_known_to_be() -> None:
+    addresses = {"kv_events", "kv_events_replay"}
+    assert {option.field for option in all_options() if option.is_path} | addresses == PATHS
 
 
 @pytest.mark.parametrize("info", [{}, {"api_keys": ("only",)}, {"admin_keys": ("only",)}])
