@@ -21,8 +21,8 @@ Network = IPv4Network | IPv6Network
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"  # services of containers may have a _
-_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\.?")
+_ORIGIN = re.compile(r"\*|null|file://|[a-z][a-z0-9+.-]*://[^/\s,]+")  # files are null, or file://
 
 # The front waits for twice the compile time-out and some seconds, and a client for 30 s.
 MAX_COMPILE_TIMEOUT_S = 12.0
@@ -210,13 +210,12 @@ class ServerArgs(Struct, frozen=True):
         self.admin_keys()
         chosen_template(self.chat_template)
         for origin in self.cors_origins():
-            is_origin = origin == "*" or _ORIGIN.fullmatch(origin) is not None
-            _require(
-                is_origin, "cors_allow_origins", f"{origin!r} is not * or scheme://host[:port]"
-            )
+            rule = f"{origin!r} is not *, scheme://host[:port], file:// or null"
+            _require(_ORIGIN.fullmatch(origin) is not None, "cors_allow_origins", rule)
         for name in self.host_names():
             is_name = name == "*" or _HOST_NAME.fullmatch(name) is not None
             rule = f"{name!r} is not * or the name of a host, without scheme and port"
+            rule += "; addresses need no entry"
             _require(is_name, "allowed_hosts", rule)
         self.proxy_networks()
         for host in self.media_domains():

@@ -80,7 +80,8 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
         log.warning(
             "--host %s and no API keys: whoever reaches this port can use the server, and pause, "
             "abort and flush like an admin; --api-key-file makes it ask for keys, and --host "
-            "127.0.0.1 keeps it to this machine",
+            "127.0.0.1 keeps it to this machine. Clients may call it by addresses, localhost, this "
+            "machine's name and the names of --allowed-hosts",
             args.host,
         )
     where = paint(supervisor.url, "1;32") if supervisor.url else "on the ring only"

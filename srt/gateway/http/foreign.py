@@ -8,7 +8,8 @@ with its requests and pages cannot change:
   resolve to the server's address (DNS rebinding) is of the server's origin for the browser, but it
   needs a name for that: addresses, names of this machine and names that the owner allows are taken.
 * `Origin` and `Sec-Fetch-Site` say that a request is of another origin's page. Browsers send the
-  former with all but plain GETs, the latter with every request to HTTPS and to loopback addresses.
+  former with all but plain GETs. Chromium and Firefox send the latter with nearly every request to
+  HTTPS and to loopback addresses.
 * Without a preflight, a page can send bodies of a form's types only, so bodies of pages are JSON.
 * Plain GETs to other addresses have neither: those that have an effect are not for browsers.
 
@@ -72,15 +73,20 @@ class ForeignPages:
         if origin is None and not _is_fetched(headers):
             return
         if self._is_foreign(headers) and not (is_public and _is_visit(scope["method"], headers)):
-            whose = "other origins" if origin is None else quoted(origin.decode("latin-1"))
+            whose = "another origin" if origin is None else quoted(origin.decode("latin-1"))
+            which = "is *: the request does not say which" if origin is None else "names it"
             self._refuse(
                 scope,
                 "Origin",
                 f"web pages of {whose} may not use this server, which has no API keys, unless "
-                "--cors-allow-origins names their origin",
+                f"--cors-allow-origins {which}",
             )
-        if _has_body(headers) and _media_type(headers) != b"application/json":
-            reason = f"{_WITHOUT_KEYS} a web page's body must be of the type application/json"
+        kind = headers.get(b"content-type", b"").decode("latin-1")
+        if _has_body(headers) and kind.partition(";")[0].strip().lower() != "application/json":
+            reason = (
+                f"Content-Type {quoted(kind)} is not application/json, which {_WITHOUT_KEYS} the "
+                "body of a request with Origin or Sec-Fetch headers must be"
+            )
             raise RequestError(reason, code=UNSUPPORTED_MEDIA_TYPE)
 
     def _allows_host(self, host: bytes) -> bool:
@@ -98,7 +104,9 @@ class ForeignPages:
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         if b"*" in self._origins or origin in self._origins:
             return False
-        if headers.get(b"sec-fetch-site") not in _OWN_SITES:
+        site = headers.get(b"sec-fetch-site")
+        # What a page has fetched before the user follows a link counts as the user's own visit.
+        if site not in _OWN_SITES or (site == b"none" and b"sec-purpose" in headers):
             return True
         is_short = len(host) <= MAX_HOST_BYTES and len(origin or b"") <= MAX_HOST_BYTES
         return origin is not None and not (is_short and _is_same(origin, host))
@@ -127,7 +135,10 @@ def may_act(scope: Any) -> bool:
 
 def get_with_effect(path: str) -> RequestError:
     """The refusal (405) of a GET that may not act."""
-    reason = f"{path} has an effect: {_WITHOUT_KEYS} browsers must ask for it by POST"
+    reason = (
+        f"{path} has an effect: {_WITHOUT_KEYS} a request with Origin, Referer or Sec-Fetch "
+        "headers, or with the User-Agent of a browser, must be a POST"
+    )
     return RequestError(reason, code=METHOD_NOT_ALLOWED)
 
 
@@ -170,13 +181,9 @@ def _is_visit(method: str, headers: dict[bytes, bytes]) -> bool:
 
 
 def _is_fetched(headers: dict[bytes, bytes]) -> bool:
-    """Whether there are fetch metadata, which browsers alone send."""
+    """Whether there are fetch metadata: those of browsers, and of fetch() in Node.js."""
     return not _FETCH_METADATA.isdisjoint(headers)
 
 
 def _has_body(headers: dict[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-
-
-def _media_type(headers: dict[bytes, bytes]) -> bytes:
-    return headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

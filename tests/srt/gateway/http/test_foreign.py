@@ -25,6 +25,8 @@ MACHINE = socket.gethostname()
 BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"}
 CROSS = {"sec-fetch-site": "cross-site"}
 LINK = CROSS | {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+AHEAD = LINK | {"sec-fetch-site": "none", "sec-purpose": "prefetch;prerender"}  # of a link
+SHOWN = ("/", "/ui/x", "/docs", "/openapi.json", "/docs/openapi.json", "/health", "/ready")
 TEXT, JSON = {"content-type": "text/plain"}, {"content-type": "application/json; charset=utf-8"}
 PAGE_OF_OTHERS: list[dict[str, str]] = [
     {"origin": "http://evil.example"},
@@ -39,6 +41,7 @@ PAGE_OF_OTHERS: list[dict[str, str]] = [
     CROSS,
     {"sec-fetch-site": "same-site"},
     CROSS | {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+    AHEAD,
     {"host": "evil.example"},  # by rebinding: all else is as for a page of the server's
     {"host": "evil.example:80", "origin": "http://evil.example", "sec-fetch-site": "same-origin"},
 ]
@@ -191,13 +194,15 @@ async def test_no_route_is_left_out() -> None:
             *ROUTES,
             ("GET", "/none"),
             ("OPTIONS", "/none"),
-            ("GET", "//flush_cache/"),
+            ("GET", "http://gateway//flush_cache/"),
         ]:
-            for headers in ({"origin": "null"}, CROSS, {"host": "evil.example"}):
+            for headers in ({"origin": "null"}, CROSS, AHEAD, LINK, {"host": "evil.example"}):
                 answer = await http.request(method, path, headers=headers, content=b"{}")
-                is_probe = path in foreign.PATHS_OF_ANY_HOST and "host" in headers
-                assert (answer.status_code == 403) is not is_probe, (method, path, headers)
-                if not is_probe:
+                is_probe = path in ("/health", "/ready") and "host" in headers
+                is_shown = method == "GET" and path in SHOWN and "sec-fetch-dest" in headers
+                is_taken = is_probe or is_shown
+                assert (answer.status_code == 403) is not is_taken, (method, path, headers)
+                if not is_taken:
                     option = "--allowed-hosts" if "host" in headers else "--cors-allow-origins"
                     error = error_of(answer)
                     assert error["code"] == "forbidden" and option in error["message"]
