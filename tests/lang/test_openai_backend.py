@@ -34,14 +34,14 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 @pytest.fixture
 async def text_model(server: Server) -> AsyncIterator[OpenAI]:
-    backend = OpenAI("smollm2", is_chat_model=False, base_url=server.url + "/v1")
+    backend = OpenAI("smollm2", is_chat_model=False, base_url=server.url + "/v1", dialect="sglang")
     yield backend
     await backend.aclose()
 
 
 @pytest.fixture
 async def chat_model(server: Server) -> AsyncIterator[OpenAI]:
-    backend = OpenAI("smollm2", base_url=server.url + "/v1")
+    backend = OpenAI("smollm2", base_url=server.url + "/v1", dialect="sglang")
     yield backend
     await backend.aclose()
 
@@ -63,7 +63,7 @@ class FakeServer:
         return answer
 
     def backend(self, is_chat: bool = False, **options: Any) -> OpenAI:
-        options.setdefault("base_url", "http://fake/v1")
+        options = {"base_url": "http://fake/v1", "dialect": "sglang"} | options
         return OpenAI("m", is_chat, transport=httpx2.MockTransport(self), **options)
 
 
@@ -153,7 +153,7 @@ async def test_a_choice_is_constrained(text_model: OpenAI, choices: list[str]) -
 async def test_a_choice_in_a_chat(server: Server, chat_model: OpenAI) -> None:
     answer = await chat_model.select(CHAT, ["hello", "goodbye"], Sampling(temperature=0.0))
     assert answer.text == "hello" and answer.meta["select_method"] == "constrained"
-    free = OpenAI("smollm2", base_url=server.url + "/v1", select="closest")
+    free = OpenAI("smollm2", base_url=server.url + "/v1", dialect="sglang", select="closest")
     answer = await free.select(CHAT, ["hello", "goodbye"], Sampling(temperature=0.0))
     assert answer.text == "hello" and answer.meta["select_method"] == "closest"
     await free.aclose()
@@ -184,7 +184,9 @@ async def test_penalties_and_biases_reach_our_server(text_model: OpenAI) -> None
 
 async def test_scores_by_our_echo_are_those_of_our_endpoint(server: Server) -> None:
     choices = [" Paris", " Rome", " Paris, of course"]
-    echoing = OpenAI("smollm2", False, base_url=server.url + "/v1", echo_logprobs=True)
+    echoing = OpenAI(
+        "smollm2", False, base_url=server.url + "/v1", dialect="sglang", echo_logprobs=True
+    )
     scores = await echoing.score(TEXT, choices)
     await echoing.aclose()
     async with AsyncClient(server.url) as client:
@@ -555,7 +557,7 @@ def program_backend(server: Server) -> Iterator[Callable[[bool], OpenAI]]:
     made: list[OpenAI] = []
 
     def make(is_chat: bool) -> OpenAI:
-        made.append(OpenAI("smollm2", is_chat, base_url=server.url + "/v1"))
+        made.append(OpenAI("smollm2", is_chat, base_url=server.url + "/v1", dialect="sglang"))
         return made[-1]
 
     yield make

@@ -1,0 +1,42 @@
+"""What a child of a fork makes anew, because its copy of the parent's cannot be used.
+
+A child has only the thread that forked: a lock that another thread held stays locked for ever, and
+nobody runs the parent's loops and pools. Sockets and epoll descriptors are shared: to close one as
+usual would end the parent's connection (a shutdown, TLS's last message), or take the parent's
+sockets out of its loop. So a child `leave`s such objects as they are, and makes others.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_renewals: "weakref.WeakKeyDictionary[Any, Callable[[Any], None]]" = weakref.WeakKeyDictionary()
+_left: list[object] = []
+
+
+def renew_in_children(thing: T, renew: Callable[[T], None]) -> None:
+    """Have `renew(thing)` called in every child of a fork, before anything else uses `thing`, for
+    as long as that lives. It must not wait, and `thing` must be equal to itself only."""
+    _renewals[thing] = renew
+
+
+def leave(*things: object) -> None:
+    """Keep the parent's objects for ever: their finalizers would act on what the parent uses."""
+    _left.extend(things)
+
+
+def unlock(future: "Future[Any]") -> None:
+    """Give a future another lock: a thread of the parent may hold its own."""
+    future._condition = threading.Condition()
+
+
+def _renew_all() -> None:
+    for thing, renew in list(_renewals.items()):
+        renew(thing)
+
+
+os.register_at_fork(after_in_child=_renew_all)
