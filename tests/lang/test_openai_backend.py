@@ -398,6 +398,16 @@ async def test_what_a_dialect_lacks_is_refused(
     assert caught.value.param == param
 
 
+async def test_unknown_hosts_are_sent_openais_fields_only() -> None:
+    body = await body_of(Sampling(max_tokens=9, top_k=-1, min_p=0.0), True, dialect=None)
+    assert body.keys() == {"model", "messages", "max_tokens"}
+    for given in ({"regex": "a+"}, {"ebnf": 'root ::= "a"'}, {"top_k": 3}):
+        with pytest.raises(UnsupportedError, match=r"name whose: dialect='sglang' or") as caught:
+            await body_of(Sampling(**given), True, dialect=None)
+        assert [caught.value.param] == list(given)
+    assert OpenAI("m", base_url="http://127.0.0.1:1/v1").dialect == "openai"
+
+
 async def test_neutral_values_are_taken_by_every_dialect() -> None:
     neutral = Sampling(top_p=1.0, top_k=-1, min_p=0.0, repetition_penalty=1.0)
     body = await body_of(neutral, True, dialect="openai")
