@@ -6,7 +6,10 @@ usual would end the parent's connection (a shutdown, TLS's last message), or tak
 sockets out of its loop. So a child `leave`s such objects as they are, and makes others.
 """
 
+import contextlib
+import importlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,6 +18,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _renewals: "weakref.WeakKeyDictionary[Any, Callable[[Any], None]]" = weakref.WeakKeyDictionary()
+_IMPORTED_LATE = ("lang", "srt", "httpx2", "llguidance")
 _left: list[object] = []
 
 
@@ -39,4 +43,14 @@ def _renew_all() -> None:
         renew(thing)
 
 
-os.register_at_fork(after_in_child=_renew_all)
+def _finish_imports() -> None:
+    """Wait for what other threads are importing: in the child nobody would end that. These are the
+    modules that this code imports late, each with those that it imports itself."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _IMPORTED_LATE:
+            if getattr(getattr(module, "__spec__", None), "_initializing", False):
+                with contextlib.suppress(Exception):  # who imports it is told
+                    importlib.import_module(name)
+
+
+os.register_at_fork(before=_finish_imports, after_in_child=_renew_all)

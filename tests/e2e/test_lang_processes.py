@@ -104,7 +104,7 @@ def test_sessions_and_batches_of_a_child(backend: Any, right: list[str]) -> None
 
     def submitted() -> list[Any]:
         with sgl.session(backend):
-            return [capital.submit(name).get_var("city").get() for name in NAMES]
+            return [capital.submit(name)["city"].get() for name in NAMES]
 
     assert [in_child(submitted), submitted()] == [right, right]
     with sgl.session(backend) as session:
