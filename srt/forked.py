@@ -18,7 +18,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _renewals: "weakref.WeakKeyDictionary[Any, Callable[[Any], None]]" = weakref.WeakKeyDictionary()
-_IMPORTED_LATE = ("lang", "srt", "httpx2", "llguidance")
+# What a first request imports. Not all modules: one that a thread imports may wait for the fork.
+_IMPORTED_LATE = {
+    *("lang", "srt", "httpx2", "httpcore2", "anyio", "h11", "idna"),
+    *("sniffio", "truststore", "llguidance"),
+}
 _left: list[object] = []
 
 
@@ -44,13 +48,18 @@ def _renew_all() -> None:
 
 
 def _finish_imports() -> None:
-    """Wait for what other threads are importing: in the child nobody would end that. These are the
-    modules that this code imports late, each with those that it imports itself."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _IMPORTED_LATE:
-            if getattr(getattr(module, "__spec__", None), "_initializing", False):
-                with contextlib.suppress(Exception):  # who imports it is told
-                    importlib.import_module(name)
+    """Wait for what other threads are importing: in the child nobody would end that."""
+    while names := [name for name in list(sys.modules) if _is_begun(name)]:
+        for name in names:
+            with contextlib.suppress(Exception):  # who imports it is told
+                importlib.import_module(name)
+            if _is_begun(name):
+                return  # this thread imports it itself
+
+
+def _is_begun(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return name.partition(".")[0] in _IMPORTED_LATE and getattr(spec, "_initializing", False)
 
 
 os.register_at_fork(before=_finish_imports, after_in_child=_renew_all)

@@ -2,10 +2,12 @@
 afterwards."""
 
 import asyncio
+import importlib
 import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -301,6 +303,21 @@ def test_a_log_is_written_by_the_parent_while_a_child_lives(tmp_path: Path) -> N
     finally:
         os.kill(pids[0], signal.SIGKILL)
         os.waitpid(pids[0], 0)
+
+
+def test_a_fork_waits_for_what_other_threads_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "imported_late.py"
+    late.write_text("import time\nbegun = True\ntime.sleep(0.3)\nended = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(forked, "_IMPORTED_LATE", {"imported_late"})
+    thread = threading.Thread(target=lambda: importlib.import_module("imported_late"))
+    thread.start()
+    until(lambda: hasattr(sys.modules.get("imported_late"), "begun"))
+    assert in_child(lambda: importlib.import_module("imported_late").ended) is True
+    thread.join()
+    del sys.modules["imported_late"]
 
 
 def test_what_a_child_leaves_is_never_freed() -> None:
