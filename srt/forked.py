@@ -23,6 +23,8 @@ _IMPORTED_LATE = {
     *("lang", "srt", "httpx2", "httpcore2", "anyio", "h11", "idna"),
     *("sniffio", "truststore", "llguidance"),
 }
+_MAX_IMPORTS = 1000
+_import_locks: dict[str, Any] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
 _left: list[object] = []
 
 
@@ -49,17 +51,22 @@ def _renew_all() -> None:
 
 def _finish_imports() -> None:
     """Wait for what other threads are importing: in the child nobody would end that."""
-    while names := [name for name in list(sys.modules) if _is_begun(name)]:
-        for name in names:
-            with contextlib.suppress(Exception):  # who imports it is told
-                importlib.import_module(name)
-            if _is_begun(name):
-                return  # this thread imports it itself
+    for _ in range(_MAX_IMPORTS):
+        name = next(filter(_is_begun, list(_import_locks)), None)
+        if name is None:
+            return
+        with contextlib.suppress(Exception):  # who imports it is told
+            importlib.import_module(name)
 
 
 def _is_begun(name: str) -> bool:
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    return name.partition(".")[0] in _IMPORTED_LATE and getattr(spec, "_initializing", False)
+    """Whether another thread imports a module; it holds its lock, by which it is found before the
+    module is there."""
+    if name.partition(".")[0] not in _IMPORTED_LATE:
+        return False
+    found = _import_locks.get(name)
+    lock = None if found is None else found()
+    return lock is not None and lock.owner not in (None, threading.get_ident())
 
 
 os.register_at_fork(before=_finish_imports, after_in_child=_renew_all)
