@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -85,7 +85,7 @@ def test_what_cannot_be_checked_is_refused_before_it_is_asked() -> None:
         ("json_schema", '{"unevaluatedProperties": false}'),
         ("ebnf", "start: nowhere"),
     ):
-        state = answered("x", sgl.gen("a", **{field: source}))
+        state = answered("x", sgl.gen("a", **cast("Any", {field: source})))
         error = state.error()
         assert isinstance(error, sgl.UnsupportedError) and error.param == field
         assert len(state.trace()) == 0

@@ -72,7 +72,7 @@ def test_an_error_is_kept_and_the_rest_is_skipped() -> None:
             within(wait)
         assert caught.value.__cause__ is backend.error
     with pytest.raises(ValueError, match="errors must be"):
-        state.text("ignore")  # type: ignore[arg-type]
+        state.text("ignore")
     with pytest.raises(ProgramError):
         within(lambda: state.get_meta_info("three"))
     with pytest.raises(ProgramError, match="never written"):

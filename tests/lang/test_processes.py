@@ -286,7 +286,7 @@ def test_a_batch_of_the_parent_says_so_in_a_child() -> None:
 def test_a_log_is_written_by_the_parent_while_a_child_lives(tmp_path: Path) -> None:
     log = sgl.Log(tmp_path / "log")
 
-    pids = []
+    pids = list[int]()
 
     @sgl.function
     def forking(s: Any) -> None:
