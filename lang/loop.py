@@ -7,12 +7,14 @@ other loop. Invariant: nothing blocks the loop's own thread; such a wait is an e
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from lang.errors import LangError
+from srt import forked
 
 T = TypeVar("T")
 _lock = threading.Lock()
@@ -106,6 +108,16 @@ async def arrival(future: "Future[Any]") -> None:
 
     future.add_done_callback(wake)
     await arrived.wait()
+
+
+def _begin_in_child() -> None:
+    """The parent's loop is never closed: its epoll descriptor is the parent's too."""
+    global _lock, _loop, _thread
+    forked.leave(_loop)
+    _lock, _loop, _thread = threading.Lock(), None, None
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _would_deadlock() -> LangError:

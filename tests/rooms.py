@@ -168,6 +168,7 @@ ROOMS: dict[str, dict[str, str]] = {
     "srt": {
         "fair_queue": "",
         "event_data": "",
+        "forked": "",
         "machine": "",
         "progress": "",
         "tasks": "",
@@ -182,7 +183,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "args": "wire kv_addresses files",
         "ring": "machine tasks wire args",
         "sizing": "machine wire files args",
-        "client": "event_data tasks wire answers ring",
+        "client": "event_data forked tasks wire answers ring",
         "hub": "machine progress wire files args sizing",
         "programs": "tasks wire patterns answers files ring client",
         "gateway": "tasks version wire answers files args ring client",

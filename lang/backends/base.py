@@ -104,13 +104,15 @@ class Capabilities(Struct, frozen=True):
 
     `chat_only`: every gen must be in an assistant's role. `score`: `score` gives exact
     log-probabilities; else `select` is called. `constraints`: regex, json_schema, ebnf and
-    dtype. Without `stop_regex` a gen searches for the patterns itself, in a stream.
+    dtype; unless it `enforces` them, gens check its answers.
+    Without `stop_regex` a gen searches for the patterns itself, in a stream.
     """
 
     chat_only: bool = False
     score: bool = False
     images: bool = False
     constraints: bool = False
+    enforces: bool = True
     stop_regex: bool = False
 
 

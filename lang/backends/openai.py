@@ -27,6 +27,7 @@ from lang.backends.openai_request import (
 from lang.backends.sampling import Sampling
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
+from srt import forked
 from srt.wire.errors import ConfigError
 from srt.wire.filled_params import NEUTRAL
 
@@ -57,11 +58,13 @@ class OpenAI(BackendDefaults):
     """A model behind OpenAI's routes.
 
     `is_chat_model` None: all are except OpenAI's three completion models. `dialect` says whose
-    fields the server takes besides OpenAI's: "openai" none (the default at OpenAI's own address),
-    "sglang" (the default elsewhere; srt's too), "vllm". `echo_logprobs` says that completions
-    take `echo` with `logprobs`, which makes selects exact (the default for vLLM). `select` None:
-    constrained where the dialect can, else closest. Address and key default to the environment's
-    OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError for what cannot work.
+    fields the server takes besides OpenAI's: "openai" none, "sglang" (srt's too), "vllm"; None is
+    "openai" with the older field `max_tokens`, unless the server is OpenAI's own. Texts of
+    constrained gens are checked here, since a server may ignore what it does not know.
+    `echo_logprobs` says that completions take `echo` with `logprobs`, which makes selects exact
+    (the default for vLLM). `select` None: constrained where the dialect can, else closest. Address
+    and key default to the environment's OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError for
+    what cannot work.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class OpenAI(BackendDefaults):
         if is_chat_model is not None:
             self.is_chat = is_chat_model
         at_openai = self.base_url.rstrip("/") == OPENAI_URL
-        self.dialect: Dialect = dialect or ("openai" if at_openai else "sglang")
+        self.dialect: Dialect = dialect or "openai"
         self.token_usage = TokenUsage()
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
         echoes = self.dialect == "vllm" if echo_logprobs is None else echo_logprobs
@@ -94,12 +97,25 @@ class OpenAI(BackendDefaults):
             score=echoes and not self.is_chat,
             images=self.is_chat,
             constraints=True,
+            enforces=False,
         )
         self._select = select
         self._template = self._chat_template(chat_template)
-        self._timeout_s, self._max_retries, self._transport = timeout_s, max_retries, transport
+        self._takes_new_limit = dialect == "openai" or (dialect is None and at_openai)
+        self._options: dict[str, Any] = {
+            "timeout_s": timeout_s,
+            "max_retries": max_retries,
+            "transport": transport,
+        }
         self._connections: OpenAIHttp | None = None
         self._check(at_openai)
+        forked.renew_in_children(self, OpenAI._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        """The child's first request connects anew, but a given transport is not made again."""
+        forked.leave(self._connections)
+        if self._options["transport"] is None:
+            self._connections = None
 
     def _check(self, at_openai: bool) -> None:
         if self.dialect not in DIALECTS:
@@ -126,13 +142,11 @@ class OpenAI(BackendDefaults):
         return f"{self.base_url} {self.model_name}"
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        body = self._prompt_fields(prompt)
-        body |= sampling_fields(sampling, self.dialect, self.is_chat)
+        body = self._prompt_fields(prompt) | self._sampling_fields(sampling)
         return await self._complete(body)
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
-        body = self._prompt_fields(prompt)
-        body |= sampling_fields(sampling, self.dialect, self.is_chat)
+        body = self._prompt_fields(prompt) | self._sampling_fields(sampling)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         begun, answer = time.monotonic(), Answer("logprobs" in body)
         async with aclosing(self._http().events(self._path, body)) as events:
@@ -188,8 +202,13 @@ class OpenAI(BackendDefaults):
             repetition_penalty=NEUTRAL.repetition_penalty,  # whatever the server's model has
             seed=sampling.seed,
         )
-        fields = sampling_fields(plain, self.dialect, self.is_chat)
-        return self._prompt_fields(prompt) | fields
+        return self._prompt_fields(prompt) | self._sampling_fields(plain)
+
+    def _sampling_fields(self, sampling: Sampling) -> dict[str, Any]:
+        fields = sampling_fields(sampling, self.dialect, self.is_chat)
+        if self.is_chat and self._takes_new_limit:
+            fields["max_completion_tokens"] = fields.pop("max_tokens")
+        return fields
 
     def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
         if self.is_chat:
@@ -221,9 +240,7 @@ class OpenAI(BackendDefaults):
             self._connections = OpenAIHttp(
                 self.base_url,
                 {"authorization": f"Bearer {self._api_key}"} if self._api_key else {},
-                timeout_s=self._timeout_s,
-                max_retries=self._max_retries,
-                transport=self._transport,
+                **self._options,
             )
         return self._connections
 

@@ -6,6 +6,7 @@ cancellation or by closing the iterator, closes its connection, which tells such
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from srt.wire.errors import (
     UNAUTHORIZED,
     UNAVAILABLE,
     RequestError,
+    check_process,
 )
 
 CONNECT_TIMEOUT_S = 10.0
@@ -66,6 +68,7 @@ class OpenAIHttp:
         self.base_url = base_url.rstrip("/")
         self._max_retries = max_retries
         self._timeout_s = timeout_s
+        self._pid = os.getpid()
         self._http = httpx2.AsyncClient(
             headers=dict(headers),
             verify=not self.base_url.startswith("http:"),  # loading root certificates takes 60 ms
@@ -99,8 +102,10 @@ class OpenAIHttp:
             await response.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections; what is in flight fails."""
-        await self._http.aclose()
+        """Close all connections; what is in flight fails. Does nothing in a child of the process
+        that made them."""
+        if os.getpid() == self._pid:
+            await self._http.aclose()
 
     async def _open(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         """A response whose status is good."""
@@ -118,6 +123,7 @@ class OpenAIHttp:
 
     async def _attempt(self, path: str, body: dict[str, Any]) -> "httpx2.Response | _Refusal":
         """A response whose status is good, or what the server said, or that it is not reached."""
+        check_process(self._pid, "transport")
         try:
             request = self._http.build_request("POST", self.base_url + path, json=body)
             response = await self._http.send(request, stream=True)

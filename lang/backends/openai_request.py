@@ -36,6 +36,7 @@ _UNKNOWN_TO: dict[Dialect, set[str]] = {
     "sglang": set(),
     "vllm": _AS_THEY_ARE - _VLLM,
 }
+_ADVICE = ": if the server has a field for it, name whose: dialect='sglang' or dialect='vllm'"
 _REGEX_META = frozenset("\\.+*?()|[]{}^$")
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -49,14 +50,13 @@ def sampling_fields(sampling: Sampling, dialect: Dialect, is_chat: bool) -> dict
     """The body's fields for `sampling`. Raises UnsupportedError naming what has no field, unless
     its value is neutral."""
     unknown = _UNKNOWN_TO[dialect]
-    refused = (name for name in unknown if not is_neutral(name, getattr(sampling, name)))
-    sampling.refuse((*_NOWHERE, *refused), f"OpenAI(dialect={dialect!r})")
+    refused = [name for name in unknown if not is_neutral(name, getattr(sampling, name))]
+    backend = f"OpenAI(dialect={dialect!r})"
+    sampling.refuse(_NOWHERE, backend)
+    sampling.refuse(refused, backend, _ADVICE if dialect == "openai" else "")
     if dialect == "openai" and not is_chat:
         sampling.refuse(("json_schema",), "the completions route")
-    is_new = dialect == "openai" and is_chat
-    body: dict[str, Any] = {
-        "max_completion_tokens" if is_new else "max_tokens": sampling.max_tokens
-    }
+    body: dict[str, Any] = {"max_tokens": sampling.max_tokens}
     sent = sampling.set_fields() & _AS_THEY_ARE - unknown
     body |= {name: getattr(sampling, name) for name in sorted(sent)}
     if sampling.stop:

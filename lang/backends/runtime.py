@@ -19,6 +19,7 @@ from lang.backends.sampling import CONSTRAINTS, Sampling
 from lang.backends.served_model import ServedModel
 from lang.backends.shown import with_placeholders
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
+from srt import forked
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.client.many import patiently
@@ -68,6 +69,12 @@ class RuntimeEndpoint(BackendDefaults):
         self._model = ServedModel(url, api_key)
         self._client: AsyncClient | None = None
         self._opening = asyncio.Lock()
+        forked.renew_in_children(self, RuntimeEndpoint._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        """The child's first request connects anew."""
+        self._client, self._opening = None, asyncio.Lock()
+        _open.discard(self)
 
     async def client(self) -> AsyncClient:
         """The client, connected; use it on the language's loop."""

@@ -62,10 +62,10 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
         """Those of `names` whose value is not the default, in order."""
         return sorted(name for name in names if getattr(self, name) != getattr(PLAIN, name))
 
-    def refuse(self, names: Collection[str], backend: str) -> None:
+    def refuse(self, names: Collection[str], backend: str, advice: str = "") -> None:
         """Raise UnsupportedError if one of `names` has another value than its default."""
         for name in sorted(self.set_fields().intersection(names)):
-            raise UnsupportedError(name, f"{backend} does not support it")
+            raise UnsupportedError(name, f"{backend} does not support it{advice}")
 
 
 def is_neutral(name: str, value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from srt import forked
 from srt.args import ServerArgs
 from srt.files.model_files import fingerprint_of, resolve_model
 from srt.files.sampling_defaults import ModelSampling
@@ -52,6 +53,10 @@ class ServedModel:
         self._placeholders: Mapping[str, str] | None = None
         self._anchor: list[int] = []
         self._texts: dict[int, str] = {}
+        forked.renew_in_children(self, ServedModel._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        self._reading = asyncio.Lock()  # a task of the parent may hold the old one
 
     async def name(self) -> str:
         """The server's name for it, or its path."""

@@ -23,7 +23,9 @@ from lang.functions.runs import Run, holding_thread
 from lang.functions.tracer import constant_prefix, text_of
 from lang.logs.log import Log
 from lang.state.state import ProgramState
+from srt import forked
 from srt.offline.progress import progress_bar
+from srt.wire.errors import check_process
 
 MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request
 MIN_AUTO_THREADS = 96
@@ -53,9 +55,16 @@ class Batch:
         self._stopped = False
         self.is_over = False  # for its log
         self._states = self._run()
+        forked.renew_in_children(self, Batch._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        """The runs are the parent's, whose threads are not there."""
+        self._lock = threading.Lock()
+        forked.leave(self._states)
+        self._states = _of_another_process(os.getppid())
 
     def __iter__(self) -> Iterator[ProgramState]:
-        return self._states
+        return self
 
     def __next__(self) -> ProgramState:
         return next(self._states)
@@ -162,6 +171,11 @@ class Batch:
             live = list(self._live)
         for state in live:
             state.cancel()
+
+
+def _of_another_process(pid: int) -> Generator[ProgramState, None, None]:
+    check_process(pid, "batch")
+    yield from ()
 
 
 def in_rows(states: Batch, order: Sequence[int]) -> Generator[ProgramState, None, None]:

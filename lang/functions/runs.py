@@ -6,6 +6,7 @@ holds a thread gets a thread of its own, so that no two wait for each other.
 
 import contextvars
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ from lang.run.program import Program, running
 from lang.run.source import closed_over
 from lang.run.worker import Worker
 from lang.state.state import ProgramState
+from srt import forked
 
 MAX_BODIES = 64
 
@@ -135,6 +137,16 @@ def _shared_pool() -> ThreadPoolExecutor:
         if _pool is None:
             _pool = ThreadPoolExecutor(MAX_BODIES, thread_name_prefix="lang-body")
         return _pool
+
+
+def _begin_in_child() -> None:
+    global _lock, _pool
+    forked.leave(_pool)
+    _lock, _pool = threading.Lock(), None
+    _holds_thread.set(False)
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def returns_of(function: Callable[..., Any]) -> Callable[[], Any] | None:

@@ -12,6 +12,7 @@ from lang.backends.base import Completion
 from lang.backends.sampling import CONSTRAINTS, Sampling
 from lang.errors import AnswerError, UnsupportedError
 from lang.generation.calls import answered, defaults_of, meta_of, note, recorded
+from lang.generation.checked import TextCheck, has_own_check, text_check
 from lang.run.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of, num_steps_of
 from lang.run.stream import Stream
 from lang.run.variables import Slot
@@ -111,6 +112,7 @@ class Gen(Writer):
         """Append the text and settle `slot`; `quiet` gens never stream."""
         sampling = sampling_of(stream, self)
         grows = stream.program.streaming and not quiet and sampling.n == 1
+        check = await self._check(stream, sampling)
         with recorded(stream, "gen", slot.name, sampling) as call:
             try:
                 completions = await answered(
@@ -128,7 +130,7 @@ class Gen(Writer):
             metas = [meta_of(completion) for completion in completions]
             slot.meta = metas[0] if sampling.n == 1 else {"n": metas, **metas[0]}
             stream.grow(slot, completions[0].text[len(slot.text) :])
-            values = [await self._value_of(sampling, each) for each in completions]
+            values = [await self._value_of(sampling, each, check) for each in completions]
         slot.settle(values[0] if sampling.n == 1 else values)
 
     def value_of_text(self, text: str) -> Any:
@@ -138,14 +140,30 @@ class Gen(Writer):
         except ValueError as error:
             raise AnswerError(f"{error}: {text!r}", text) from error
 
-    async def _value_of(self, sampling: Sampling, completion: Completion) -> Any:
+    async def _check(self, stream: Stream, sampling: Sampling) -> TextCheck | None:
+        """What answers must pass, besides being read, if the server may ignore the constraint."""
+        capabilities = stream.program.backend.capabilities
+        reads_itself = self.reader.predicate is not None or has_own_check(self.reader.convert)
+        if capabilities.enforces or reads_itself or not sampling.sets_any(CONSTRAINTS):
+            return None
+        return await asyncio.to_thread(text_check, sampling)
+
+    async def _value_of(
+        self, sampling: Sampling, completion: Completion, check: TextCheck | None
+    ) -> Any:
         """The variable's value for what the model wrote. Raises AnswerError for a text that is not
-        an instance of the schema."""
+        an instance of the schema, or does not pass `check`."""
         text, captures = completion.text, completion.meta.get("captures")
+
+        def read() -> Any:
+            if check is not None:
+                check(text)
+            return self.reader.value(text, captures)
+
         try:
-            if self.reader.is_quick:
-                return self.reader.value(text, captures)
-            return await asyncio.to_thread(self.reader.value, text, captures)
+            if self.reader.is_quick and check is None:
+                return read()
+            return await asyncio.to_thread(read)
         except ValueError as error:
             why = str(error)
             if completion.finish == "length":

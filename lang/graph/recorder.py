@@ -138,8 +138,10 @@ class GraphState(RecordedForking):
         self._values[name] = value
         self._recorder.add(Write(self.number, name, value))
 
-    def text(self) -> Placeholder:
+    def text(self, errors: str = "raise") -> Placeholder:
         """All text so far."""
+        if errors != "raise":
+            raise trace_error("the program asks for the text of a state that may fail", ADVICE)
         made = self._recorder.value("text")
         self._recorder.add(Read(self.number, None, made.number, False))
         return made

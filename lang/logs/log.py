@@ -12,6 +12,7 @@ from lang import loop
 from lang.logs.address import Address, address_of
 from lang.logs.entries import Entry
 from lang.logs.log_file import Dropped, LogFile, LogIsBusy
+from srt import forked
 
 PATIENCE_S = 0.25  # a run's last answer is there a moment before the run is over
 _POLL_S = 0.002
@@ -37,8 +38,15 @@ class Log:
         self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
         self._owner: weakref.ref[Owner] | None = None
+        forked.renew_in_children(self, Log._begin_in_child)
         if self._file is not None:
             self._take(self._file.read())
+
+    def _begin_in_child(self) -> None:
+        """The run that writes it is the parent's, and so is the file, which would stay locked."""
+        self._lock, self._owner = threading.Lock(), None
+        if self._file is not None:
+            self._file.close()
 
     @property
     def path(self) -> Path | None:

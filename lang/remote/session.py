@@ -23,6 +23,7 @@ from lang.run.ir import Slots
 from lang.run.stream import Stream
 from lang.state.text_functions import op_of
 from lang.state.unread import OpName, Unread
+from srt import forked
 from srt.client.programs import IDLE_S, ProgramSession, VarFailed
 from srt.wire.programs import (
     Call,
@@ -78,7 +79,11 @@ class Session:
         self._numbers = itertools.count()
         self._tokens: list[contextvars.Token[Session | None]] = []
         self._ids: dict[str, str] = {}  # of what was sent, by name
+        forked.renew_in_children(self, Session._begin_in_child)
         self._begin()
+
+    def _begin_in_child(self) -> None:
+        self._lock = threading.Lock()  # the rest is its client's, which says whose it is
 
     def _begin(self) -> None:
         """Nothing is collected."""

@@ -6,6 +6,7 @@ and limited in time as a whole. A run inside another run's function ends with th
 
 import contextvars
 import itertools
+import os
 import threading
 import weakref
 from collections import Counter
@@ -21,17 +22,20 @@ from lang.backends.base import Backend
 from lang.backends.config import backend_of
 from lang.backends.sampling import Sampling, derived_seed
 from lang.chat_template import ChatTemplate
-from lang.errors import CancelledError
+from lang.errors import CancelledError, LangError
 from lang.logs.address import Path, Step
 from lang.logs.journal import Journal, Models
 from lang.logs.reports.report import ended
 from lang.logs.reports.waits import NO_CALLS, Calls, Waits
 from lang.run.shared import SharedAnswers
+from srt import forked
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
 current: contextvars.ContextVar["Program | None"] = contextvars.ContextVar("program", default=None)
+
+os.register_at_fork(after_in_child=lambda: current.set(None))
 
 
 class Busy(Protocol):
@@ -223,6 +227,28 @@ class Program:
             loop.background_loop().call_soon_threadsafe(worker.cancel, error)
         for each in inner:
             each.cancel(error)
+
+
+class _LostError(LangError):
+    """The run is another process's."""
+
+
+def begin_in_child(program: Program) -> LangError | None:
+    """In a child of a fork, end the parent's run there unless it is over. Returns what its states
+    have failed with, None if they have not."""
+    program._lock = threading.Lock()  # a thread of the parent may hold the old one
+    forked.unlock(program.body_done)
+    if not program.is_over:
+        what = f"the run goes on in process {os.getppid()}, which this one was forked from"
+        lost = _LostError(f"{what}: read its states there, or run the program here")
+        program.ended_by = program.body_error = lost
+        forked.leave(program._timer, list(program._busy), program._idle)
+        program._timer, program._idle = None, []
+        program._busy.clear()
+        if not program.body_done.done():
+            program.body_done = Future()
+            program.body_done.set_result(None)
+    return program.ended_by if isinstance(program.ended_by, _LostError) else None
 
 
 @contextmanager

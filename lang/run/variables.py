@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from lang.logs.reports.waits import NO_CALLS, Waits
+from srt import forked
 
 
 class Slot:
@@ -25,6 +26,13 @@ class Slot:
         if self._waits is not None:
             self.after = self._waits.calls
         self.done.set_result(value)
+
+    def begin_in_child(self, lost: BaseException | None) -> None:
+        """In a child of a fork: it can be read there, and raises `lost` if it has no value yet."""
+        forked.unlock(self.done)
+        if lost is not None and not self.done.done():
+            self.done = Future()
+            self.done.set_exception(lost)
 
 
 class Variables(dict[str, Slot]):

@@ -22,10 +22,11 @@ from lang.errors import CancelledError
 from lang.logs.reports.waits import Calls, Waits
 from lang.run import marks
 from lang.run.ir import Constant, Expr, ExprList, Part, Rest, Slots
-from lang.run.program import Program, known
+from lang.run.program import Program, begin_in_child, known
 from lang.run.source import place_of_caller
 from lang.run.stream import Stream
 from lang.run.variables import Slot
+from srt import forked
 
 
 class Barrier(Expr):
@@ -67,6 +68,19 @@ class Worker:
         self._waiting = False
         self._is_cancelled = False
         self._watchers: list[Future[None]] = []
+        forked.renew_in_children(self, Worker._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        """A state of a run that is over can be read, and go on; any other is the parent's."""
+        self._lock, self._watchers = threading.Lock(), []
+        lost = begin_in_child(self.stream.program)
+        for slot in {*self.stream.variables.values(), *(s for q in self._queue for s in q.slots)}:
+            slot.begin_in_child(lost)
+        if lost is not None:
+            self.stream.fail(lost)
+            forked.leave(self._task, self._queue)
+            self._task, self._queue = None, deque()
+            self._owned, self._opened, self._waiting = False, True, False
 
     # ---- submission ----------------------------------------------------------------------------
 
@@ -177,7 +191,7 @@ class Worker:
                 if not self._queue:
                     self._owned = False
                     return None
-                queued = self._queue.popleft()
+                queued = self._queue[0]
             if self.stream.failure is None:
                 self.stream.position.at, self.stream.position.source = queued.at, queued.source
                 self.stream.waits.also(queued.known)
@@ -216,6 +230,7 @@ class Worker:
 
     def _settle(self, queued: _Queued) -> None:
         queued.expr.leave(self.stream, queued.slots)
+        self._queue.popleft()  # only now: a child of a fork must know what is not settled
         self.notify()
 
     def cancel(self, error: BaseException) -> None:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 from lang import loop
 from lang.errors import ProgramError, original
@@ -27,6 +27,8 @@ from lang.state.effects import Effects
 from lang.state.forks import CONCATE_AND_APPEND, GATHER_VARIABLE, Forking
 from lang.state.refs import Ref, Variable
 from lang.state.streaming import TextReader, TreeReader, async_pieces, pieces
+
+Errors = Literal["raise", "keep"]
 
 
 class ProgramState(Forking, Effects):
@@ -148,14 +150,15 @@ class ProgramState(Forking, Effects):
 
     # ---- the whole state -----------------------------------------------------------------------
 
-    def text(self) -> str:
-        """All text, once everything submitted so far is done; after an error, the text so far."""
-        self._wait()
+    def text(self, errors: Errors = "raise") -> str:
+        """All text, once everything submitted so far is done. Raises ProgramError if the state has
+        failed; with `errors="keep"` it is then the text up to the error."""
+        self._wait_for_all(errors)
         return self._stream.transcript.text
 
-    def messages(self) -> list[dict[str, Any]]:
-        """The closed turns of the chat, as OpenAI's API has them."""
-        self._wait()
+    def messages(self, errors: Errors = "raise") -> list[dict[str, Any]]:
+        """The closed turns of the chat, as OpenAI's API has them; `errors` as for `text`."""
+        self._wait_for_all(errors)
         template = self.program.template
         return self._stream.transcript.openai_messages(template)
 
@@ -170,18 +173,28 @@ class ProgramState(Forking, Effects):
         know(self._stream.waits.calls)
         self._check()
 
+    def _wait_for_all(self, errors: Errors) -> None:
+        if errors not in ("raise", "keep"):
+            raise ValueError(f"errors must be 'raise' or 'keep', not {errors!r}")
+        self._wait()
+        if errors == "raise":
+            self._check()
+
     def _wait(self) -> None:
         loop.wait(self._worker.barrier())
         know(self._stream.waits.calls)
 
     def _check(self) -> None:
-        failure = self._stream.failure
+        failure = self._failure()
         if failure is not None:
             raise ProgramError(f"the state failed: {_words(failure)}") from failure
 
     def error(self) -> BaseException | None:
         """The first error of this state, or of its function; None if there is none."""
         self._wait()
+        return self._failure()
+
+    def _failure(self) -> BaseException | None:
         return self._stream.failure or original(self.program.body_error)
 
     def vars(self) -> dict[str, Any]:

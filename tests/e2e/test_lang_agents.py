@@ -83,7 +83,9 @@ def test_no_agents_in_programs_on_the_server(backend: RuntimeEndpoint) -> None:
 
 
 def test_over_openais_chat_route(server: Server) -> None:
-    with sgl.OpenAI("smollm2", base_url=f"{server.url}/v1", api_key="any") as backend:
+    with sgl.OpenAI(
+        "smollm2", base_url=f"{server.url}/v1", dialect="sglang", api_key="any"
+    ) as backend:
         tools = Tools()
         for seed in range(4):
             state = town.run(tools, Number, backend=backend, temperature=1, seed=seed)

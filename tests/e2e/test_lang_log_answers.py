@@ -22,7 +22,9 @@ def backend(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
             yield made
     else:
         is_chat = request.param == "chat"
-        with sgl.OpenAI("smollm2", is_chat_model=is_chat, base_url=f"{server.url}/v1") as openai:
+        with sgl.OpenAI(
+            "smollm2", is_chat_model=is_chat, base_url=f"{server.url}/v1", dialect="sglang"
+        ) as openai:
             yield openai
 
 

@@ -191,7 +191,9 @@ def test_over_openais_routes(server: Server) -> None:
         s += " Words: " + sgl.gen("list", grammar=(word + ", ").repeat(2, 2) + word + ".")
         s += " The colour of snow is " + sgl.gen("return")
 
-    with sgl.OpenAI("smollm2", False, base_url=f"{server.url}/v1", api_key="any") as backend:
+    with sgl.OpenAI(
+        "smollm2", False, base_url=f"{server.url}/v1", dialect="sglang", api_key="any"
+    ) as backend:
         state = facts.run(backend=backend, temperature=0)
         assert state["days"] == 7 and state["line"].index(".") == len(state["line"]) - 1 < 59
         assert state["list"].word == state["list"].rpartition(" ")[2].rstrip(".")

@@ -57,7 +57,7 @@ FACES: dict[str, Callable[[Server, dict[str, Any]], Any]] = {
     "lang over the ring": lambda s, p: program(sgl.RuntimeEndpoint(s.ring), p),
     "lang over HTTP": lambda s, p: program(sgl.RuntimeEndpoint(s.url), p),
     "lang over OpenAI's routes": lambda s, p: program(
-        sgl.OpenAI("smollm2", False, base_url=s.url + "/v1"), p
+        sgl.OpenAI("smollm2", False, base_url=s.url + "/v1", dialect="sglang"), p
     ),
 }
 

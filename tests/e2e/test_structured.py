@@ -298,7 +298,13 @@ async def test_captures_in_a_program(server: Server) -> None:
 
     for backend in (
         sgl.RuntimeEndpoint(server.url),
-        sgl.OpenAI("smollm2", base_url=server.url + "/v1", api_key="none", is_chat_model=False),
+        sgl.OpenAI(
+            "smollm2",
+            base_url=server.url + "/v1",
+            dialect="sglang",
+            api_key="none",
+            is_chat_model=False,
+        ),
     ):
         with backend:
             state = await asyncio.to_thread(colours.run, backend=backend)

@@ -62,19 +62,22 @@ def test_an_error_is_kept_and_the_rest_is_skipped() -> None:
     backend = FakeBackend()
     state = within(lambda: failing.run(backend=backend))
     assert within(state.error) is backend.error
-    assert state["one"] == "<1>" and within(state.text) == "a<1>BOOM"
+    assert state["one"] == "<1>" and within(lambda: state.text("keep")) == "a<1>BOOM"
     for name in ("two", "three", "four"):
         with pytest.raises(ProgramError, match="exploded") as caught:
             within(partial(state.__getitem__, name))
         assert caught.value.__cause__ is backend.error
-    with pytest.raises(ProgramError) as caught:
-        within(state.sync)
-    assert caught.value.__cause__ is backend.error
+    for wait in (state.sync, state.text, state.messages):
+        with pytest.raises(ProgramError) as caught:
+            within(wait)
+        assert caught.value.__cause__ is backend.error
+    with pytest.raises(ValueError, match="errors must be"):
+        state.text("ignore")
     with pytest.raises(ProgramError):
         within(lambda: state.get_meta_info("three"))
     with pytest.raises(ProgramError, match="never written"):
         within(lambda: state["five"])
-    assert state.messages() == [] and len(backend.prompts) == 2
+    assert state.messages("keep") == [] and len(backend.prompts) == 2
     assert [call.error for call in state.trace()] == [None, "ValueError: the model exploded"]
 
 

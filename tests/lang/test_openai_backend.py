@@ -34,14 +34,14 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 @pytest.fixture
 async def text_model(server: Server) -> AsyncIterator[OpenAI]:
-    backend = OpenAI("smollm2", is_chat_model=False, base_url=server.url + "/v1")
+    backend = OpenAI("smollm2", is_chat_model=False, base_url=server.url + "/v1", dialect="sglang")
     yield backend
     await backend.aclose()
 
 
 @pytest.fixture
 async def chat_model(server: Server) -> AsyncIterator[OpenAI]:
-    backend = OpenAI("smollm2", base_url=server.url + "/v1")
+    backend = OpenAI("smollm2", base_url=server.url + "/v1", dialect="sglang")
     yield backend
     await backend.aclose()
 
@@ -63,7 +63,7 @@ class FakeServer:
         return answer
 
     def backend(self, is_chat: bool = False, **options: Any) -> OpenAI:
-        options.setdefault("base_url", "http://fake/v1")
+        options = {"base_url": "http://fake/v1", "dialect": "sglang"} | options
         return OpenAI("m", is_chat, transport=httpx2.MockTransport(self), **options)
 
 
@@ -153,7 +153,7 @@ async def test_a_choice_is_constrained(text_model: OpenAI, choices: list[str]) -
 async def test_a_choice_in_a_chat(server: Server, chat_model: OpenAI) -> None:
     answer = await chat_model.select(CHAT, ["hello", "goodbye"], Sampling(temperature=0.0))
     assert answer.text == "hello" and answer.meta["select_method"] == "constrained"
-    free = OpenAI("smollm2", base_url=server.url + "/v1", select="closest")
+    free = OpenAI("smollm2", base_url=server.url + "/v1", dialect="sglang", select="closest")
     answer = await free.select(CHAT, ["hello", "goodbye"], Sampling(temperature=0.0))
     assert answer.text == "hello" and answer.meta["select_method"] == "closest"
     await free.aclose()
@@ -184,7 +184,9 @@ async def test_penalties_and_biases_reach_our_server(text_model: OpenAI) -> None
 
 async def test_scores_by_our_echo_are_those_of_our_endpoint(server: Server) -> None:
     choices = [" Paris", " Rome", " Paris, of course"]
-    echoing = OpenAI("smollm2", False, base_url=server.url + "/v1", echo_logprobs=True)
+    echoing = OpenAI(
+        "smollm2", False, base_url=server.url + "/v1", dialect="sglang", echo_logprobs=True
+    )
     scores = await echoing.score(TEXT, choices)
     await echoing.aclose()
     async with AsyncClient(server.url) as client:
@@ -396,6 +398,16 @@ async def test_what_a_dialect_lacks_is_refused(
     assert caught.value.param == param
 
 
+async def test_unknown_hosts_are_sent_openais_fields_only() -> None:
+    body = await body_of(Sampling(max_tokens=9, top_k=-1, min_p=0.0), True, dialect=None)
+    assert body.keys() == {"model", "messages", "max_tokens"}
+    for given in ({"regex": "a+"}, {"ebnf": 'root ::= "a"'}, {"top_k": 3}):
+        with pytest.raises(UnsupportedError, match=r"name whose: dialect='sglang' or") as caught:
+            await body_of(Sampling(**given), True, dialect=None)
+        assert [caught.value.param] == list(given)
+    assert OpenAI("m", base_url="http://127.0.0.1:1/v1").dialect == "openai"
+
+
 async def test_neutral_values_are_taken_by_every_dialect() -> None:
     neutral = Sampling(top_p=1.0, top_k=-1, min_p=0.0, repetition_penalty=1.0)
     body = await body_of(neutral, True, dialect="openai")
@@ -555,7 +567,7 @@ def program_backend(server: Server) -> Iterator[Callable[[bool], OpenAI]]:
     made: list[OpenAI] = []
 
     def make(is_chat: bool) -> OpenAI:
-        made.append(OpenAI("smollm2", is_chat, base_url=server.url + "/v1"))
+        made.append(OpenAI("smollm2", is_chat, base_url=server.url + "/v1", dialect="sglang"))
         return made[-1]
 
     yield make

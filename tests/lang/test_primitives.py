@@ -496,7 +496,7 @@ def test_a_value_that_was_cut_keeps_its_text_and_says_why() -> None:
         _ = state["p"]
     cause = caught.value.__cause__
     assert isinstance(cause, sgl.AnswerError) and cause.text == '{"x": '
-    assert state.text() == 'A point: {"x": '
+    assert state.text("keep") == 'A point: {"x": '
     meta = state.get_meta_info("p")
     assert meta is not None and meta["completion_tokens"] == 6
     (step,) = state.trace().steps

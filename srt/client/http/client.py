@@ -6,6 +6,7 @@ no ring events.
 """
 
 import asyncio
+import os
 import uuid
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,6 +18,7 @@ from urllib.request import getproxies
 import httpx2
 import msgspec
 
+from srt import forked
 from srt.client.generation import (
     GenerateOutput,
     PromptRequest,
@@ -38,7 +40,7 @@ from srt.client.http.connections import ONE, HttpConnections, checked_transport
 from srt.client.http.generation import HttpGeneration, HttpSamples
 from srt.client.http.programs import HttpPrograms
 from srt.tasks import all_of
-from srt.wire.errors import ConfigError, RingError, renaming
+from srt.wire.errors import ConfigError, RingError, check_process, renaming
 from srt.wire.ring_state import RingEvent
 
 CONNECT_TIMEOUT_S = 5.0
@@ -94,6 +96,8 @@ class HttpClient:
         except (ImportError, ValueError) as error:
             raise ConfigError(f"the proxy that the environment names: {error}") from None
         self._samples: list[HttpSamples] = []
+        self._pid: int | None = None  # of the process that has used it
+        forked.renew_in_children(self, forked.leave)
         self.programs = HttpPrograms(self._call, self._stream)
 
     def _connection(self) -> httpx2.AsyncBaseTransport:
@@ -109,7 +113,10 @@ class HttpClient:
         """Does nothing: connections are made when they are needed."""
 
     async def close(self) -> None:
-        """Close all connections; requests in flight are aborted by the server."""
+        """Close all connections; requests in flight are aborted by the server. Does nothing in a
+        child of the process that has used the client."""
+        if self._pid not in (None, os.getpid()):
+            return  # the connections are those of the process that this one was forked from
         for samples in self._samples:
             await samples.close()
         await self._http.aclose()
@@ -156,6 +163,9 @@ class HttpClient:
     async def _send(self, request: httpx2.Request, stream: bool = False) -> httpx2.Response:
         if self._http.is_closed:
             raise RingError("the client was closed")
+        if self._pid is None:
+            self._pid = os.getpid()
+        check_process(self._pid, "client")
         try:
             response = await self._http.send(request, stream=stream)
             if response.is_success:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import zmq
 
+from srt import forked
 from srt.client.ring.silence import Silence
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.places import (
@@ -116,6 +117,12 @@ class RingLink:
         self._pid = os.getpid()
         self._usable = asyncio.Event()
         self._tasks = TaskSet(self._on_failure)
+        forked.renew_in_children(self, RingLink._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        """The sockets are the parent's; who waits for the ring is told so."""
+        forked.leave(self)
+        self._event = None
 
     @property
     def ring(self) -> RingEvent | None:

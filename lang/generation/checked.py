@@ -1,0 +1,42 @@
+"""Checks on answers of servers that may have ignored a constraint."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from lang.backends.sampling import CONSTRAINTS, Sampling
+from lang.errors import UnsupportedError
+from lang.values.instances import instance_check
+from lang.values.matching import matcher_of
+from srt.wire.constraint import GrammarError
+
+TextCheck = Callable[[str], None]
+
+
+def has_own_check(convert: Callable[[str], Any] | None) -> bool:
+    """Whether making a value of a text refuses one of another form."""
+    return convert is not None and convert is not json.loads
+
+
+def text_check(sampling: Sampling) -> TextCheck | None:
+    """What raises ValueError for a text that breaks the constraint of `sampling`; None without one.
+    Where a stop may have ended it, the beginning of a text that a regex or a grammar matches will
+    do. Raises UnsupportedError for a constraint that cannot be checked."""
+    field = next((name for name in CONSTRAINTS if getattr(sampling, name) is not None), None)
+    if field is None:
+        return None
+    source = getattr(sampling, field)
+    try:
+        if field == "json_schema":
+            return instance_check(source)
+        matcher = matcher_of(field, source)
+    except GrammarError as error:
+        reason = "the server may ignore it, and its answers cannot be checked here"
+        raise UnsupportedError(field, f"{reason}: {error}") from error
+    may_stop = bool(sampling.stop or sampling.stop_regex or sampling.stop_token_ids)
+
+    def check(text: str) -> None:
+        if not matcher.reads(text, to_the_end=not may_stop):
+            raise ValueError(f"it does not match the {field}, which the server may have ignored")
+
+    return check
