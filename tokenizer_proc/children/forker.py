@@ -148,7 +148,9 @@ class Forker:
             is_stopped = life.pid > 0 and _is_stopped(life.pid)
             life.stopped_s = life.stopped_s + passed_s if is_stopped else 0.0
             if life.stopped_s >= STOPPED_S and not life.is_given_up:
-                log.warning("process %d, a child of the tokenizer, is stopped: killing it", life.pid)
+                log.warning(
+                    "process %d, a child of the tokenizer, is stopped: killing it", life.pid
+                )
                 life.is_given_up = True
                 self.kill(life)
         self._silent_s += passed_s

@@ -123,7 +123,7 @@ async def test_a_forker_that_hangs_is_told_and_writes_its_stack(
         faulthandler.enable(2)  # as in every part
         forker.start()
     watching = asyncio.ensure_future(forker.watch())
-    with pytest.raises(Standstill, match="has not answered for 0.2"):
+    with pytest.raises(Standstill, match="has not answered for"):
         await watching
     await forker.abort()
     with pytest.raises(ChildDied):
