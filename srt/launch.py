@@ -21,6 +21,7 @@ from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
 from srt.sizing import sized
+from srt.trial import try_tokenizer
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
             return 0
         # Taken out of the environment, which the server's processes inherit.
         parent = os.environ.pop(PARENT_FD_VARIABLE, "")
-        args = sized(with_model_here(settings.args), settings.sources)
+        args = with_model_here(settings.args)
+        try_tokenizer(resolve_model(args.model))
+        args = sized(args, settings.sources)
         return uvloop.run(_serve(args, parent))
     except ConfigError as error:
         print(f"srt: {error}", file=sys.stderr)

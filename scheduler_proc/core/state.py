@@ -91,7 +91,8 @@ class SchedulerState:
 
     def __init__(self, config: SchedulerConfig) -> None:
         pool = TokenPool(config.max_total_tokens)
-        table = ReqToTokenPool(config.max_running_requests, config.context_len)
+        longest = min(config.context_len, config.max_total_tokens)
+        table = ReqToTokenPool(config.max_running_requests, longest)
         hashes = None if config.block_model is None else BlockHashes(config.block_model)
         cache = NoCache(pool) if config.disable_radix_cache else RadixCache(pool, hashes)
         rng = random.Random(config.random_seed)

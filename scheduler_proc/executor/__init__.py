@@ -6,10 +6,15 @@ Importing this package does not import torch; making a torch executor does.
 import importlib.util
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler_proc.executor.base import Executor
+from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.models.config import NotComputed
+from scheduler_proc.models.counts import check_counts
+from scheduler_proc.models.tensors import check_tensors
 from scheduler_proc.models.vision.seeing import seeing_config
 from srt.args import DEFAULT_MEM_FRACTION, ServerArgs, torch_option
 from srt.files.model_files import ModelFiles
@@ -67,6 +72,7 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
         raise ConfigError(f"executor {kind!r} is not one of {', '.join(EXECUTORS)}")
     if options.max_total_tokens < (0 if options.device.startswith("cuda") else 1):
         raise ConfigError(f"the token pool needs at least one slot, not {options.max_total_tokens}")
+    _check_model(files, options.model_impl)
     if kind == "torch" or (kind == "auto" and torch_option(options)):
         return _make_torch(files, options)
     from scheduler_proc.kernels.library import NativeUnavailable
@@ -79,6 +85,16 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
         _require_torch(f"the native executor cannot run this: {error}; torch may")
         log.warning("running on torch, which is slower: %s", error)
     return _make_torch(files, options)
+
+
+def _check_model(files: ModelFiles, impl: str) -> None:
+    """Raise ConfigError for values and tensors that are wrong, whatever computes the model."""
+    if impl != "transformers":
+        with suppress(NotComputed):
+            check_tensors(open_checkpoint(files))
+            return
+    if files.kind == "hf":
+        check_counts(files.path)
 
 
 def _needs_native(options: ExecutorOptions) -> bool:

@@ -22,7 +22,7 @@ from scheduler_proc.models.gguf_names import ROPE_BEYOND, ROPE_DIVISORS, hf_name
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.safetensors_file import SafetensorsFile, Stored
 from srt.files.gguf import BLOCK_TYPES, GGUFFile, GGUFTensor, open_gguf
-from srt.files.model_files import ModelFiles
+from srt.files.model_files import ModelFiles, require_file
 from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -273,6 +273,9 @@ def _text_name(name: str) -> str:
     return "" if name.startswith(_OTHER_PREFIXES) else name
 
 
+_MAX_INDEX_BYTES = 128 * 2**20
+
+
 class _Index(Struct):
     weight_map: dict[str, str]
 
@@ -283,6 +286,7 @@ def safetensors_files(path: Path) -> list[str]:
     index = path / "model.safetensors.index.json"
     if not index.is_file():
         return ["model.safetensors"]
+    require_file(index, _MAX_INDEX_BYTES)
     try:
         names = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:

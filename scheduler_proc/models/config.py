@@ -1,8 +1,8 @@
 """The shape of a decoder model: everything that the executors compute by, whatever its family.
 
 Made by the readers of config.json (`json_config`, `families`) and of GGUF metadata (`gguf_config`).
-What this project cannot compute exactly has no field here: a reader that meets it raises a
-ConfigError that names it, so that no model is ever silently a different one.
+What this project cannot compute exactly has no field here: a reader that meets it raises
+NotComputed, which names it, so that no model is ever silently a different one.
 """
 
 import math
@@ -15,12 +15,18 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from srt.files.sizes import MAX_LAYERS
 from srt.wire.errors import ConfigError
 
 _T = TypeVar("_T")
 
-# Of a file that is read: there are lists of all layers before there are tensors to count.
-NumLayers = Annotated[int, Meta(le=10_000)]
+
+class NotComputed(ConfigError):
+    """An architecture, or an option of one, that the decoders here do not compute and another
+    implementation may; every other ConfigError is about a value that no model can have."""
+
+
+NumLayers = Annotated[int, Meta(le=MAX_LAYERS)]
 
 
 class LinearRope(Struct, frozen=True):
@@ -227,6 +233,6 @@ def naming(path: Path) -> Iterator[None]:
     except (ArithmeticError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     except ConfigError as error:
-        if str(path) in str(error):
+        if str(path) in str(error) or isinstance(error, NotComputed):
             raise
         raise ConfigError(f"{path}: {error}") from error

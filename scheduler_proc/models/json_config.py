@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from scheduler_proc.models.config import DecoderConfig, convert, naming
+from scheduler_proc.models.config import DecoderConfig, NotComputed, convert, naming
 from scheduler_proc.models.families.gemma import read_gemma2, read_gemma3
 from scheduler_proc.models.families.llama import read_llama, read_mistral
 from scheduler_proc.models.families.phi3 import read_phi3
@@ -57,7 +57,8 @@ class _Kind(Struct):
 
 
 def config_from_json(path: Path) -> DecoderConfig:
-    """Read config.json at `path`. Raises ConfigError naming what is not supported."""
+    """Read config.json at `path`. Raises NotComputed naming what is not supported, and ConfigError
+    for a value that is wrong."""
     try:
         require_file(path)
         found = text_config(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]))
@@ -75,7 +76,7 @@ def _reader(found: Mapping[str, Any], path: Path) -> _Reader:
             return ARCHITECTURES[name]
     if not architectures and kind.model_type in _MODEL_TYPES:
         return _MODEL_TYPES[kind.model_type]
-    raise ConfigError(
+    raise NotComputed(
         f"{path}: architecture {architectures or kind.model_type!r} is not supported "
         f"({', '.join(ARCHITECTURES)} are)"
     )

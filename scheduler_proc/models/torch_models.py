@@ -8,6 +8,7 @@ import torch
 
 from scheduler_proc.attention.base import LayerKind
 from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.models.config import NotComputed
 from scheduler_proc.models.decoder import Decoder, TokenLayout
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.loader import load_weights
@@ -69,7 +70,8 @@ def load_model(
 ) -> TorchModel:
     """The model at `files`, computed by `impl` (one of MODEL_IMPLS).
 
-    "auto" is our own decoder where it knows the configuration, else transformers, which is logged.
+    "auto" is our own decoder, or transformers, which is logged, for an architecture or an option
+    that it does not compute: a value that is wrong is wrong for both.
     Raises ConfigError for an unknown `impl` and for a model that it cannot run.
     """
     if impl not in MODEL_IMPLS:
@@ -94,12 +96,13 @@ def load_model(
     return model
 
 
-def _refusal(files: ModelFiles) -> ConfigError | None:
-    """Why our own decoder cannot compute what a model directory describes, or None if it can."""
+def _refusal(files: ModelFiles) -> NotComputed | None:
+    """Why our own decoder does not compute what a model directory describes, or None if it does.
+    Raises ConfigError."""
     if files.kind == "hf":
         try:
             config_from_json(files.path / "config.json")
-        except ConfigError as error:
+        except NotComputed as error:
             return error
     return None
 

@@ -45,7 +45,7 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
     max_position_embeddings unchanged. LongRoPE has other factors beyond its original length, which
     would change the keys of all earlier tokens; only the factors up to it are used.
 
-    Raises ConfigError for values of another type.
+    Raises ConfigError for values of another type, and for one that is not finite.
     """
     try:
         keys = msgspec.convert(config, _ContextKeys)
@@ -56,7 +56,7 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
     if rope.long_factor is not None:
         return min(max_positions, original or _LONGROPE_ORIGINAL)
     if (rope.rope_type or rope.legacy_type) == "yarn" and rope.factor is not None:
-        return max(max_positions, int(rope.factor * (original or max_positions)))
+        return max(max_positions, _stretched(original or max_positions, rope.factor, "config.json"))
     return max_positions
 
 
@@ -72,5 +72,16 @@ def gguf_context_len(file: GGUFFile) -> int:
     if "rope_factors_long.weight" in file.tensors:
         return min(keys.context_len, original)
     if keys.scaling == "yarn" and keys.factor:
-        return max(keys.context_len, int(keys.factor * original))
+        return max(keys.context_len, _stretched(original, keys.factor, str(file.path)))
     return keys.context_len
+
+
+def _stretched(length: int, factor: float, where: str) -> int:
+    """The positions that YaRN makes of `length`. Raises ConfigError, which says `where` it says
+    so."""
+    try:
+        return int(factor * length)
+    except (OverflowError, ValueError) as error:  # infinite; no number
+        raise ConfigError(
+            f"{where}: yarn rope scaling by {factor} of {length} positions"
+        ) from error

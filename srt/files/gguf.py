@@ -95,7 +95,7 @@ class GGUFFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pos = 0
-        require_file(path)
+        require_file(path, None)
         try:
             with open(path, "rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from srt.files.gguf_tokens import check_lengths
-from srt.files.model_files import require_file
+from srt.files.model_files import MAX_JSON_BYTES, require_file
 from srt.files.sampling_defaults import ModelSampling, read_sampling
 from srt.files.spm import spm_content
 from srt.files.text_config import text_config
@@ -24,6 +24,7 @@ from srt.wire.errors import ConfigError
 
 # A list has an entry per row of the embedding; models have up to half a million.
 MAX_VOCAB_SIZE = 1 << 24
+MAX_TOKENIZER_BYTES = 128 * 2**20  # Gemma 3's has 32 MiB
 
 _NAMES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
 
@@ -139,7 +140,9 @@ class HFFiles:
         self.named_tokens = _named_tokens(found)
         self._converts = self.tokenizer_path.name != "tokenizer.json"
         self.tokenizer = (
-            self._converted(found) if self._converts else self._read("tokenizer.json", True)
+            self._converted(found)
+            if self._converts
+            else self._read("tokenizer.json", True, MAX_TOKENIZER_BYTES)
         )
         self._typed = self._convert(self.tokenizer_path.name, self.tokenizer, _TokenizerFile)
         check_lengths(self.tokenizer_path, [token.content for token in self.added_tokens])
@@ -150,12 +153,13 @@ class HFFiles:
         self,
         name: str,
         must_exist: bool = False,
+        max_bytes: int = MAX_JSON_BYTES,
         decode: Callable[[bytes], Any] = msgspec.json.decode,
     ) -> dict[str, Any]:
         path = self.path / name
         if not must_exist and not path.exists():
             return {}
-        require_file(path)
+        require_file(path, max_bytes)
         try:
             return msgspec.convert(decode(path.read_bytes()), dict[str, Any])
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -176,7 +180,7 @@ class HFFiles:
     def _converted(self, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
         """What a tokenizer.json would hold, made from a file of another kind."""
         path = self.tokenizer_path
-        require_file(path)
+        require_file(path, MAX_TOKENIZER_BYTES)
         try:
             data = path.read_bytes()
         except OSError as error:

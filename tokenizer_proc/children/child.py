@@ -35,7 +35,7 @@ Work = Callable[[list[memoryview]], Sequence[Blob]]  # frames to frames; called 
 
 class ChildDied(Exception):
     """A child ended before it answered: "time", its CPU time was over; "starved", it did not answer
-    in time by the clock; "none", no child could be forked; "crash", all else."""
+    in time by the clock, or was stopped; "none", no child could be forked; "crash", all else."""
 
     def __init__(self, how: Literal["time", "starved", "none", "crash"]) -> None:
         super().__init__(how)
@@ -54,8 +54,7 @@ class Child:
     @property
     def pid(self) -> int:
         """The child's; 0 if there is none."""
-        life = self._life
-        return life.started.result() if life is not None else 0
+        return self._life.pid if self._life is not None else 0
 
     async def ask(self, frames: Sequence[Blob], cpu_s: float, wall_s: float) -> list[memoryview]:
         """What `work` makes of the frames, in this CPU time and time by the clock. Large frames are
@@ -75,6 +74,8 @@ class Child:
             self.close()
             status = await _status_of(life)
             log.warning("a %s ended with status %d: %s", self._what, status, type(error).__name__)
+            if life.is_given_up:
+                raise ChildDied("starved") from None
             ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             raise ChildDied("time" if ended_by == signal.SIGPROF else "crash") from None
         except BaseException:

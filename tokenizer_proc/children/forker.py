@@ -3,10 +3,14 @@
 A forked process keeps the memory that its parent had, also what the parent frees later, and to fork
 a large process takes long. So the tokenizer, which holds users' files, forks no children itself:
 before any request comes it forks this process, which does nothing but fork them and wait for them.
+
+A process that stands still does not end: so the forker is asked for a sign of life, and the states
+of all of them are looked at.
 """
 
 import asyncio
 import errno
+import logging
 import os
 import select
 import signal
@@ -14,27 +18,51 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from struct import Struct
+from time import monotonic
 from typing import NamedTuple, NoReturn
 
 from srt.ring.forked import detach
 
-# To the forker: a child's number, and what to fork, with the child's socket; or to kill it.
-_ORDER, _KILL = Struct("<Ii"), -1
+log = logging.getLogger(__name__)
+
+# To the forker: a child's number, and what to fork, with the child's socket; or to kill it; or, of
+# no child, to answer.
+_ORDER, _KILL, _ANSWER = Struct("<Ii"), -1, -2
 # From it: a child's number, its pid, and its wait status; or the error if it could not be forked.
+# The number 0, which no child has, is an answer.
 _NEWS, _RUNS = Struct("<Iii"), -1
+
+LOOK_S = 0.5  # from one look at the processes to the next
+STOPPED_S = 2.0  # of a process that a signal or a debugger has stopped: then it is given up
+SILENT_S = 10.0  # of the forker: on a machine without free memory a fork may take seconds
+STACK_S = 1.0  # for the forker, to write its stack
+_STDERR_FD = 2
 
 # A child's whole life, called in it with its socket and its parent's pid.
 Live = Callable[[socket.socket, int], NoReturn]
 
 
+class Standstill(Exception):
+    """The forker has not answered for too long."""
+
+
 class Life:
-    """A child, and our end of the socket to it. `ended` is its wait status."""
+    """A child, and our end of the socket to it. `ended` is its wait status; `is_given_up` says that
+    it was killed because it had been stopped."""
 
     def __init__(self, number: int, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self.number, self.socket = number, connection
         self.started: asyncio.Future[int] = loop.create_future()  # its pid
         self.ended: asyncio.Future[int] = loop.create_future()
+        self.stopped_s = 0.0
+        self.is_given_up = False
+
+    @property
+    def pid(self) -> int:
+        """0 as long as it is not known."""
+        is_known = self.started.done() and not self.started.cancelled()
+        return self.started.result() if is_known else 0
 
 
 class Forker:
@@ -46,6 +74,8 @@ class Forker:
         self._number = 0
         self._control: socket.socket | None = None
         self._is_lost = asyncio.Event()
+        self._is_asked = False  # for an answer that has not come
+        self._silent_s = 0.0
         self.pid = 0
 
     def add(self, live: Live) -> int:
@@ -93,13 +123,55 @@ class Forker:
                 self._control.send(_ORDER.pack(life.number, _KILL))
 
     async def watch(self) -> None:
-        """Raises RuntimeError when the process has ended: another one would have what this process
-        holds by now."""
-        await self._is_lost.wait()
+        """Look at the processes as long as the forker lives; kill children that are stopped.
+
+        Raises RuntimeError when the forker has ended, and Standstill when it does not answer:
+        another one would have what this process holds by now.
+        """
+        passed_s = 0.0
+        while not self._is_lost.is_set():
+            self._look(passed_s)
+            began = monotonic()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._is_lost.wait()
+            # Time in which this process stood still tells nothing of the others.
+            passed_s = min(LOOK_S, monotonic() - began)
         _, status = await asyncio.to_thread(os.waitpid, self.pid, 0)
         raise RuntimeError(
             f"the process that forks the tokenizer's children ended with status {status}"
         )
+
+    def _look(self, passed_s: float) -> None:
+        """Look once, so long after the last time. Raises Standstill."""
+        for life in self._lives.values():
+            is_stopped = life.pid > 0 and _is_stopped(life.pid)
+            life.stopped_s = life.stopped_s + passed_s if is_stopped else 0.0
+            if life.stopped_s >= STOPPED_S and not life.is_given_up:
+                log.warning(
+                    "process %d, a child of the tokenizer, is stopped: killing it", life.pid
+                )
+                life.is_given_up = True
+                self.kill(life)
+        self._silent_s += passed_s
+        is_stopped = _is_stopped(self.pid)
+        if self._silent_s >= (STOPPED_S if is_stopped else SILENT_S):
+            state = ", it is stopped" if is_stopped else ""
+            raise Standstill(
+                f"process {self.pid}, which forks the tokenizer's children, has not answered for "
+                f"{self._silent_s:g} s{state}"
+            )
+        if not self._is_asked and self._control is not None:
+            with suppress(OSError):  # it has not read what was sent before, or is lost
+                self._control.send(_ORDER.pack(0, _ANSWER))
+                self._is_asked = True
+
+    async def abort(self) -> None:
+        """Have a process that does not answer write its stack, if it can. It dies with this one,
+        also if it is stopped."""
+        if not _is_stopped(self.pid):
+            os.kill(self.pid, signal.SIGABRT)
+            await asyncio.sleep(STACK_S)
 
     async def close(self) -> None:
         """End the process and its children."""
@@ -121,6 +193,10 @@ class Forker:
             self._is_lost.set()
             return
         number, pid, status = _NEWS.unpack(news)
+        self._silent_s = 0.0
+        if number == 0:
+            self._is_asked = False
+            return
         life = self._lives[number]
         if status == _RUNS:
             if not life.started.done():  # nobody waits any more
@@ -147,6 +223,15 @@ class Forker:
         self._lives.clear()
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger. See proc(5), stat."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:  # it has ended
+        return False
+
+
 # ---- in the forker -----------------------------------------------------------------------------
 
 
@@ -158,7 +243,7 @@ class _Child(NamedTuple):
 def _serve(control: socket.socket, parent: int, kinds: list[Live]) -> NoReturn:
     """The process's whole life. It ends with its parent only, or when that closes."""
     try:
-        detach(parent, control.fileno(), os.open(os.devnull, os.O_WRONLY))
+        detach(parent, control.fileno(), _STDERR_FD)  # where it writes its stack
         running: dict[int, _Child] = {}  # by descriptors that become readable when they end
         poll = select.poll()
         poll.register(control, select.POLLIN)
@@ -186,6 +271,9 @@ def _obey(
     if not data:
         os._exit(0)  # the parent has closed
     number, kind = _ORDER.unpack(data)
+    if kind == _ANSWER:
+        control.send(_NEWS.pack(0, 0, 0))
+        return None
     if kind == _KILL:
         for child in running.values():
             if child.number == number:

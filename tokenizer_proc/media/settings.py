@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from PIL import Image
 
+from srt.files.hf import MAX_TOKENIZER_BYTES
 from srt.files.model_files import require_file
 from srt.wire.errors import ConfigError
 from tokenizer_proc.media.resize import Size
@@ -175,7 +176,7 @@ class Checkpoint:
         path = self.path / name
         if not path.exists():
             return default
-        require_file(path)
+        require_file(path, MAX_TOKENIZER_BYTES)
         try:
             return msgspec.json.decode(path.read_bytes(), type=type(default))
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:

@@ -3,18 +3,23 @@ read texts and decode media, the thread hashes files.
 """
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, TypeVar
 
+from srt.ring.actor import EXIT_HANG
 from tokenizer_proc.admission.front import Front
-from tokenizer_proc.children.forker import Forker
+from tokenizer_proc.children.forker import Forker, Standstill
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.store import key_of
 from tokenizer_proc.media.worker import MediaWorker
 from tokenizer_proc.process.outbound import Outbound
 from tokenizer_proc.tokenizing.readers import Reader
+
+log = logging.getLogger(__name__)
 
 # Of each: one caller, who uses at most one of them, cannot hold up all others.
 NUM_READERS, NUM_DECODERS = 2, 2
@@ -38,7 +43,7 @@ class Workers:
         """What is to run beside the actor's handlers."""
         hashing = [self._hash_media(outbound)] if self._decoders else []
         return [
-            self.forker.watch(),
+            self._watch_forker(),
             *(self._read_texts(reader, outbound) for reader in self._readers),
             *hashing,
             *(self._decode_media(decoder, outbound) for decoder in self._decoders),
@@ -51,6 +56,17 @@ class Workers:
         for decoder in self._decoders:
             decoder.close()
         await self.forker.close()
+
+    async def _watch_forker(self) -> None:
+        """Ends this process at once when the forker does not answer: nobody can read texts any
+        more, and the next tokenizer has a forker of its own."""
+        try:
+            await self.forker.watch()
+        except Standstill as error:
+            log.error("%s; this process ends with it, and another is started", error)
+            await self.forker.abort()
+            logging.shutdown()
+            os._exit(EXIT_HANG)
 
     async def _read_texts(self, reader: Reader, outbound: Outbound) -> None:
         """One of the tasks that have texts read, one piece at a time."""

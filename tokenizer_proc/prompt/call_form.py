@@ -21,7 +21,7 @@ from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 
 log = logging.getLogger(__name__)
 
-RENDER_CPU_S, RENDER_BYTES = 5.0, 2**31
+RENDER_CPU_S, RENDER_BYTES = 2.0, 2**28
 _SLICE_CHARS = 4096  # between which the parser's time grows with the square
 _MAX_REASON_CHARS = 300
 _INSTEAD = "tools are described as text"

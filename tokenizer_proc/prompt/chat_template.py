@@ -30,7 +30,7 @@ from srt.answers.reasoning import reasoning_tags
 from srt.answers.tool_format import HERMES, ToolFormat, message_object, tool_object
 from srt.files.chat_templates import template_advice
 from srt.files.vocab import Vocab
-from srt.ring.forked import ends_in_time
+from srt.ring.forked import ends_in_time, memory_limited
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
 from tokenizer_proc.prompt.adapting import (
@@ -45,7 +45,7 @@ from tokenizer_proc.prompt.call_form import call_form_of
 from tokenizer_proc.prompt.chat_contents import TEXTS, ContentForm, Contents, form_of
 from tokenizer_proc.prompt.tools_as_text import with_tools_as_text
 
-COMPILE_CPU_S, COMPILE_BYTES = 5.0, 2**31
+COMPILE_CPU_S, COMPILE_BYTES = 2.0, 2**28
 MAX_RENDERED_CHARS = 4 * 1024 * 1024
 NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -217,7 +217,9 @@ def load_template(vocab: Vocab) -> ChatTemplate:
     """The template of a model; a broken one if compiling does not end: Jinja folds constants."""
     sources = [text for text in (vocab.chat_template, vocab.tool_template) if text is not None]
     if ends_in_time(lambda: _read_all(sources), COMPILE_CPU_S, COMPILE_BYTES):
-        return ChatTemplate.from_vocab(vocab)
+        # Jinja leaves a constant that takes too much memory for later: here too, as in the child.
+        with memory_limited(COMPILE_BYTES):
+            return ChatTemplate.from_vocab(vocab)
     template = ChatTemplate(None)
     template.why_not = "the chat template cannot be compiled in time"
     return template

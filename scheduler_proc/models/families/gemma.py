@@ -78,7 +78,8 @@ def _gemma(keys: _GemmaKeys, local: list[bool], path: Path, **own: Any) -> Decod
     activation, bias = keys.hidden_activation, keys.attention_bias
     refuse(activation != "gelu_pytorch_tanh", "hidden_activation", activation, path)
     refuse(bool(keys.use_bidirectional_attention), "use_bidirectional_attention", True, path)
-    refuse(keys.query_pre_attn_scalar <= 0, "query_pre_attn_scalar", 0, path)
+    scalar = keys.query_pre_attn_scalar
+    require(scalar > 0, f"{path}: query_pre_attn_scalar {scalar} is not above 0")
     return decoder_config(
         keys,
         path,

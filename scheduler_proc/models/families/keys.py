@@ -10,7 +10,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from scheduler_proc.models.config import DecoderConfig, NumLayers, Rope, convert, require
+from scheduler_proc.models.config import (
+    DecoderConfig,
+    NotComputed,
+    NumLayers,
+    Rope,
+    convert,
+    require,
+)
 from scheduler_proc.models.families.rope_keys import RopeKeys, read_rope
 from srt.files.context import hf_context_len
 
@@ -93,7 +100,7 @@ def whole_rope(keys: JsonKeys, path: Path) -> Rope:
 
 
 def refuse_part(part: float | None, path: Path) -> None:
-    """Raise ConfigError for rotary embeddings of a part of each head."""
+    """Raise NotComputed for rotary embeddings of a part of each head."""
     refuse(part not in (None, 1.0), "partial_rotary_factor", part, path)
 
 
@@ -133,5 +140,6 @@ def windows_by_layer(
 
 
 def refuse(condition: bool, key: str, value: object, path: Path) -> None:
-    """Raise ConfigError naming `key` and its value if `condition`."""
-    require(not condition, f"{path}: {key} {value!r} is not supported")
+    """Raise NotComputed naming `key` and its value if `condition`."""
+    if condition:
+        raise NotComputed(f"{path}: {key} {value!r} is not supported")

@@ -10,6 +10,7 @@ from scheduler_proc.models.config import (
     LinearRope,
     Llama3Rope,
     LongRope,
+    NotComputed,
     Rope,
     YarnRope,
     require,
@@ -50,7 +51,8 @@ class RopeKeys(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
 def read_rope(keys: RopeKeys, context_len: int, path: Path) -> Rope:
     """The rotary embedding of whole heads that `keys` describe; `context_len` is the file's.
 
-    Raises ConfigError for a kind that is not computed exactly and for missing or odd numbers.
+    Raises NotComputed for a kind that is not computed exactly, and ConfigError for missing or odd
+    numbers.
     """
     theta = keys.rope_theta or 10000.0
     original = keys.original_max_position_embeddings or context_len
@@ -63,7 +65,7 @@ def read_rope(keys: RopeKeys, context_len: int, path: Path) -> Rope:
     if keys.kind == "yarn":
         scaling, amplitude = _yarn(keys, original, context_len, path)
         return Rope(theta, scaling=scaling, amplitude=amplitude)
-    raise ConfigError(
+    raise NotComputed(
         f"{path}: rope scaling {keys.kind!r} is not supported ({', '.join(KINDS)} are)"
     )
 

@@ -18,7 +18,7 @@ from srt.gateway.http.auth import ADMIN, PUBLIC
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import get, json_reply
 from srt.gateway.wire.operations import Generated, Health, Ready, RingState
-from srt.wire.errors import OVERLOADED, RequestError, RingError
+from srt.wire.errors import BAD_REQUEST, OVERLOADED, RequestError, RingError
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams
 
@@ -26,6 +26,7 @@ METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GENERATE_TIMEOUT_S = 20.0
 OVERLOAD_WATCH_S = 1.0
 STATS_TIMEOUT_S = 1.0
+_TEXT = "a"
 _ONE_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
@@ -88,14 +89,16 @@ async def _generated(gateway: Gateway) -> Generated:
 
 
 async def _one_token(client: Client) -> None:
-    """Generate a token in a namespace of its own: the cache keeps one token of it."""
-    request = Request(
-        input_ids=[0],
-        sampling=_ONE_TOKEN,
-        rid=f"health-{uuid.uuid4().hex}",
-        cache_salt="health",
-    )
-    generation = await client.submit(request)
+    """Generate a token in a namespace of its own: the cache keeps a few tokens of it. The prompt is
+    a text, which readers have to read; ids if the model's tokenizer makes no tokens of it."""
+    rid = f"health-{uuid.uuid4().hex}"
+    request = Request(text=_TEXT, sampling=_ONE_TOKEN, rid=rid, cache_salt="health")
+    try:
+        generation = await client.submit(request)
+    except RequestError as error:
+        if error.info.code != BAD_REQUEST:
+            raise
+        generation = await client.submit(msgspec.structs.replace(request, text=None, input_ids=[0]))
     async with aclosing(generation):
         await generation.result()
 

@@ -2,8 +2,10 @@
 up."""
 
 import asyncio
+import faulthandler
 import os
 import signal
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,8 +14,9 @@ import pytest
 
 from srt.ring.socket import Blob
 from tests.tokenizer_proc.forking import kill
+from tokenizer_proc import children
 from tokenizer_proc.children.child import Child, ChildDied
-from tokenizer_proc.children.forker import Forker
+from tokenizer_proc.children.forker import Forker, Standstill
 
 HELD_BYTES = 200 * 2**20
 
@@ -89,6 +92,66 @@ async def test_a_child_that_nobody_waits_for_any_more(forker: Forker) -> None:
         await asyncio.sleep(0.01)
     assert _children(forker.pid) == [str(other.pid)]
     other.close()
+
+
+async def test_a_forker_that_is_stopped_is_told(
+    forker: Forker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it answers, it is watched for good."""
+    monkeypatch.setattr(children.forker, "LOOK_S", 0.01)
+    monkeypatch.setattr(children.forker, "STOPPED_S", 0.05)
+    child = Child(forker, _deed, "child")
+    await _ask(child)
+    watching = asyncio.ensure_future(forker.watch())
+    done, _ = await asyncio.wait([watching], timeout=0.5)
+    assert not done
+    os.kill(forker.pid, signal.SIGSTOP)
+    with pytest.raises(Standstill, match=f"process {forker.pid}.*has not answered.*it is stopped"):
+        await watching
+    await forker.abort()
+    child.close()
+
+
+async def test_a_forker_that_hangs_is_told_and_writes_its_stack(
+    forker: Forker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(children.forker, "LOOK_S", 0.01)
+    monkeypatch.setattr(children.forker, "SILENT_S", 0.2)
+    child = Child(forker, _deed, "child")
+    with monkeypatch.context() as patch:
+        patch.setattr(children.forker, "_obey", lambda *_: time.sleep(600))
+        faulthandler.enable(2)  # as in every part
+        forker.start()
+    watching = asyncio.ensure_future(forker.watch())
+    with pytest.raises(Standstill, match="has not answered for"):
+        await watching
+    await forker.abort()
+    with pytest.raises(ChildDied):
+        await _ask(child)
+    assert "_serve" in capfd.readouterr().err
+
+
+async def test_a_child_that_is_stopped_is_replaced(
+    forker: Forker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that waits; the work of one that is at work may be asked for again."""
+    monkeypatch.setattr(children.forker, "LOOK_S", 0.01)
+    monkeypatch.setattr(children.forker, "STOPPED_S", 0.05)
+    child = Child(forker, _deed, "child")
+    await _ask(child)
+    watching = asyncio.ensure_future(forker.watch())
+    os.kill(first := child.pid, signal.SIGSTOP)
+    with pytest.raises(ChildDied) as died:
+        await _ask(child)
+    assert died.value.how == "starved"
+    await _ask(child)
+    os.kill(second := child.pid, signal.SIGSTOP)
+    while str(second) in _children(forker.pid):
+        await asyncio.sleep(0.01)
+    await _ask(child)
+    assert len({first, second, child.pid}) == 3
+    watching.cancel()
+    child.close()
 
 
 async def test_its_end_is_that_of_its_parent(forker: Forker) -> None:

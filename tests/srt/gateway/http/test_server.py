@@ -19,7 +19,7 @@ from srt.gateway.http import places, unread
 from srt.gateway.http import server as server_module
 from srt.gateway.http.server import BoundedProtocol, GatewayServer
 from srt.gateway.ops import health as health_module
-from srt.wire.errors import CONFLICT, OVERLOADED, RequestError
+from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from srt.wire.ring_state import RingEvent
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway.setup import INFO, VOCAB, error_of, in_process, listener, served
@@ -550,7 +550,17 @@ async def test_health_generate_asks_for_one_token() -> None:
     assert (response.status_code, body["status"], body["evidence"]) == (200, "ok", "token")
     (request,) = client.requests
     assert request.sampling.max_new_tokens == 1 and request.sampling.ignore_eos
+    assert request.text and request.input_ids is None  # a text has to be read
     assert client.generations[0].closed and client.aborted == []
+
+
+async def test_health_generate_of_a_model_whose_tokenizer_makes_nothing_of_letters() -> None:
+    client = FakeClient()
+    client.refusals[0] = RequestError("text must hold at least one token", code=BAD_REQUEST)
+    async with in_process(client) as http:
+        response = await http.get("/health_generate")
+    assert (response.status_code, response.json()["evidence"]) == (200, "token")
+    assert [request.input_ids for request in client.requests] == [None, [0]]
 
 
 class Stepping(FakeClient):
