@@ -194,7 +194,8 @@ class ServerArgs(Struct, frozen=True):
 
     def proxy_networks(self) -> tuple[Network, ...]:
         """The proxies whose word on the caller of a request is taken. Raises ConfigError."""
-        return tuple(_network(text.strip()) for text in self.trusted_proxies.split(",") if text)
+        listed = (text.strip() for text in self.trusted_proxies.split(","))
+        return tuple(_network(text) for text in listed if text)
 
     def media_domains(self) -> tuple[str, ...]:
         """The hosts that pictures may be fetched from, in lower case."""
@@ -300,6 +301,9 @@ def _network(text: str) -> Network:
         rule = "is not an IP address or a network such as 10.0.0.0/8"
         raise ConfigError(f"--trusted-proxies {quoted(text)} {rule}") from None
     network = found.network
+    if "%" in text:
+        rule = "has a zone, which is not compared: leave it out"
+        raise ConfigError(f"--trusted-proxies {quoted(text)} {rule}")
     if found.ip != network.network_address:
         rule = f"has bits beyond its prefix: the network is {network}, the address {found.ip}"
         raise ConfigError(f"--trusted-proxies {quoted(text)} {rule}")

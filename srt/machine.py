@@ -30,11 +30,13 @@ def cache_folder() -> Path:
 
 def private(path: str, flags: int) -> int:
     """An `opener` for `open`: the file is readable by this user only, new or not. What is no
-    regular file, such as /dev/stdout, and what belongs to somebody else, keeps its mode."""
+    regular file, such as /dev/stdout, keeps its mode, and so does what belongs to another user,
+    even if this one is root."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
     found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077:
-        with suppress(PermissionError):
+    is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+    if is_own and stat.S_IMODE(found.st_mode) & 0o077:
+        with suppress(PermissionError):  # a file system without modes
             os.fchmod(fd, stat.S_IMODE(found.st_mode) & 0o700)
     return fd
 

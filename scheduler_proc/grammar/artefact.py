@@ -102,7 +102,8 @@ def read_artefact(path: Path) -> Artefact:
     except OSError as error:
         if error.errno in _SHORTAGES:
             raise
-        raise ArtefactError(f"the compiled grammar {path.name} cannot be read: {error}") from None
+        why = error.strerror or error  # without the path, which users may see
+        raise ArtefactError(f"the compiled grammar {path.name} cannot be read: {why}") from None
     header, start = _checked_header(content, path.name)
     try:
         arrays = {array.name: _mapped(content[start:], array) for array in header.arrays}
@@ -123,9 +124,7 @@ def _mapped_file(path: Path) -> np.ndarray:
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_uint8 * size).from_address(address)
     weakref.finalize(memory, _LIBC.munmap, address, size).atexit = False
-    content = np.frombuffer(memoryview(memory), np.uint8)
-    content.flags.writeable = False
-    return content
+    return np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
 
 
 def _table(arrays: dict[str, np.ndarray]) -> tuple[list[_Array], int]:

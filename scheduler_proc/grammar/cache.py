@@ -129,6 +129,8 @@ class ArtefactFolder:
             except OSError:
                 with open(source, "rb") as file, open(temporary, "xb", opener=private) as copy:
                     shutil.copyfileobj(file, copy)
+            else:
+                os.chmod(temporary, 0o600)  # the file's, which may be an older one with another
             self.add(key, temporary)
         except GrammarError:
             source.unlink(missing_ok=True)

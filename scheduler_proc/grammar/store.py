@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 Loader = Callable[[Artefact, TokenVocabulary], CompiledGrammar]
 
 STORE_BYTES = 512 * 2**20
-# The bookkeeping of each takes a kilobyte or two beyond that, and a map, of which Linux allows a
-# process 65,530.
+# The bookkeeping of each takes about 3 kB beyond that, and a map, of which Linux allows a process
+# 65,530.
 STORE_GRAMMARS = 4096
 
 

@@ -237,9 +237,10 @@ def shown_path(info: GatewayInfo) -> str:
     path = Path(info.model_path)
     if is_admin():
         return info.model_path
-    if path.parent.name == "snapshots":
-        return path.parents[1].name.removeprefix("models--").replace("--", "/")
-    return path.name
+    for folder in path.parents:
+        if folder.name.startswith("models--") and folder / "snapshots" in path.parents:
+            return folder.name.removeprefix("models--").replace("--", "/", 1) or path.name
+    return path.name or info.model_path  # the root, which tells nothing
 
 
 def check_model(model: str | None, info: GatewayInfo) -> None:

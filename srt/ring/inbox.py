@@ -6,6 +6,7 @@ Any process of the same user can reach the ring's sockets: a stray message must 
 import logging
 import time
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import msgspec
@@ -64,15 +65,19 @@ class Doubt:
 
     def __init__(self) -> None:
         self._since: float | None = None  # when an event first said less
+        self._heard_at = -inf
 
     def hear(self, taken: Sequence[int], told: Sequence[int]) -> None:
         """The part has `taken` these incarnations as true when an event has `told` of others.
-        Raises RuntimeError if that has lasted; a new process begins with the supervisor's."""
+        Raises RuntimeError if that has lasted, and this part has heard events all the time: what a
+        part finds first that was stopped are old ones. A new process begins with the supervisor's.
+        """
+        now = time.monotonic()
+        has_paused, self._heard_at = now - self._heard_at > _PATIENCE_S / 2, now
         if all(mine <= theirs for mine, theirs in zip(taken, told, strict=True)):
             self._since = None
             return
-        now = time.monotonic()
-        if self._since is None:
+        if self._since is None or has_paused:
             self._since = now
         elif now - self._since > _PATIENCE_S:
             raise RuntimeError(f"there is no such scheduler: {taken}, the supervisor has {told}")

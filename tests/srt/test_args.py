@@ -98,7 +98,8 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
 
 
 def test_proxies() -> None:
-    given = "10.0.0.1, 172.16.0.0/255.240.0.0,FD00::/8,::ffff:192.0.2.0/120"
+    assert parse_args(["--trusted-proxies", " , ,"]).proxy_networks() == ()
+    given = "10.0.0.1, , 172.16.0.0/255.240.0.0,FD00::/8,::ffff:192.0.2.0/120"
     told = ["10.0.0.1/32", "172.16.0.0/12", "fd00::/8", "192.0.2.0/24"]
     assert [*map(str, parse_args(["--trusted-proxies", given]).proxy_networks())] == told
     for entry, reason in (
@@ -106,6 +107,8 @@ def test_proxies() -> None:
         ("10.0.0.1:80", "is not an IP address or a network"),
         ("10.1.2.3/8", "has bits beyond its prefix: the network is 10.0.0.0/8"),
         ("::/0", "is every address"),
+        ("fe80::1%eth0", "has a zone, which is not compared"),
+        ("fe80::%eth0/64", "has a zone, which is not compared"),
     ):
         with pytest.raises(ConfigError, match=f"--trusted-proxies '{entry}' {reason}"):
             parse_args(["--trusted-proxies", f"10.0.0.1,{entry}"])

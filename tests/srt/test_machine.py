@@ -34,8 +34,9 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
     return Groups(tmp_path, monkeypatch)
 
 
-def test_a_private_file(tmp_path: Path) -> None:
-    """Nobody else may read it, whether it is new or was there; a device stays as it is."""
+def test_a_private_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else may read it, whether it is new or was there; a device stays as it is, and what
+    belongs to others."""
     new, old, read_only = tmp_path / "new", tmp_path / "old", tmp_path / "read-only"
     for path, mode in ((old, 0o666), (read_only, 0o444)):
         path.write_text("before")
@@ -54,6 +55,10 @@ def test_a_private_file(tmp_path: Path) -> None:
     before = os.stat(os.devnull).st_mode
     open(os.devnull, "w", opener=machine.private).close()
     assert os.stat(os.devnull).st_mode == before
+    old.chmod(0o644)
+    monkeypatch.setattr(os, "geteuid", lambda: old.stat().st_uid + 1)
+    open(old, "w", opener=machine.private).close()
+    assert old.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 # are more, the next job waits for one of them.
 FINISH_S = 10.0
 MAX_FINISHING = 4
+TELL_AGAIN_S = 600.0  # a reason not to finish, if it is the same for each child
 # What allocators write before they abort: of Rust, of C++.
 _OUT_OF_MEMORY = (b"memory allocation of", b"bad_alloc")
 _CPU_CLOCK = 2  # in the kernel's number of a process's clock: of all its threads, running or not
@@ -70,7 +72,7 @@ class Children:
         self._spare: _Child | None = None
         self._finishing = TaskSet(lambda error: log.error("nobody saw a child end: %s", error))
         self._closed = False
-        self._unfinished = ""  # why the last child did not finish
+        self._told, self._told_at = "", -inf  # the last reason not to finish in the log, and when
 
     def prepare(self) -> None:
         """Fork the child of the next job, if there is none. Called in the loop."""
@@ -149,15 +151,15 @@ class Children:
         task.add_done_callback(lambda task: self._finished(task, child, kill))
 
     def _finished(self, task: "asyncio.Task[None]", child: _Child, killed: bool) -> None:
-        """Log why a child did not finish, unless the last one did not for the same reason: each
-        may meet the same full disk."""
+        """Log why a child did not finish, unless that was the last reason in the log, a short time
+        ago: many may meet the same full disk."""
         status, errors = self._end(child)
         if killed or task.cancelled():
             return
-        why = _judge(status, errors).reason if status else ""
-        if why not in ("", self._unfinished):
+        why, now = _judge(status, errors).reason if status else "", time.monotonic()
+        if why and (why != self._told or now - self._told_at >= TELL_AGAIN_S):
             log.warning("a child did not finish: %s", why)
-        self._unfinished = why
+            self._told, self._told_at = why, now
 
     def _end(self, child: _Child) -> _End:
         """Make sure that a child has ended, and release what is left of it."""

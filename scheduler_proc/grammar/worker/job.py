@@ -26,7 +26,9 @@ MAX_REPORT_BYTES = 16 * 1024  # below a socket's capacity: a child never waits f
 _MAX_REASON_CHARS = 2000
 _STDERR_FD = 2
 # Of the whole machine or this user, in time they may end.
-_SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+SHORTAGES = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+)
 _CHUNK_BYTES = 2**18
 
 Status = Literal["ok", "cached", "invalid", "time", "starved", "memory", "full", "crash"]
@@ -46,7 +48,8 @@ class Outcome(Struct, frozen=True, array_like=True):
 
     ok, cached: it did its work, or found it done. invalid: it raised GrammarError, or nested too
     deeply. time (of CPU), memory: it was over that limit. starved: it did not end within its limit
-    by the clock. full: the disk is full, or no process or file is left. crash: anything else.
+    by the clock. full: the disk is full, or no process, file or memory of the machine is left.
+    crash: anything else.
     """
 
     status: Status
@@ -90,11 +93,11 @@ def live(work: Work, limits: Limits, inherited: Inherited, ahead: bool) -> NoRet
         resource.setrlimit(resource.RLIMIT_AS, ceiling)
         inherited.socket.sendall(msgspec.msgpack.encode(outcome))
         inherited.socket.shutdown(socket.SHUT_WR)
-        if outcome.status == "ok":
-            work.finish(job)
-        status = 0
-    except OSError as error:
-        with contextlib.suppress(BaseException):
+        try:
+            if outcome.status == "ok":
+                work.finish(job)
+            status = 0
+        except OSError as error:
             os.write(_STDERR_FD, str(error).encode())
     except BaseException:
         with contextlib.suppress(BaseException):
@@ -122,7 +125,7 @@ def _outcome(work: Work, job: bytes) -> Outcome:
     except MemoryError:
         return Outcome("memory")
     except OSError as error:
-        if error.errno in _SHORTAGES:
+        if error.errno in SHORTAGES:
             return Outcome("full", os.strerror(error.errno))
         raise
 

@@ -8,6 +8,7 @@ waits, with a bounded part for each asker, and failures are remembered. Compilin
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from math import inf
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from cachetools import TLRUCache
 
 from scheduler_proc.grammar.cache import ArtefactFolder
-from scheduler_proc.grammar.worker.job import Outcome
+from scheduler_proc.grammar.worker.job import SHORTAGES, Outcome
 from scheduler_proc.grammar.worker.lanes import Lanes
 from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
@@ -254,11 +255,12 @@ class CompileService:
         started = monotonic()
         try:
             outcome = await self._run(pending.key, pending.constraint)
-        except OSError as error:  # no process or file left
-            outcome = Outcome("full", error.strerror or str(error))
         except Exception as error:  # this one fails, no other
-            log.exception("a grammar could not be compiled")
-            outcome = Outcome("crash", str(error))
+            if isinstance(error, OSError) and error.errno in SHORTAGES:
+                outcome = Outcome("full", os.strerror(error.errno))
+            else:
+                log.exception("a grammar could not be compiled")
+                outcome = Outcome("crash", str(error))
         seconds = monotonic() - started
         if pending.task is not asyncio.current_task():
             return  # it was stopped and failed while ending: nobody waits for it any more

@@ -5,8 +5,8 @@ Routes that show what the server does, others' prompts among it, are marked to b
 an admin's key even where nothing else needs one: a server without such keys has made a key for its
 page. They are not for web pages of other origins, whoever's browser shows these.
 
-A request with a wrong key waits before it is refused (see `srt.gateway.limits.failed_keys`), one
-without a key does not.
+A request with a wrong key waits before it is refused (see `srt.gateway.limits.failed_keys`). One
+without a key does not, nor does one with `Expect`.
 """
 
 import asyncio
@@ -58,11 +58,8 @@ async def _refusal(request: HttpRequest, given: str, reason: str) -> RequestErro
         gateway = gateway_of(request)
         gateway.metrics.failed_keys.inc()
         with gateway.failed_keys.delay(request.client.host if request.client else "") as delay_s:
-            wait = asyncio.sleep(delay_s)
-            if "expect" in request.headers:  # reading would ask the client for its body
-                await wait
-            else:
-                await while_connected(request.receive, wait)
+            if "expect" not in request.headers:  # reading would ask the client for its body
+                await while_connected(request.receive, asyncio.sleep(delay_s))
     return RequestError(reason, code=UNAUTHORIZED)
 
 

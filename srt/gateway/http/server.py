@@ -64,14 +64,20 @@ _BOTH = "a request must not have both Content-Length and Transfer-Encoding"
 
 
 class _PeersLog(logging.LoggerAdapter[logging.Logger]):
-    """uvicorn's log, with the peer in each line about a connection."""
+    """uvicorn's log, with the peer in each line about a connection, and with the reason if its
+    framing was refused."""
+
+    def __init__(self, logger: logging.Logger, peer: str, buffer: StrictBuffer) -> None:
+        super().__init__(logger)
+        self._peer, self._buffer = peer, buffer
 
     @property
     def level(self) -> int:  # uvicorn asks for it
         return self.logger.level
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
-        return f"{self.extra['peer'] if self.extra else ''}: {msg}", kwargs
+        reason = self._buffer.refusal
+        return f"{self._peer}: {msg}{reason and f' ({reason})'}", kwargs
 
 
 class BoundedProtocol(H11Protocol):
@@ -91,7 +97,8 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         host, port = self.client or ("an unknown peer", 0)
-        self.logger = _PeersLog(self.logger, {"peer": f"{host} port {port}"})  # type: ignore[assignment]
+        named = _PeersLog(self.logger, f"{host} port {port}", self._buffer)
+        self.logger = named  # type: ignore[assignment]
         if not self._places.enter(self):
             self.app = probes_only(self.app)
             self.head_timeout_s = REFUSED_TIMEOUT_S
@@ -240,7 +247,7 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
             answer = _refusal(f"a request has at most {MAX_HEADERS} header fields")
         elif names >= _FRAMINGS:
             answer = _refusal(_BOTH)
-        elif _ENCODING in names and names & _FRAMINGS and (coding := _coding_of(headers)):
+        elif _ENCODING in names and _has_body(headers) and (coding := _coding_of(headers)):
             answer = _coded(coding)
         elif scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
@@ -252,6 +259,12 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
 def _refusal(reason: str) -> ASGIApp:
     """The answer 400, after which the connection is closed."""
     return failure(RequestError(reason), {"connection": "close"})
+
+
+def _has_body(headers: Headers) -> bool:
+    """Whether a body follows that is not known to be empty."""
+    lengths = (value for name, value in headers if name in _FRAMINGS)
+    return any(value.strip(b"0") for value in lengths)
 
 
 def _coding_of(headers: Headers) -> str:

@@ -1,4 +1,4 @@
-"""Slows down who sends wrong API keys, and logs it.
+"""Logs who sends wrong API keys, and slows those who send one after the other.
 
 Only a request whose key is wrong waits, the longer the more its address has sent of late. The keys
 of others are answered at once, from the same address too. What is held is bounded: the addresses
@@ -94,8 +94,9 @@ class FailedKeys:
 
 
 def _network_of(address: str) -> str:
-    """What counts as one address: an IPv6 network of 64 bits is one host's, or one customer's."""
+    """What counts as one address: an IPv6 network of 64 bits is one host's, or one customer's, but
+    not that of `::1`."""
     found = address_of(address)
-    if isinstance(found, IPv6Address):
+    if isinstance(found, IPv6Address) and not found.is_loopback:
         return str(ip_network((int(found), 64), strict=False))
     return address if found is None else str(found)

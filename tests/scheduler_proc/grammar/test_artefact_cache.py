@@ -81,8 +81,10 @@ def test_artefacts_travel_between_folders(
         monkeypatch.setattr(os, "link", no_link)
     ring, cache = ArtefactFolder(tmp_path / "r", 10**6), ArtefactFolder(tmp_path / "c", 10**6)
     put(cache, "k", age_s=1000)
+    cache.path("k").chmod(0o644)
     assert ring.copy_from(cache, "k") and not ring.copy_from(cache, "other")
     assert read_artefact(ring.path("k")).backend == "k"
+    assert ring.path("k").stat().st_mode & 0o777 == 0o600
     assert ring.path("k").samefile(cache.path("k")) == same_file_system
     assert time.time() - cache.path("k").stat().st_mtime < 500  # it counts as used
     assert ring.copy_from(cache, "k") and cache.copy_from(ring, "k")  # again, and back

@@ -142,7 +142,7 @@ async def test_the_supervisor_lives_on(tmp_path: Path) -> None:
 
 def test_what_the_supervisor_does_not_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that takes a scheduler for real that does not exist ends; one that heard of it early
-    does not."""
+    does not, nor one that was stopped and finds old events."""
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     heard = Doubt()
@@ -151,8 +151,11 @@ def test_what_the_supervisor_does_not_confirm(monkeypatch: pytest.MonkeyPatch) -
     now += inbox._PATIENCE_S + 1
     heard.hear([4, 5], [4, 5])
     heard.hear([4, 99], [4, 5])
-    now += inbox._PATIENCE_S - 1
+    now += inbox._PATIENCE_S + 1  # stopped
+    for _ in range(10):
+        heard.hear([4, 99], [4, 5])
+        now += 1
     heard.hear([4, 99], [4, 5])
-    now += 2
+    now += 1
     with pytest.raises(RuntimeError, match=r"no such scheduler: \[4, 99\]"):
         heard.hear([4, 99], [4, 5])

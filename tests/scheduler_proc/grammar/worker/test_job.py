@@ -99,7 +99,8 @@ async def test_a_defect_is_reported_with_its_traceback() -> None:
 async def test_a_full_disk_is_no_crash() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/a/path")
     assert await run(fails(full)) == Outcome("full", "No space left on device")
-    assert (await run(fails(FileNotFoundError("a defect")))).status == "crash"
+    defect = await run(fails(FileNotFoundError("a defect")))
+    assert defect.status == "crash" and "Traceback" in defect.reason
 
 
 async def test_a_crash_is_reported() -> None:
@@ -400,15 +401,18 @@ async def test_an_outcome_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyP
     assert children_of_this_process() == before
 
 
-async def test_what_no_child_can_finish_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    reasons = iter(["full", "full", "", "full", "other"])
+async def test_what_no_child_can_finish_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child between that finishes, or is invalid, changes nothing."""
+    reasons = iter(["full", "full", "", "invalid", "full", "other", "other"])
 
     class Finishes(Calls):
         def job(self) -> bytes:
             return next(reasons).encode() or b"."
 
         def do(self, job: bytes) -> Outcome:
-            return Outcome("ok")
+            return Outcome("invalid" if job == b"invalid" else "ok")
 
         def finish(self, job: bytes) -> None:
             if job != b".":
@@ -416,13 +420,16 @@ async def test_what_no_child_can_finish_is_told_once(caplog: pytest.LogCaptureFi
 
     children = Children(work := Finishes(tells_pid), ROOMY)
     try:
-        for _ in range(5):
+        for number in range(7):
+            if number == 6:
+                monkeypatch.setattr(module, "TELL_AGAIN_S", 0.0)  # it has passed
             await children.run(work.job())
             while len(children._finishing):
                 await children._finishing.one_ends()
     finally:
         await children.close()
-    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["full", "full", "other"]
+    told = [message.rpartition(": ")[2] for message in caplog.messages]
+    assert told == ["full", "other", "other"]
 
 
 async def test_closing_kills_those_that_wait_and_finish() -> None:

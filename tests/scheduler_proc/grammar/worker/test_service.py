@@ -272,20 +272,32 @@ async def test_a_shortage_on_the_machine_is_not_remembered(
     def no_file(self: ArtefactFolder, keep_s: float) -> bool:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    await bench.ask(1, "a")
-    bench.running["a"].set_exception(OSError(errno.EAGAIN, "no more processes"))
-    await settle()
+    numbers = (errno.EAGAIN, errno.ENOMEM)
+    for number in numbers:
+        await bench.ask(1, "a")
+        bench.running["a"].set_exception(OSError(number, "no child"))
+        await settle()
     await bench.ask(2, "a")
     await bench.end("a", Outcome("full", "No space left on device"))
-    for reply, why in zip(
-        bench.take(), ("no more processes", "No space left on device"), strict=True
-    ):
+    whys = (*map(os.strerror, numbers), "No space left on device")
+    for reply, why in zip(bench.take(), whys, strict=True):
         assert reply.error is not None and reply.error.code == UNAVAILABLE
         assert reply.error.retryable and reply.error.message.endswith(f"({why})")
     monkeypatch.setattr(ArtefactFolder, "trim", no_file)
     await bench.ask(3, "a")
     await bench.end("a")
     assert bench.take() == [CompileReply(3, 1, "key-a")] and bench.failures == []
+
+
+async def test_another_error_of_the_system_is_a_defect(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.ask(1, "a")
+    bench.running["a"].set_exception(OSError(errno.EBADF, "Bad file descriptor"))
+    await settle()
+    (reply,) = bench.take()
+    assert reply.error is not None and reply.error.code == INTERNAL
+    assert any(record.exc_info for record in caplog.records)
 
 
 async def test_a_defect_of_the_service_is_not_swallowed(

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from srt.gateway.http import unread
+from srt.gateway.http.framing import BARE_LF
 from srt.gateway.http.server import MAX_HEAD_BYTES, MAX_HEADERS, BoundedProtocol
 from srt.gateway.routes import HANDLERS
 from tests.fakes import FakeClient
@@ -136,7 +137,8 @@ async def test_no_coding_of_a_body_is_none() -> None:
     answer = await answers(generate(CL, "Content-Encoding: Identity,"), BODY + LAST)
     assert re.findall(rb"HTTP/1.1 (\d+) ", answer) == [b"200", b"200"]
     head = "GET /health HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
-    assert (await answers(head, LAST)).count(b"HTTP/1.1 200 ") == 2
+    for field in ("", "Content-Length: 0\r\n"):
+        assert (await answers(head + field, LAST)).count(b"HTTP/1.1 200 ") == 2
 
 
 UNKNOWN = "POST /nothing HTTP/1.1\r\nHost: x\r\n"
@@ -176,12 +178,13 @@ async def test_bad_chunks_of_an_answered_body_close_the_connection(
         writer.write(f"{UNKNOWN}{TE}\r\n\r\n1\r\na\r\n".encode())
         async with asyncio.timeout(SOON_S):
             await reader.readuntil(b"}}" if is_answered else b"\r\n\r\n")
-            writer.write(b"no size\r\n")
+            writer.write(b"1\n")
             assert await reader.read() == b""
         own_port = writer.get_extra_info("sockname")[1]
         writer.close()
     (record,) = caplog.records
     assert record.getMessage().startswith(f"127.0.0.1 port {own_port}: ")
+    assert BARE_LF in record.getMessage()
     assert record.exc_info is None
 
 

@@ -133,11 +133,25 @@ async def test_paths_are_for_admins(key: str, tells: bool) -> None:
     assert said[0]["port"] == 30000
 
 
-async def test_a_model_of_the_hubs_cache_has_its_name_there() -> None:
-    path = "/home/me/.cache/huggingface/hub/models--org--a-model/snapshots/0123abc"
+HUB = "/home/me/.cache/huggingface/hub/"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (HUB + "models--org--a-model/snapshots/0123abc", "org/a-model"),
+        (HUB + "models--org--a-GGUF/snapshots/0123abc/BF16/a-q4.gguf", "org/a-GGUF"),
+        (HUB + "models--gpt2/snapshots/0123abc", "gpt2"),
+        ("/home/me/snapshots/a-model", "a-model"),
+        ("/snapshots/a-model", "a-model"),
+        ("/models--org--b/a-model", "a-model"),
+        ("/", "/"),
+    ],
+)
+async def test_a_model_of_the_hubs_cache_has_its_name_there(path: str, name: str) -> None:
     async with in_process(FakeClient(), **KEYS, model_path=path) as http:
         info = (await http.get("/get_model_info", headers=bearer("first"))).json()
-    assert info["model_path"] == "org/a-model"
+    assert info["model_path"] == name
 
 
 def test_options_that_are_paths_are_known_to_be() -> None:
