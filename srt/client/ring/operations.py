@@ -14,7 +14,6 @@ from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import ControlReq, ControlResult
 from srt.wire.pause import PAUSE_TIMEOUT_S, PauseMode
 
-
 RETRY_S = 0.05
 
 
@@ -34,7 +33,7 @@ class RingOperations:
         left_s, give_up_at = PAUSE_TIMEOUT_S, time.monotonic() + PAUSE_TIMEOUT_S
         while True:
             try:
-                await self._control(op, math.ceil(left_s), mode=mode or "")
+                await self._control(op, max(1, math.ceil(left_s)), mode=mode or "")
                 return
             except RequestError as error:  # such as a restart: it may be asked for twice
                 left_s = give_up_at - time.monotonic()
@@ -43,7 +42,7 @@ class RingOperations:
             await asyncio.sleep(RETRY_S)
             with contextlib.suppress(RingError):  # the next attempt says what is the matter
                 await self._link.wait_ready(left_s)
-            left_s = max(0.0, give_up_at - time.monotonic())
+            left_s = give_up_at - time.monotonic()
 
     async def stats(self) -> dict[str, Any]:
         stats: dict[str, Any] = msgspec.json.decode(await self._control("stats"))

@@ -191,7 +191,7 @@ async def test_a_pause_begins_when_no_step_runs(overlap: bool) -> None:
     assert executor.steps == steps <= 4 and driver.core.state.memory.pool.free_size == 500
     ask("end", "continue", pause.ended(time.monotonic()))
     await serving
-    assert "" == "".join(replies[rid] for rid in replies.keys() - {"late", "ended"})
+    assert "".join(replies[rid] for rid in replies.keys() - {"late", "ended"}) == ""
     assert driver.outputs == {rid: reference_output(p, 12) for rid, p in prompts.items()}
 
 
