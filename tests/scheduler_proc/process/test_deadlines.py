@@ -59,8 +59,8 @@ def test_in_a_pause_no_time_passes() -> None:
     """For one that runs, one that waits, and one that comes meanwhile. That those which run are
     retracted says nothing about the memory that requests need."""
     driver = Driver(max_total_tokens=500, max_running_requests=2)
-    driver.add("runs", [1, 2, 3], max_new=5, deadline=0.2)
     driver.add("beside", [9, 9], max_new=60)
+    driver.add("runs", [1, 2, 3], max_new=5, deadline=0.2)
     driver.add("waits", [4, 5, 6], max_new=5, deadline=0.4)
     driver.step()
     driver.pause_in("in_place")

@@ -358,6 +358,25 @@ async def test_one_whose_grammar_is_loaded_in_a_pause_does_not_time_out(actor: I
     actor.gate.set()
 
 
+async def test_one_that_is_late_when_a_pause_begins_times_out(actor: Intake) -> None:
+    """Its timer has run out, and its task does not know yet."""
+    now, told = time.monotonic(), asyncio.Event()
+
+    def pause() -> None:
+        actor._on_message(PauseSet(0, NO_PAUSE.begun("in_place", time.monotonic())))
+        told.set()
+
+    actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 0.01))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    asyncio.get_running_loop().call_at(now + 0.02, pause)
+    time.sleep(0.03)  # both are due in one round of the loop
+    await actor.until_entered()
+    await actor.serve()
+    assert actor.driver.finishes == {"1": Finish("timeout")} and told.is_set()
+    actor.gate.set()
+
+
 @pytest.mark.parametrize("is_whole", [False, True])
 async def test_one_that_its_output_has_ended_ends(actor: Intake, is_whole: bool) -> None:
     """By an EOS, or by its length."""
