@@ -189,6 +189,7 @@ class SchedulerActor(Actor):
                 self._reports.tell_blocks()  # of a flush
             elif isinstance(message, PauseSet):
                 self._core.pause(message.pause)
+                self._intake.rearm()
             elif isinstance(message, GrammarMade):
                 self._intake.made(message)
             elif isinstance(message, TokenizedReq):

@@ -98,7 +98,9 @@ class TokenizerActor(Actor):
             max_queue_wait_s=args.max_queue_wait,
             random_seed=args.random_seed,
         )
-        dispatch.replicas.pause = noted_pause(self.ring.directory, time.monotonic())
+        dispatch.replicas.pause = pause = noted_pause(self.ring.directory, time.monotonic())
+        if pause.is_on:
+            log.warning("generation is still paused (%s)", pause.mode)
         front, call_format = make_front(args, files, vocab, processor, dispatch, self._find)
         self.facts = TokenizerFacts(vocab.context_len, placeholders, call_format)
         return front
@@ -190,9 +192,14 @@ class TokenizerActor(Actor):
             self._outbound.to_scheduler(replica, CacheSnapshotReq(message.incarnation))
 
     def _control(self, client: bytes, req: ControlReq) -> None:
+        replicas = self._front.dispatch.replicas
+        before = replicas.pause.mode
         answers = self._front.control(client, req, time.monotonic())
         if req.op in ("pause", "continue"):
-            note_pause(self.ring.directory, self._front.dispatch.replicas.pause)
+            note_pause(self.ring.directory, replicas.pause)
+        if replicas.pause.mode != before:
+            mode = replicas.pause.mode
+            log.info("generation %s", "goes on" if mode is None else f"is paused ({mode})")
         for answer in answers:
             self._outbound.answer(answer)
         self._outbound.cancel()

@@ -133,13 +133,15 @@ class SchedulerState:
         self.waiting.remove(req)
         self.running[req.handle] = req
 
-    def retract(self, req: Req) -> None:
-        """Send a running req back to the queue; it will be extended again from what is cached."""
+    def retract(self, req: Req, *, for_memory: bool = True) -> None:
+        """Send a running req back to the queue; it will be extended again from what is cached. If
+        it was `for_memory`, fewer reqs are admitted from now on."""
         self._release(req)
         self.media.release(req.handle)
         req.count("retractions")
         self.counters.retracted += 1
-        self.admissions.ratio.raise_after_retraction(self.running.values())
+        if for_memory:
+            self.admissions.ratio.raise_after_retraction(self.running.values())
         self.waiting.add(req)
 
     def finish(self, req: Req, finish: Finish) -> None:

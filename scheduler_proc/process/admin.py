@@ -19,7 +19,7 @@ from srt.wire.errors import CONFLICT, ErrorInfo
 from srt.wire.ring_messages import Control, ControlReply
 
 MAX_WAIT_S = 300.0
-MAX_PENDING = 8
+MAX_PENDING = 8  # of each kind
 EDGE_IDS = 2048  # of a node's edge that are shown
 
 
@@ -90,12 +90,18 @@ class Controls:
             self._answer(control)
         elif control.op == "flush_cache" and self._core.flush_cache():
             self._answer(control)
-        elif control.timeout_s <= 0 or len(self._pending) >= MAX_PENDING:
+        elif control.timeout_s <= 0:
             self._refuse(control)
+        elif self._num_pending(control.op) >= MAX_PENDING:
+            reason = f"too many operations wait already: {MAX_PENDING} of the kind {control.op}"
+            self._answer(control, error=ErrorInfo(CONFLICT, reason))
         else:
             wait_s = min(control.timeout_s, MAX_WAIT_S)
             timer = asyncio.get_running_loop().call_later(wait_s, self._give_up, control)
             self._pending[_key(control)] = _Pending(control, timer)
+
+    def _num_pending(self, op: str) -> int:
+        return sum(pending.control.op == op for pending in self._pending.values())
 
     def at_rest(self) -> None:
         """Nothing runs now: answer what waits for that."""

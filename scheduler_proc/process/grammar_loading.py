@@ -33,15 +33,15 @@ from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
 log = logging.getLogger(__name__)
 
 MAX_RECALLS = 2  # of one grammar for one request
-EARLY_S = 0.01  # that the loop's timer may be early
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """One request, and the task that waits for its grammar."""
+    """One request, the task that waits for its grammar, and its time limit."""
 
     req: TokenizedReq
     task: "asyncio.Task[None] | None" = None
+    limit: asyncio.Timeout | None = None
 
 
 class NotedGrammar(WrappedGrammar):
@@ -123,6 +123,14 @@ class GrammarIntake:
         if recalled is not None:
             recalled.set_result(message.error)
 
+    def rearm(self) -> None:
+        """A pause has begun or ended: time limits stand still, or run again."""
+        now = asyncio.get_running_loop().time()
+        for waiting in self._waiting:
+            if waiting.limit is not None and not waiting.limit.expired():
+                left_s = self._entry.left_s(waiting.req)
+                waiting.limit.reschedule(None if left_s is None else now + left_s)
+
     def clear(self) -> None:
         """A new incarnation: forget every request."""
         self._recalled.clear()
@@ -138,7 +146,7 @@ class GrammarIntake:
         grammar: Grammar | ErrorInfo
         ids = reported_ids(waiting.req)
         try:
-            async with asyncio.timeout(self._entry.left_s(waiting.req)):
+            async with asyncio.timeout(self._entry.left_s(waiting.req)) as waiting.limit:
                 loaded = await self._loaded(waiting.req.grammar)
                 if not (isinstance(loaded, ErrorInfo) or self._is_ready(waiting.req, loaded)):
                     await self._store.look_ahead(loaded)
@@ -150,10 +158,6 @@ class GrammarIntake:
                     grammar = self._started(waiting.req, loaded)
                     await self._read(grammar, ids)
         except TimeoutError:
-            left_s = self._entry.left_s(waiting.req)
-            if left_s is None or left_s > EARLY_S:  # a pause has begun meanwhile, or been
-                await self._load(waiting)
-                return
             grammar = TIMED_OUT_EARLY
         except GrammarError as error:
             is_resumed = waiting.req.reported is not None  # and may be sent again

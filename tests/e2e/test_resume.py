@@ -312,51 +312,55 @@ def pausable(sacrificial: Server) -> Iterator[Server]:
 async def test_a_pause_outlives_a_gateway_and_a_scheduler(pausable: Server) -> None:
     """For a client of the ring, a program's call and one over HTTP: no step before the end of the
     pause, and the texts of no pause."""
-    sampling = GREEDY | {"max_new_tokens": 200, "ignore_eos": True}
-    output = Output("x", SamplingParams(**sampling))
+    short = GREEDY | {"max_new_tokens": 12, "ignore_eos": True}
+    long = short | {"max_new_tokens": 100}
+    drawn = {"max_new_tokens": 24, "temperature": 0.9, "seed": 7, "ignore_eos": True}
+    output = Output("x", SamplingParams(**short))
+    asked = [(TALES[0], long), (TALES[1], short), (TALES[2], short), ("My name is", drawn)]
 
-    async def outlasted(steps: float) -> None:
-        """Five requests wait, and there was no further step."""
+    async def outlasted(count: int, steps: float) -> None:
+        """So many requests wait, and there was no further step."""
         async with asyncio.timeout(SOON_S):
-            while (stats := await client.stats())["num_queue_reqs"] < 5:
+            while (stats := await client.stats())["num_queue_reqs"] < count:
                 await asyncio.sleep(0.01)
         assert stats["generation_paused"] == 1 and stats["num_running_reqs"] == 0
         assert stats["forward_steps_total"] == steps
 
-    async with AsyncClient(pausable.ring) as client, await client.session() as session:
-        expected = [(await client.generate(text, sampling=sampling)).text for text in TALES]
-        drawn = {"max_new_tokens": 80, "temperature": 0.9, "seed": 7, "ignore_eos": True}
-        expected.append((await client.generate("My name is", sampling=drawn)).text)
-        outputs = aiter(await client.submit(text=TALES[0], sampling=sampling, stream=True))
+    async with (
+        AsyncClient(pausable.ring) as client,
+        await client.session() as session,
+        httpx2.AsyncClient(base_url=pausable.url, timeout=SOON_S) as http,
+    ):
+        made = await asyncio.gather(*(client.generate(text, sampling=s) for text, s in asked))
+        outputs = aiter(await client.submit(text=TALES[0], sampling=long, stream=True))
         await anext(outputs)
-        draws = [await client.submit(text="My name is", sampling=drawn) for _ in range(2)]
-        async with httpx2.AsyncClient(base_url=pausable.url) as http:
-            for _ in range(2):
-                paused = await http.post("/pause_generation", json={"mode": "retract"})
-                assert paused.status_code == 200, paused.text
-            steps = (await client.stats())["forward_steps_total"]
-            assert (await http.post("/flush_cache")).status_code == 200
+        draw = await client.submit(text="My name is", sampling=drawn)
+        for _ in range(2):
+            paused = await http.post("/pause_generation", json={"mode": "retract"})
+            assert paused.status_code == 200, paused.text
+        steps = (await client.stats())["forward_steps_total"]
+        assert (await http.post("/flush_cache")).status_code == 200
+        program = Program(calls=[ProgramCall([Text(TALES[1]), output])], eager=True)
+        ids = await session.submit(program)
+        late = await client.submit(text=TALES[2], sampling=short)
+        await outlasted(4, steps)
         before = pausable.pids()["gateway"]
-        os.kill(before, signal.SIGKILL)
+        await killed(pausable, client, "gateway", "scheduler")
+        await client._transport.wait_ready()
         async with asyncio.timeout(SOON_S):
             while pausable.pids().get("gateway", before) == before:
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(pausable.wait_ready)
-        program = Program(calls=[ProgramCall([Text(TALES[1]), output])], eager=True)
-        ids = await session.submit(program)
-        async with httpx2.AsyncClient(base_url=pausable.url, timeout=SOON_S) as http:
-            body = {"text": TALES[2], "sampling_params": sampling}
-            answer = asyncio.ensure_future(http.post("/generate", json=body))
-            await outlasted(steps)
-            await killed(pausable, client, "scheduler")
-            await client._transport.wait_ready()
-            await outlasted(0)
-            for _ in range(2):
-                assert (await http.post("/continue_generation")).status_code == 200
-            texts = [[each async for each in outputs][-1].text]
-            texts += [var.text for var in (await session.get_all([*ids.values()])).vars]
-            texts += [(await answer).json()["text"], (await draws[0].result()).text]
-        assert texts == expected and (await draws[1].result()).text == expected[-1]
+        body = {"text": TALES[2], "sampling_params": short}
+        answer = asyncio.ensure_future(http.post("/generate", json=body))
+        await outlasted(5, 0)
+        for _ in range(2):
+            assert (await http.post("/continue_generation")).status_code == 200
+        texts = [[each async for each in outputs][-1].text]
+        texts += [var.text for var in (await session.get_all([*ids.values()])).vars]
+        texts += [(await late.result()).text, (await draw.result()).text]
+        assert texts == [each.text for each in made]
+        assert (await answer).json()["text"] == texts[2]
     await asyncio.to_thread(pausable.wait_idle)
 
 

@@ -46,7 +46,8 @@ class RingClient(RingOperations):
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """A part of the ring gives its `dropped` and an `on_failure`, as `RingLink` has them."""
-        super().__init__(RingLink(url, self._on_outputs, self._on_lost, dropped, on_failure))
+        link = RingLink(url, self._on_outputs, self._on_lost, dropped, on_failure)
+        super().__init__(link, self._rid_of)
         self.programs = RingPrograms(self._link)
         # On the wire each submission has an id of its own, so that late outputs of an old
         # request can never reach a new one with the same rid.

@@ -4,6 +4,7 @@ Starlette brings requests, responses and CORS. A route is found here: by two loo
 Starlette's router would try a pattern for each of more than fifty routes.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ from srt.gateway.errors import METHOD_NOT_ALLOWED, failure
 from srt.gateway.http.auth import PUBLIC, Access, require_key
 from srt.gateway.http.foreign import ForeignPages, get_with_effect, may_act
 from srt.gateway.wire.fields import NO_EXTRAS, Kind
-from srt.wire.errors import NOT_FOUND, RequestError
+from srt.wire.errors import NOT_FOUND, RequestError, RingError
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
 _NAME = "{name}"
@@ -106,6 +107,10 @@ class Application:
             answer = await self._answer(HttpRequest(scope, receive))
         except Exception as exc:
             answer = failure(exc)
+        except asyncio.CancelledError:  # at the end of its grace period, or of the server's drain
+            stopped = RingError("the server has stopped before the answer was complete")
+            await failure(stopped)(scope, receive, send)
+            raise
         await answer(scope, receive, send)
 
     async def _answer(self, request: HttpRequest) -> ASGIApp:

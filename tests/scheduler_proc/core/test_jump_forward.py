@@ -551,6 +551,7 @@ def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
             core: Scheduler = driver.core,
             retract: Callable[[Req], None] = retract,
             rooms: list[int] = rooms,
+            **_: bool,
         ) -> None:
             rooms.append(core.state.memory.room)
             retract(req)

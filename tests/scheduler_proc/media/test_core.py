@@ -32,6 +32,23 @@ def test_a_second_question_about_a_picture_needs_no_embeddings() -> None:
     assert list(run.cached.values()) == [0, 1 + item_of(4).length]
 
 
+def test_a_flush_in_a_pause_drops_the_embeddings_of_what_waits() -> None:
+    """They come from the weights that it is about."""
+    run, prompt = driver(max_running_requests=1), [1, *numbers_of(1)]
+    run.add("text", TEXT, 40)
+    run.add("picture", prompt, 3)
+    while not run.core.state.media.has(item_of(1).digest):
+        run.step()
+    run.pause_in("retract")
+    for _ in range(2):
+        run.step()
+    assert run.core.flush_cache() and not run.core.state.media.has(item_of(1).digest)
+    run.pause_in(None)
+    run.run()
+    assert run.outputs["picture"] == reference_output(prompt, 3)
+    assert run.core.state.media.num_encoded == 2
+
+
 def test_the_same_picture_elsewhere_is_encoded_once() -> None:
     run = driver()
     for number, prompt in enumerate(([1, *numbers_of(3), 5], [2, *numbers_of(3), 5])):

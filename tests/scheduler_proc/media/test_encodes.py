@@ -20,7 +20,8 @@ from scheduler_proc.process.metrics import StepClock
 from srt.ring.crash_file import Record, left_by
 from srt.wire.errors import INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
-from srt.wire.ring_messages import MediaSent
+from srt.wire.pause import NO_PAUSE
+from srt.wire.ring_messages import Control, MediaSent, PauseSet
 from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
@@ -404,6 +405,39 @@ async def test_closing_drops_what_is_in_the_middle_of_a_part() -> None:
     compute.close()
     compute.thread.join(SOON_S)
     assert slicing.executor.paused is None and slicing.executor.num_dropped == 1
+
+
+async def test_a_pause_begins_when_nothing_is_encoded() -> None:
+    """The part that is goes on to its end, and no other begins."""
+    driver = make()
+    begun, may_end, encoded = threading.Event(), threading.Event(), list[MediaItem]()
+
+    def hold(item: MediaItem) -> None:
+        encoded.append(item)
+        begun.set()
+        assert may_end.wait(SOON_S)
+
+    driver.executor.at_encode = hold
+    prompt = [1, *numbers_of(1), *numbers_of(3)]
+    driver.add("picture", prompt, 2)
+    actor = WithFront(driver, True)
+    serving = asyncio.ensure_future(actor.serve())
+    async with asyncio.timeout(SOON_S):
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        pause = NO_PAUSE.begun("retract", 0.0)
+        actor._on_message(PauseSet(0, pause))
+        actor._on_message(Control(b"c", "pause", 0, "pause", SOON_S))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not actor.replies
+        may_end.set()
+        while not actor.replies:
+            await asyncio.sleep(0.001)
+        assert actor.replies == {"pause": ""} and encoded == [item_of(1)]
+        actor._on_message(PauseSet(0, pause.ended(0.0)))
+        await serving
+    assert driver.outputs["picture"] == reference_output(prompt, 2)
 
 
 async def test_a_step_is_told_of_before_the_part_behind_it_ends() -> None:

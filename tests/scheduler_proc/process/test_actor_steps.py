@@ -15,7 +15,7 @@ from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.invariants import check_invariants
 from scheduler_proc.crash.journal import Blame
-from scheduler_proc.process.admin import Controls
+from scheduler_proc.process.admin import MAX_PENDING, Controls
 from scheduler_proc.process.compute import ComputeThread
 from scheduler_proc.process.core_lock import CoreLock
 from scheduler_proc.process.encodes import Encodes
@@ -26,7 +26,7 @@ from srt.tasks import TaskSet
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.pause import NO_PAUSE, Pause
-from srt.wire.ring_messages import Abort, Control, PauseSet, TokenizedReq
+from srt.wire.ring_messages import Abort, Control, ControlReply, PauseSet, TokenizedReq
 from tests.running.late import late
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
@@ -87,13 +87,18 @@ class LoopOnly(SchedulerActor):
         self._blame = Blame(Path(tempfile.mkdtemp()), 0, driver.core, is_wary=False)
         self._compute.blame = self._blame
         self._stats_log = StatsLog(driver.core)
-        self._controls = Controls(driver.core, dict, lambda reply: None)
+        self.replies: dict[str, str] = {}  # to operations: why they are refused, or ""
+        self._controls = Controls(driver.core, dict, self._reply)
+        self._intake = SimpleNamespace(rearm=lambda: None)  # type: ignore[assignment]
         self.tasks = TaskSet(self._on_failure)
         self._failure, self._stopping = None, asyncio.Event()
         self._entry = DriverEntry(driver, self._core_lock)
         self._encodes = Encodes(
             driver.core, self._core_lock, self._compute, self.tasks, self._want, self._entry.changed
         )
+
+    def _reply(self, reply: ControlReply) -> None:
+        self.replies[reply.rid] = reply.error.reason if reply.error else ""
 
     async def serve(self, seconds: float = SOON_S) -> None:
         """Run until the core has nothing left to do."""
@@ -151,12 +156,8 @@ async def test_a_pause_begins_when_no_step_runs(overlap: bool) -> None:
     prompts = {f"r{i}": [i + 1, *range(i % 3, 20)] for i in range(8)}
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 12)
-    actor, replies = LoopOnly(driver, overlap), dict[str, str]()
-    actor._controls = Controls(
-        driver.core,
-        dict,
-        lambda reply: replies.update({reply.rid: reply.error.reason if reply.error else ""}),
-    )
+    actor = LoopOnly(driver, overlap)
+    replies = actor.replies
     serving = asyncio.ensure_future(actor.serve())
     await asyncio.to_thread(executor.has_begun.wait)
     pause = NO_PAUSE.begun("retract", time.monotonic())
@@ -170,6 +171,9 @@ async def test_a_pause_begins_when_no_step_runs(overlap: bool) -> None:
             while len(replies) < count:
                 await asyncio.sleep(0.001)
 
+    for number in range(MAX_PENDING + 1):  # keep no pause from waiting
+        actor._on_message(Control(b"c", f"flush {number}", 0, "flush_cache", SOON_S))
+    assert "too many operations wait" in replies.pop(f"flush {MAX_PENDING}") and not replies
     ask("late", "pause", pause, timeout_s=0.01)
     await answered(1)
     ask("ended", "pause", pause)
@@ -178,16 +182,16 @@ async def test_a_pause_begins_when_no_step_runs(overlap: bool) -> None:
     assert replies.keys() == {"late", "ended", "goes on"}
     assert "has not ended within 0.01 s" in replies["late"] and "continued" in replies["ended"]
     executor.may_end.set()
-    await answered(4)
+    await answered(4 + MAX_PENDING)
     assert not driver.core.state.running and len(driver.core.state.waiting) == 8
     steps = executor.steps
     actor._on_message(Control(b"c", "again", 0, "pause", SOON_S))
     actor._on_message(Control(b"c", "flush", 0, "flush_cache"))
-    await answered(6)
+    await answered(6 + MAX_PENDING)
     assert executor.steps == steps <= 4 and driver.core.state.memory.pool.free_size == 500
     ask("end", "continue", pause.ended(time.monotonic()))
     await serving
-    assert [replies[rid] for rid in ("goes on", "paused", "again", "flush", "end")] == [""] * 5
+    assert "".join(replies[rid] for rid in replies.keys() - {"late", "ended"}) == ""
     assert driver.outputs == {rid: reference_output(p, 12) for rid, p in prompts.items()}
 
 

@@ -8,6 +8,7 @@ import pytest
 from scheduler_proc.trace.recorded import replay
 from srt.wire.errors import TIMED_OUT
 from srt.wire.messages import Finish
+from srt.wire.pause import NO_PAUSE
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 
@@ -55,8 +56,10 @@ def test_in_time_nothing_happens() -> None:
 
 
 def test_in_a_pause_no_time_passes() -> None:
-    """For one that runs, one that waits, and one that comes meanwhile."""
-    driver = Driver(max_total_tokens=500, max_running_requests=1)
+    """For one that runs, one that waits, and one that comes meanwhile. That those which run are
+    retracted says nothing about the memory that requests need."""
+    driver = Driver(max_total_tokens=500, max_running_requests=2)
+    driver.add("beside", [9, 9], max_new=60)
     driver.add("runs", [1, 2, 3], max_new=5, deadline=0.2)
     driver.add("waits", [4, 5, 6], max_new=5, deadline=0.4)
     driver.step()
@@ -64,14 +67,30 @@ def test_in_a_pause_no_time_passes() -> None:
     for _ in range(100):
         driver.step()
     driver.add("comes", [7, 8], max_new=50, deadline=driver.pause.served_s(driver.now) + 0.2)
+    ratio = driver.core.state.admissions.ratio
+    before = ratio.value
     driver.pause_in("retract")
     for _ in range(100):
         driver.step()
-    assert not driver.finishes and not driver.core.state.running
+    assert not driver.finishes and not driver.core.state.running and ratio.value == before
     driver.pause_in(None)
     driver.run()
     assert driver.finishes["runs"] == driver.finishes["waits"] == Finish("length")
     assert driver.finishes["comes"] == Finish("timeout")
+
+
+def test_a_flush_in_a_pause_waits_for_the_step_that_runs() -> None:
+    """What it has a row of is not retracted before."""
+    driver = Driver(lag=1, max_total_tokens=500)
+    driver.add("runs", [1, 2, 3], max_new=5)
+    driver.step()
+    driver.pause_in("retract")
+    assert driver.core.prepare(driver.now) is None and not driver.core.flush_cache()
+    for _ in range(2):
+        driver.step()
+    assert driver.core.flush_cache() and driver.core.state.memory.pool.free_size == 500
+    driver.core.reset(1)  # the front tells the core of a new epoch of its pause
+    assert driver.core.state.live.pause == NO_PAUSE
 
 
 def test_a_trace_with_deadlines_replays(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from srt.wire.errors import UNAVAILABLE
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
-from srt.wire.ring_messages import Abort, Reported, TokenizedReq
+from srt.wire.ring_messages import Abort, PauseSet, Reported, TokenizedReq
 from tests.running.profiles import some
 from tests.scheduler_proc.byte_language import retokeniser
 from tests.scheduler_proc.core.test_healing import ENDINGS, grammar_for
@@ -340,15 +340,41 @@ async def test_one_whose_timer_is_early_times_out_too(
 
 
 async def test_one_whose_grammar_is_loaded_in_a_pause_does_not_time_out(actor: Intake) -> None:
-    """The timer is of a time before the pause."""
+    """Whether its timer is of a time before the pause, or of the pause."""
     now = time.monotonic()
-    actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 0.01))
-    actor._core.pause(NO_PAUSE.begun("in_place", now))
-    while time.monotonic() < now + 0.05:
+    actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 0.02))
+    for _ in range(2):  # until it is being loaded
+        await asyncio.sleep(0)
+    pause = NO_PAUSE.begun("in_place", now)
+    actor._on_message(PauseSet(0, pause))
+    actor._on_message(replace(resumed("2", bound(9)[:2]), deadline_s=now + 0.02))
+    while time.monotonic() < now + 0.06:
         await asyncio.sleep(0.001)
+    assert len(actor._intake) == 2
+    actor._on_message(PauseSet(0, pause.ended(time.monotonic())))
+    await actor.until_entered()  # without their grammars
+    await actor.serve()
+    assert actor.driver.finishes == dict.fromkeys("12", Finish("timeout"))
     actor.gate.set()
+
+
+async def test_one_that_is_late_when_a_pause_begins_times_out(actor: Intake) -> None:
+    """Its timer has run out, and its task does not know yet."""
+    now, told = time.monotonic(), asyncio.Event()
+
+    def pause() -> None:
+        actor._on_message(PauseSet(0, NO_PAUSE.begun("in_place", time.monotonic())))
+        told.set()
+
+    actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 0.01))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    asyncio.get_running_loop().call_at(now + 0.02, pause)
+    time.sleep(0.03)  # both are due in one round of the loop
     await actor.until_entered()
-    assert not actor.driver.finishes and len(actor._core.state.waiting) == 1
+    await actor.serve()
+    assert actor.driver.finishes == {"1": Finish("timeout")} and told.is_set()
+    actor.gate.set()
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

@@ -19,6 +19,7 @@ from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, r
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission.parking import Parked
 from tokenizer_proc.dispatch.admission import Admission, Answer
+from tokenizer_proc.dispatch.replicas import Replicas
 from tokenizer_proc.process.pause_file import note_pause, noted_pause
 
 
@@ -106,6 +107,33 @@ def test_every_scheduler_hears_of_a_pause_before_anything_else() -> None:
     assert front.sent(PauseSet) == [PauseSet(EPOCH + 2, Pause("abort", 5.0))]
 
 
+def test_a_scheduler_that_is_ready_hears_of_a_pause_before_it_gets_requests() -> None:
+    """Which it does once the detokenizer has said what the one before had reported."""
+    front = make_front()
+    assert isinstance(front.generate(A, request("1"), now=0.0), Admission)
+    front.dispatch.scheduler_lost(EPOCH + 1, Left())
+    front.dispatch.hear([EPOCH + 1], [0])
+    pause_in(front, "retract", 5.0)
+    assert front.dispatch.replicas.take() == [(0, PauseSet(EPOCH + 1, Pause("retract", 5.0)))]
+    front.dispatch.settle(SchedulerLost(EPOCH + 1))
+    sent = [message for _, message in front.dispatch.replicas.take()]
+    assert {type(message) for message in sent} == {Control, TokenizedReq}
+
+
+def test_all_replicas_hear_of_a_pause() -> None:
+    """One that starts later, too."""
+    replicas, pause = Replicas([4, 5]), Pause("in_place", 1.0)
+    replicas.hear([4, 5], [0, 1])
+    replicas.control(Control(A, "p", 0, "pause", 1.0), pause)
+    sent = replicas.take()
+    assert sent[:2] == [(0, PauseSet(4, pause)), (1, PauseSet(5, pause))]
+    assert [(to, type(message)) for to, message in sent[2:]] == [(0, Control), (1, Control)]
+    replicas.lose(6)
+    replicas.settle(6)
+    assert replicas.hear([6, 5], [0, 1]) == [0]
+    assert replicas.take() == [(0, PauseSet(6, pause))]
+
+
 def test_a_pause_aborts_what_waits_anywhere() -> None:
     front = make_front()
     assert isinstance(front.generate(A, request("sent"), now=0.0), Admission)
@@ -127,8 +155,12 @@ def test_in_a_pause_no_time_passes_for_what_waits_at_the_front() -> None:
     front = make_front()
     regex = {"regex": "a"}
     assert isinstance(front.generate(A, request("1", sampling=regex, timeout_ms=2000), 0.0), Parked)
+    assert front.submit(B, request("read", timeout_ms=2000), 0.0) is None
+    piece = front.turns.take()
+    assert piece is not None
     assert front.submit(A, request("2", timeout_ms=2000), 0.0) is None
     pause_in(front, "in_place", 1.0)
+    assert isinstance(front.has_read(piece, front.text.read(piece.req), 9.0), Admission)
     assert front.submit(A, request("3", timeout_ms=500), 5.0) is None
     assert front.expire(10.0) == []
     pause_in(front, "", 11.0)

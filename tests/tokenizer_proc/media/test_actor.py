@@ -16,7 +16,15 @@ from srt.ring.places import Ring, bind, connect, send_now
 from srt.ring.socket import RingSocket
 from srt.wire.errors import BAD_REQUEST, UNAVAILABLE
 from srt.wire.messages import AbortReq, Admitted, FrontReply, GenerateReq, Refused, decoder
-from srt.wire.ring_messages import Credit, MediaSent, MediaWanted, SchedulerMessage, TokenizedReq
+from srt.wire.pause import Pause
+from srt.wire.ring_messages import (
+    Credit,
+    MediaSent,
+    MediaWanted,
+    PauseSet,
+    SchedulerMessage,
+    TokenizedReq,
+)
 from srt.wire.ring_state import TokenizerFacts
 from tests.srt.gateway.holds import watched_loop
 from tests.tokenizer_proc.forking import kill
@@ -30,6 +38,7 @@ from tests.tokenizer_proc.media.test_front_media import request as of_epoch
 from tests.waiting import SOON_S
 from tokenizer_proc.actor import TokenizerActor
 from tokenizer_proc.process import construction
+from tokenizer_proc.process.pause_file import note_pause
 
 EPOCH = 1
 SMALL = picture(16, 8, 1)
@@ -124,6 +133,18 @@ async def test_a_picture_reaches_the_scheduler(
         sent, blobs = await bench.sent()
         assert isinstance(sent, MediaSent) and sent.error is not None and blobs == []
         assert bench.actor._front.media.store.num_bytes == 0
+
+
+async def test_a_tokenizer_goes_on_with_the_pause_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note_pause(tmp_path, Pause("retract", 1.0))
+    async with running(tmp_path, monkeypatch) as bench:
+        bench.ask(request("r", text="a", media=[]))
+        paused, _ = await bench.sent()
+        assert isinstance(paused, PauseSet) and paused.pause.mode == "retract"
+        req, _ = await bench.sent()
+        assert isinstance(req, TokenizedReq)
 
 
 @pytest.mark.full

@@ -88,10 +88,17 @@ async def test_shutdown_cuts_streams_after_their_grace() -> None:
     await server.start()
     writer = await send_raw(server, "/generate", {"text": "a", "stream": True})
     await client.wait_submitted(1)
+    whole = asyncio.ensure_future(
+        httpx2.AsyncClient().post(f"{server.url}/generate", json={"text": "a"})
+    )
+    await client.wait_submitted(2)
     async with asyncio.timeout(SOON_S):
         await server.stop()
         await server.stop()
-    await client.wait_aborted(1)
+        cut = await whole
+    assert (cut.status_code, error_of(cut)["retryable"]) == (503, True)
+    assert "has stopped" in error_of(cut)["message"] and cut.headers["retry-after"] == "1"
+    await client.wait_aborted(2)
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", server.port)
     writer.close()
