@@ -8,7 +8,6 @@ children, but every part encodes a few characters at its start.
 import os
 from functools import partial
 
-from srt.files.hf import MAX_TOKENIZER_BYTES, tokenizer_path
 from srt.files.model_files import ModelFiles, require_file
 from srt.ring.forked import result_in_time
 from srt.wire.errors import ConfigError
@@ -39,6 +38,8 @@ def try_tokenizer(files: ModelFiles) -> None:
     encodes a text within the limits. GGUF files have a tokenizer that this project makes."""
     if files.kind != "hf":
         return
+    from srt.files.hf import MAX_TOKENIZER_BYTES, tokenizer_path
+
     path = tokenizer_path(files.path)
     require_file(path, MAX_TOKENIZER_BYTES)
     size = path.stat().st_size * (1 if path.suffix == ".json" else _JSON_PER_BYTE)
@@ -56,6 +57,7 @@ def try_tokenizer(files: ModelFiles) -> None:
 def _tried(files: ModelFiles) -> bytes:
     """Why a tokenizer is refused; nothing if it is not. The launcher does without the library."""
     os.environ |= _ONE_THREAD
+    from srt.files.hf import tokenizer_path
     from srt.files.tokenizer import load_tokenizer
 
     path = tokenizer_path(files.path)
