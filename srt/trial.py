@@ -42,7 +42,9 @@ def try_tokenizer(files: ModelFiles) -> None:
 
     path = tokenizer_path(files.path)
     require_file(path, MAX_TOKENIZER_BYTES)
-    size = path.stat().st_size * (1 if path.suffix == ".json" else _JSON_PER_BYTE)
+    size = path.stat().st_size
+    if path.suffix != ".json":
+        size = min(_JSON_PER_BYTE * size, MAX_TOKENIZER_BYTES)
     cpu_s, num_bytes = CPU_S + CPU_S_PER_BYTE * size, NUM_BYTES + BYTES_PER_BYTE * size
     result = result_in_time(partial(_tried, files), cpu_s, num_bytes)
     if result is None:

@@ -89,14 +89,15 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
 
 
 def _check_model(files: ModelFiles, impl: str) -> None:
-    """Raise ConfigError for values and tensors that are wrong, whatever computes the model, before
-    torch is imported for it."""
+    """Raise ConfigError for values and tensors of a directory that are wrong, whatever computes the
+    model, before torch is imported for it. Of a GGUF file, who loads it does."""
+    if files.kind != "hf":
+        return
     if impl != "transformers":
         with suppress(NotComputed):
             check_tensors(open_checkpoint(files))
             return
-    if files.kind == "hf":
-        check_counts(files.path)
+    check_counts(files.path)
 
 
 def _needs_native(options: ExecutorOptions) -> bool:
