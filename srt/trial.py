@@ -8,14 +8,20 @@ children, but every part encodes a few characters at its start.
 import os
 from functools import partial
 
-from srt.files.hf import MAX_TOKENIZER_BYTES, tokenizer_path
 from srt.files.model_files import ModelFiles, require_file
 from srt.ring.forked import result_in_time
 from srt.wire.errors import ConfigError
 
-# CPU time and memory, and more of both for a large file: one of 24 MiB takes 3 s and 0.5 GiB.
+# CPU time and memory, and more of both for a large file: one of 32 MiB takes 4 s and 0.8 GiB.
 CPU_S, NUM_BYTES = 4.0, 512 * 2**20
 CPU_S_PER_BYTE, BYTES_PER_BYTE = 0.5 / 2**20, 24
+# So much larger is the tokenizer.json, with its merges, that is made of a file of another kind.
+_JSON_PER_BYTE = 8
+# Libraries start a thread for each core as they are loaded, and each takes room of the memory.
+_ONE_THREAD = {
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "TOKENIZERS_PARALLELISM": "false",
+}
 # Words, code, many scripts, and long runs of one character, which patterns may take long for.
 _LINES = (
     "A text like those of requests: 12 words, 3.5 % of them short; it's naïve, isn't it?\n",
@@ -32,15 +38,19 @@ def try_tokenizer(files: ModelFiles) -> None:
     encodes a text within the limits. GGUF files have a tokenizer that this project makes."""
     if files.kind != "hf":
         return
+    from srt.files.hf import MAX_TOKENIZER_BYTES, tokenizer_path
+
     path = tokenizer_path(files.path)
     require_file(path, MAX_TOKENIZER_BYTES)
     size = path.stat().st_size
+    if path.suffix != ".json":
+        size = min(_JSON_PER_BYTE * size, MAX_TOKENIZER_BYTES)
     cpu_s, num_bytes = CPU_S + CPU_S_PER_BYTE * size, NUM_BYTES + BYTES_PER_BYTE * size
     result = result_in_time(partial(_tried, files), cpu_s, num_bytes)
     if result is None:
         raise ConfigError(
             f"{path}: to load this tokenizer and encode {len(_TEXT)} characters takes more than "
-            f"{cpu_s:.0f} s of CPU time or {num_bytes / 2**20:.0f} MiB"
+            f"{cpu_s:.0f} s of CPU time or {num_bytes / 2**20:.0f} MiB, or crashes"
         )
     if result:
         raise ConfigError(result.decode(errors="replace"))
@@ -48,19 +58,21 @@ def try_tokenizer(files: ModelFiles) -> None:
 
 def _tried(files: ModelFiles) -> bytes:
     """Why a tokenizer is refused; nothing if it is not. The launcher does without the library."""
+    os.environ |= _ONE_THREAD
+    from srt.files.hf import tokenizer_path
     from srt.files.tokenizer import load_tokenizer
 
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a thread for each core takes memory
+    path = tokenizer_path(files.path)
     try:
         tokenizer = load_tokenizer(files)
         length = tokenizer.normalized_length(_TEXT)
         if length > _MAX_GROWTH * len(_TEXT):
-            path = tokenizer_path(files.path)
             raise ConfigError(f"{path}: of {len(_TEXT)} characters its normalizer makes {length}")
         tokenizer.encode(_TEXT)
     except ConfigError as error:
         return str(error).encode(errors="replace")
-    except RuntimeError as error:
-        path = tokenizer_path(files.path)
+    except MemoryError:  # the limit
+        raise
+    except Exception as error:  # the library raises bare Exception for much that fails
         return f"{path}: fails at a text ({error})".encode(errors="replace")
     return b""

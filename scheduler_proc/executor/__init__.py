@@ -72,8 +72,8 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
         raise ConfigError(f"executor {kind!r} is not one of {', '.join(EXECUTORS)}")
     if options.max_total_tokens < (0 if options.device.startswith("cuda") else 1):
         raise ConfigError(f"the token pool needs at least one slot, not {options.max_total_tokens}")
-    _check_model(files, options.model_impl)
     if kind == "torch" or (kind == "auto" and torch_option(options)):
+        _check_model(files, options.model_impl)
         return _make_torch(files, options)
     from scheduler_proc.kernels.library import NativeUnavailable
 
@@ -82,19 +82,22 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
     except (NativeUnavailable, ConfigError) as error:
         if kind == "native" or _needs_native(options):
             raise ConfigError(f"executor native: {error}") from error
+        _check_model(files, options.model_impl)
         _require_torch(f"the native executor cannot run this: {error}; torch may")
         log.warning("running on torch, which is slower: %s", error)
     return _make_torch(files, options)
 
 
 def _check_model(files: ModelFiles, impl: str) -> None:
-    """Raise ConfigError for values and tensors that are wrong, whatever computes the model."""
+    """Raise ConfigError for values and tensors of a directory that are wrong, whatever computes the
+    model, before torch is imported for it. Of a GGUF file, who loads it does."""
+    if files.kind != "hf":
+        return
     if impl != "transformers":
         with suppress(NotComputed):
             check_tensors(open_checkpoint(files))
             return
-    if files.kind == "hf":
-        check_counts(files.path)
+    check_counts(files.path)
 
 
 def _needs_native(options: ExecutorOptions) -> bool:

@@ -211,11 +211,13 @@ class DecoderConfig(Struct, frozen=True):
 
 
 def convert(found: Mapping[str, Any], kind: type[_T], path: Path) -> _T:
-    """`found`, read from `path`, as a Struct of `kind`. Raises ConfigError naming a bad key."""
+    """`found`, read from `path`, as a Struct of `kind`. Raises ConfigError naming a bad key, and
+    NotComputed for one that `kind` does not know, if it forbids these."""
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        is_unknown = "unknown field" in str(error)
+        raise (NotComputed if is_unknown else ConfigError)(f"{path}: {error}") from error
 
 
 def require(condition: bool, message: str) -> None:

@@ -13,16 +13,18 @@ from srt.files.model_files import require_file
 from srt.files.sizes import MAX_LAYERS
 from srt.wire.errors import ConfigError
 
-# Keys that say how many there are of something; and of layers, which have a tensor each.
-_COUNTS = re.compile(r"(^|_)num_|(layers?|experts?|heads?)$")
-_LAYERS = re.compile(r"(^|_)num_hidden_layers$|^n_layers?$")
-_WIDTHS = re.compile(r"(hidden|intermediate)_size$|^n_embd$|_dim$")  # as many values in a tensor
+# Keys of what there is an object of each; of layers, which have a tensor each; and of sizes, of
+# which there are as many values in a tensor. Other numbers of things make tensors at most.
+_COUNTS = re.compile(r"(layers?|blocks?|experts?|heads?|labels)$")
+_LAYERS = re.compile(r"(^|_)num_hidden_layers$|^(n|num)_layers?$")
+_WIDTHS = re.compile(r"(hidden|intermediate)_size$|^n_embd$|_dim$")
+_MOST = 2**16  # of anything but layers: there are models of 2**14 experts
 
 
 def check_counts(path: Path) -> None:
     """Raise ConfigError, which names the key, if config.json of the model directory at `path` has
-    more layers than the weights have tensors, a width above their bytes, or more than MAX_LAYERS of
-    anything."""
+    more layers than the weights have tensors, a width above their bytes, or more of anything
+    than a model has."""
     file = path / "config.json"
     require_file(file)
     try:
@@ -31,7 +33,7 @@ def check_counts(path: Path) -> None:
         raise ConfigError(f"{file}: not readable as JSON ({error})") from error
     names = (path / name for name in safetensors_files(path))
     weights = [SafetensorsFile(name) for name in names if name.is_file()]
-    limits = [(_COUNTS, MAX_LAYERS, "of anything")]
+    limits = [(_LAYERS, MAX_LAYERS, "of them"), (_COUNTS, _MOST, "of them")]
     if weights:  # that there are none is said by others
         limits += [
             (_LAYERS, sum(len(each.tensors) for each in weights), "tensors"),

@@ -98,7 +98,9 @@ def result_in_time(work: Callable[[], bytes], cpu_s: float, num_bytes: int) -> b
             os._exit(1)
     os.close(writer)
     deadline, result = time.monotonic() + WALL_S + WALL_FACTOR * cpu_s, b""
-    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    ready = select.poll()  # descriptors may have any number
+    ready.register(reader, select.POLLIN)
+    while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
         data = os.read(reader, _READ_BYTES)
         if not data:
             break

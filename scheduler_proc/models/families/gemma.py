@@ -14,6 +14,7 @@ from scheduler_proc.models.families.keys import (
     decoder_config,
     refuse,
     refuse_part,
+    refuse_two_ropes,
     whole_rope,
     windows_by_layer,
 )
@@ -98,10 +99,7 @@ def _gemma(keys: _GemmaKeys, local: list[bool], path: Path, **own: Any) -> Decod
 
 def _ropes(keys: _Gemma3Keys, path: Path) -> tuple[Rope, Rope]:
     """The rope of layers that see everything, and that of layers with a window."""
-    require(
-        keys.rope_scaling is None or keys.rope_parameters is None,
-        f"{path}: rope_scaling and rope_parameters are both given",
-    )
+    refuse_two_ropes(keys, path)
     found = keys.rope_parameters or {"full_attention": keys.rope_scaling or {}}
     ropes = convert(found, _LayerRopes, path)
     bases = (keys.rope_theta or 1e6, keys.rope_local_base_freq or 1e4)

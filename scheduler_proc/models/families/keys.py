@@ -104,12 +104,15 @@ def refuse_part(part: float | None, path: Path) -> None:
     refuse(part not in (None, 1.0), "partial_rotary_factor", part, path)
 
 
+def refuse_two_ropes(keys: JsonKeys, path: Path) -> None:
+    """Raise NotComputed for rope settings by both names: which of them counts is not known."""
+    if keys.rope_scaling is not None and keys.rope_parameters is not None:
+        raise NotComputed(f"{path}: rope_scaling and rope_parameters are both given")
+
+
 def rope_keys(keys: JsonKeys, path: Path) -> RopeKeys:
     """The rope settings of all layers, wherever the file has them, with the base that they take."""
-    require(
-        keys.rope_scaling is None or keys.rope_parameters is None,
-        f"{path}: rope_scaling and rope_parameters are both given",
-    )
+    refuse_two_ropes(keys, path)
     rope = convert(keys.rope_parameters or keys.rope_scaling or {}, RopeKeys, path)
     original = keys.original_max_position_embeddings or rope.original_max_position_embeddings
     return replace(

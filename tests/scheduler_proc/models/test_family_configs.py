@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler_proc.models.config import DecoderConfig, LinearRope, LongRope, Rope, YarnRope
+from scheduler_proc.models.config import (
+    DecoderConfig,
+    LinearRope,
+    LongRope,
+    NotComputed,
+    Rope,
+    YarnRope,
+)
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.rope import rope_frequencies
 from srt.files.context import hf_context_len
@@ -448,3 +455,17 @@ def test_what_would_be_another_model_is_refused(
 def test_context_of_a_malformed_rope() -> None:
     with pytest.raises(ConfigError, match="factor"):
         hf_context_len({"rope_scaling": {"type": "yarn", "factor": "big"}}, 100)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "finetuned": True}},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {}},
+    ],
+)
+def test_a_rope_setting_that_says_more_may_be_tried_with_transformers(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    with pytest.raises(NotComputed):
+        read(tmp_path, change("Llama-3.1-8B", **keys))
