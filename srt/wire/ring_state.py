@@ -53,6 +53,8 @@ class RingEvent(RingMessage, frozen=True):
     of each in a text, and `call_format` how it writes calls, by a name of `FORMATS`. `pids` are the
     process numbers of the parts that run, and of the launcher. `silent` names the parts that are
     ready and have reported nothing for QUIET_S; a client adds the launcher if it hears no events.
+    `instance` is random for each launcher: another server may have the same directory later.
+    `pid_namespace` is that of `pids`, by its inode; 0: it is not known.
     """
 
     epoch: int
@@ -70,6 +72,8 @@ class RingEvent(RingMessage, frozen=True):
     call_format: str = "hermes"
     pids: dict[str, int] = {}
     silent: list[str] = []
+    instance: str = ""
+    pid_namespace: int = 0
 
     @property
     def incarnation(self) -> int:
