@@ -180,7 +180,8 @@ class Supervisor:
             if child.part not in (COMPILER, PROGRAMS):  # what it held is lost: no need to wait
                 self._forced.set()
             return
-        if status == EXIT_CONFIG:
+        # One that has served before has met what an operator can mend, such as a full disk.
+        if status == EXIT_CONFIG and not child.has_served:
             self._fail(f"{child.part} cannot run with these arguments (see above)")
             return
         log.warning("%s; restarting it", self._reason)

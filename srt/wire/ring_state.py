@@ -88,13 +88,17 @@ class RingEvent(RingMessage, frozen=True):
         return [i for i, state in enumerate(states) if state == "ready"]
 
     @property
+    def silent_schedulers(self) -> list[int]:
+        """The replicas that are ready, but silent."""
+        replicas = len(self.incarnations)
+        return [i for i in self.ready_schedulers if scheduler_part(i, replicas) in self.silent]
+
+    @property
     def stands_still(self) -> bool:
         """Whether a request would wait because a part on its way is silent."""
         if any(part in RING_PARTS for part in self.silent):
             return True
-        replicas = len(self.incarnations)
-        ready = [scheduler_part(i, replicas) for i in self.ready_schedulers]
-        return bool(ready) and all(part in self.silent for part in ready)
+        return self.silent_schedulers == self.ready_schedulers != []
 
     @property
     def only_lacks_scheduler(self) -> bool:

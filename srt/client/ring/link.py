@@ -1,6 +1,6 @@
 """A client's link to a ring: its sockets, identity and lease, and the epoch it is welcome in.
 
-The only file that knows the clients' sockets. A client has a random identity for its life. It says
+A client has a random identity for its life. It says
 Hello on the back socket and sends nothing before the Welcome of the current epoch; further Hellos
 renew its lease. When a RingEvent brings a new epoch, or nothing at all is heard any more,
 everything in flight is lost: `on_lost` is called, which works without the ring. RingEvents alone
