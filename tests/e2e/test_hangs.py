@@ -82,24 +82,24 @@ async def test_what_dies_behind_a_launcher_that_stands_still(
     sacrificial: Server, part: str
 ) -> None:
     """What runs fails, and /ready is 503, until the launcher goes on."""
-    async with AsyncClient(sacrificial.ring) as client:
-        running = await client.submit(
-            text="Once upon a time", sampling=LONG | {"max_new_tokens": 1500}
-        )
-        pid = sacrificial.pids()[part]
+    before, pid = sacrificial.incarnation(), sacrificial.pids()[part]
+    ready, sampling = sacrificial.url + "/ready", LONG | {"max_new_tokens": 1500}
+    async with AsyncClient(sacrificial.ring) as client, httpx2.AsyncClient(timeout=SOON_S) as http:
+        running = await client.submit(text="Once upon a time", sampling=sampling)
         os.kill(sacrificial.process.pid, signal.SIGSTOP)
         try:
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(RingError, match=f"{part} has ended, and the server's launcher"):
                 await running.result()
-            async with httpx2.AsyncClient(timeout=SOON_S) as http, asyncio.timeout(SOON_S):
-                while (await http.get(sacrificial.url + "/ready")).status_code != 503:
+            async with asyncio.timeout(SOON_S):
+                while (await http.get(ready)).status_code != 503:
                     await asyncio.sleep(0.05)
         finally:
             os.kill(sacrificial.process.pid, signal.SIGCONT)
-        await asyncio.to_thread(sacrificial.wait_ready)
-        output = await client.generate("Hello", sampling=LONG | {"max_new_tokens": 2})
-        assert output.completion_tokens == 2
+        async with asyncio.timeout(SOON_S):
+            while ((await http.get(ready)).json()["ring"] or {}).get("incarnation", 0) <= before:
+                await asyncio.sleep(0.05)
+    await asyncio.to_thread(sacrificial.wait_ready)
 
 
 async def until_silent(server: Server, part: str | None) -> int:
