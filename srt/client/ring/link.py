@@ -205,8 +205,12 @@ class RingLink:
                 send_now(self._sockets.front, AbortReq(wire_id, self.epoch))
 
     def open_dealer(self, address: str, identity: bytes) -> RingSocket:
-        """A socket to one of the ring's parts, which is closed with this link."""
-        return open_dealer(self._context, address, identity)
+        """A socket to one of the ring's parts, which is closed with this link. Raises RingError if
+        none can be opened."""
+        try:
+            return open_dealer(self._context, address, identity)
+        except zmq.ZMQError as error:
+            raise RingError(f"the client cannot open a socket: {error}") from error
 
     def start_reader(self, reader: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `reader` for as long as the link is open."""
