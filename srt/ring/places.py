@@ -30,7 +30,7 @@ HEARTBEAT_INTERVAL_S = 0.25  # a change is reported within this time
 BEAT_REPEAT_S = 1.0  # and what has not changed after this, at most
 # Nothing heard for this long is told: with the supervisor's looks that is within 3 s.
 QUIET_S = 2.5
-RING_LOST_S = 5.0  # neither a RingEvent nor a part's reply for this long: the ring is gone
+RING_LOST_S = 5.0  # neither a RingEvent nor the back's reply for this long: the ring is gone
 LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
 MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learns of it

@@ -14,7 +14,7 @@ async def test_an_answer_that_cannot_be_decoded_fails_all_who_wait() -> None:
     link: Any = SimpleNamespace(listeners=[], dropped=Dropped())
     programs, frames = RingPrograms(link), asyncio.Queue[list[bytes]]()
     frames.put_nowait([b"\xc1"])
-    programs._waiting["a"] = queue = asyncio.Queue()
+    programs._waiting["a"] = queue = asyncio.Queue[Any]()
     socket: Any = SimpleNamespace(receive=frames.get)
     reading = asyncio.ensure_future(programs._read(socket))
     error = await queue.get()
