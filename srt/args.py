@@ -243,8 +243,10 @@ class ServerArgs(Struct, frozen=True):
             _require(getattr(self, name) >= least, name, f"must be at least {least}")
         for name in _NOT_NEGATIVE:
             _require(getattr(self, name) >= 0, name, "must not be negative")
-        for name in ("max_queue_wait", "step_timeout", "part_timeout"):
-            _require(getattr(self, name) >= 0, name, "must be 0 (no limit) or more")
+        _require(self.max_queue_wait >= 0, "max_queue_wait", "must be 0 (no limit) or more")
+        for name in ("step_timeout", "part_timeout"):
+            limit_s = getattr(self, name)  # reports come four times a second
+            _require(limit_s == 0 or limit_s >= 1, name, "must be 0 (no limit), or at least 1")
         most = MAX_BATCH
         _require(
             self.max_running_requests <= most, "max_running_requests", f"must be at most {most}"

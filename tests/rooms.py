@@ -315,11 +315,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "socket": "",
         "child": "",
         "forked": "child",
+        "halted": "",
         "places": "crash_file socket",
         "actor": "child inbox log places socket",
         "losses": "actor",
         "watch": "child places",
-        "supervisor": "actor child inbox listener losses places socket watch",
+        "supervisor": "actor child halted inbox listener losses places socket watch",
     },
     "tokenizer_proc": {
         "children": "",

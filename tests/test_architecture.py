@@ -45,6 +45,7 @@ ZMQ_FILES = (
     "srt/ring/places.py",
     "srt/ring/socket.py",
     "srt/client/ring/link.py",
+    "srt/client/ring/sockets.py",
     "srt/ring/actor.py",
     "srt/ring/supervisor.py",
     "scheduler_proc/events/kv_events.py",

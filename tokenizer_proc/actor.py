@@ -134,7 +134,7 @@ class TokenizerActor(Actor):
             forget_before(self.ring.directory, event.incarnations[replica], self.args.dp)
         self._heard_ready = set(ready)
         self._doubt.hear(self._front.dispatch.replicas.incarnations, event.incarnations)
-        self._front.dispatch.hear(event.incarnations, ready)
+        self._front.dispatch.hear(event.incarnations, ready, event.silent_schedulers)
         self._outbound.send_on()
 
     def drain(self) -> None:

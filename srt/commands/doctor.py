@@ -31,6 +31,7 @@ from srt.machine import cache_folder, cpu_name, memory_available, memory_limit, 
 from srt.options.arguments import Parser
 from srt.options.settings import Settings, read_settings
 from srt.ring.listener import OTHER_FILES, bind_listener
+from srt.ring.places import temporary_directory
 from srt.sizing import MemoryShort, plan_for
 from srt.version import OWN, version_of
 from srt.wire.errors import ConfigError
@@ -204,18 +205,26 @@ def _port(args: ServerArgs) -> Iterator[Finding]:
 
 
 def _folders(args: ServerArgs) -> Iterator[Finding]:
-    temporary = Path(args.ring_dir).parent if args.ring_dir else Path(tempfile.gettempdir())
     if args.ring_dir and Path(args.ring_dir).exists():
         advice = "end the server that runs there, or remove it"
         yield Finding("sockets", f"--ring-dir {args.ring_dir} exists already", "problem", advice)
     else:
-        yield _folder("sockets", temporary, "problem", "name another with --ring-dir or TMPDIR")
+        yield _sockets_folder(args)
     if args.grammar_cache_dir == "auto":
         advice = "grammars are compiled anew after each start; --grammar-cache-dir names a folder"
         try:
             yield _folder("cache", cache_folder(), "warning", advice)
         except OSError as error:
             yield Finding("cache", str(error), "warning", advice)
+
+
+def _sockets_folder(args: ServerArgs) -> Finding:
+    try:
+        parent = Path(args.ring_dir).parent if args.ring_dir else temporary_directory()
+    except ConfigError as error:
+        what, _, advice = str(error).partition(": ")
+        return Finding("sockets", what, "problem", advice)
+    return _folder("sockets", parent, "problem", "name another with --ring-dir or TMPDIR")
 
 
 def _folder(about: str, folder: Path, state: Literal["warning", "problem"], advice: str) -> Finding:

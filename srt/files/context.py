@@ -27,12 +27,14 @@ class _ContextKeys(Struct):
     original_max_position_embeddings: int | None = None
 
 
+_MAX_POSITIONS = 2**31 - 1
+
 # Phi-3's files may leave out the default of its class.
 _LONGROPE_ORIGINAL = 4096
 
 
 class _GGUFKeys(Struct):
-    context_len: Annotated[int, Meta(ge=1)] = field(name="context_length")
+    context_len: Annotated[int, Meta(ge=1, le=_MAX_POSITIONS)] = field(name="context_length")
     scaling: str | None = field(name="rope.scaling.type", default=None)
     factor: float | None = field(name="rope.scaling.factor", default=None)
     original_len: int | None = field(name="rope.scaling.original_context_length", default=None)
@@ -45,8 +47,9 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
     max_position_embeddings unchanged. LongRoPE has other factors beyond its original length, which
     would change the keys of all earlier tokens; only the factors up to it are used.
 
-    Raises ConfigError for values of another type, and for one that is not finite.
+    Raises ConfigError for values of another type, and for one that is not finite or too large.
     """
+    _bounded(max_positions, "config.json: max_position_embeddings")
     try:
         keys = msgspec.convert(config, _ContextKeys)
     except msgspec.ValidationError as error:
@@ -80,8 +83,15 @@ def _stretched(length: int, factor: float, where: str) -> int:
     """The positions that YaRN makes of `length`. Raises ConfigError, which says `where` it says
     so."""
     try:
-        return int(factor * length)
+        return _bounded(int(factor * length), f"{where}: yarn rope scaling by {factor}")
     except (OverflowError, ValueError) as error:  # infinite; no number
         raise ConfigError(
             f"{where}: yarn rope scaling by {factor} of {length} positions"
         ) from error
+
+
+def _bounded(length: int, what: str) -> int:
+    """Raises ConfigError for more positions than an int32 counts."""
+    if length > _MAX_POSITIONS:
+        raise ConfigError(f"{what} gives {length} positions: at most {_MAX_POSITIONS} can be used")
+    return length

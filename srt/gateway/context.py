@@ -4,6 +4,8 @@ The application has one `Gateway`; handlers fetch it with `gateway_of`.
 """
 
 import asyncio
+import functools
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
@@ -30,6 +32,8 @@ from srt.gateway.media.load import MediaLoader
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
 from srt.wire.errors import CONFLICT, ErrorInfo, RequestError, RingError, quoted
+
+log = logging.getLogger(__name__)
 
 HttpRequest = starlette.requests.Request
 
@@ -160,7 +164,14 @@ def media_rules(gateway: Gateway) -> MediaRules:
 def call_format(gateway: Gateway) -> ToolFormat:
     """How the served model writes calls of tools."""
     ring = gateway.client.ring
-    return HERMES if ring is None else FORMATS.get(ring.call_format, HERMES)
+    return HERMES if ring is None else _format_named(ring.call_format)
+
+
+@functools.cache  # so that an unknown one is logged once
+def _format_named(name: str) -> ToolFormat:
+    if name not in FORMATS:
+        log.warning("the server's way to write calls, %r, is unknown: read as Hermes's", name)
+    return FORMATS.get(name, HERMES)
 
 
 def sees(gateway: Gateway) -> bool:

@@ -30,7 +30,7 @@ HEARTBEAT_INTERVAL_S = 0.25  # a change is reported within this time
 BEAT_REPEAT_S = 1.0  # and what has not changed after this, at most
 # Nothing heard for this long is told: with the supervisor's looks that is within 3 s.
 QUIET_S = 2.5
-RING_LOST_S = 5.0  # neither a RingEvent nor a part's reply for this long: the ring is gone
+RING_LOST_S = 5.0  # neither a RingEvent nor the back's reply for this long: the ring is gone
 LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
 MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learns of it
@@ -146,7 +146,8 @@ def create_ring(args: ServerArgs) -> Ring:
 
     Raises ConfigError if it cannot be made, or there is no room.
     """
-    with with_room_in(Path(args.ring_dir or tempfile.gettempdir()), args.dp):
+    parent = Path(args.ring_dir) if args.ring_dir else temporary_directory()
+    with with_room_in(parent, args.dp):
         path = _new_directory(args.ring_dir)
     ring = Ring(path)
     try:
@@ -157,6 +158,17 @@ def create_ring(args: ServerArgs) -> Ring:
         shutil.rmtree(path, ignore_errors=True)
         raise
     return ring
+
+
+def temporary_directory() -> Path:
+    """Where rings are without --ring-dir. Raises ConfigError if no directory can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"no temporary directory can be written ({error.strerror}): is the disk full? Make "
+            "room, or choose one by --ring-dir"
+        ) from error
 
 
 def _new_directory(directory: str) -> Path:
@@ -188,8 +200,8 @@ def with_room_in(directory: Path, replicas: int) -> Iterator[None]:
             raise
         need = f"{needed_bytes(replicas)} bytes are needed"
         raise ConfigError(
-            f"the disk of the ring's directory {directory} is full, and {need}: make room, or "
-            "choose another one by --ring-dir"
+            f"the disk of the ring's directory {directory} is full or out of inodes, and {need}: "
+            "make room, or choose another one by --ring-dir"
         ) from error
 
 

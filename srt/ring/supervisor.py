@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ import zmq
 from srt.args import ServerArgs
 from srt.ring.actor import EXIT_CONFIG
 from srt.ring.child import STOP_SIGNAL, Child, described
+from srt.ring.halted import pid_namespace
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.listener import bind_listener, url_of
 from srt.ring.losses import Losses
@@ -58,6 +60,7 @@ MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S or progress
 # Restarted always once they have served: what they take is users' input.
 COMPILER, PROGRAMS = "compiler", "programs"
 TERM_GRACE_S = 2.0
+_INSTANCE = secrets.token_hex(8)  # a process runs one server
 
 
 class Supervisor:
@@ -177,7 +180,8 @@ class Supervisor:
             if child.part not in (COMPILER, PROGRAMS):  # what it held is lost: no need to wait
                 self._forced.set()
             return
-        if status == EXIT_CONFIG:
+        # One that has served before has met what an operator can mend, such as a full disk.
+        if status == EXIT_CONFIG and not child.has_served:
             self._fail(f"{child.part} cannot run with these arguments (see above)")
             return
         log.warning("%s; restarting it", self._reason)
@@ -296,6 +300,8 @@ class Supervisor:
             "hermes" if told is None else told.call_format,
             {LAUNCHER: os.getpid()} | {each.part: each.pid for each in self._children.values()},
             self._watch.silent,
+            _INSTANCE,
+            pid_namespace(),
         )
 
     @property

@@ -53,6 +53,8 @@ class RingEvent(RingMessage, frozen=True):
     of each in a text, and `call_format` how it writes calls, by a name of `FORMATS`. `pids` are the
     process numbers of the parts that run, and of the launcher. `silent` names the parts that are
     ready and have reported nothing for QUIET_S; a client adds the launcher if it hears no events.
+    `instance` is random for each launcher: another server may have the same directory later.
+    `pid_namespace` is that of `pids`, by its inode; 0: it is not known.
     """
 
     epoch: int
@@ -70,6 +72,8 @@ class RingEvent(RingMessage, frozen=True):
     call_format: str = "hermes"
     pids: dict[str, int] = {}
     silent: list[str] = []
+    instance: str = ""
+    pid_namespace: int = 0
 
     @property
     def incarnation(self) -> int:
@@ -84,13 +88,17 @@ class RingEvent(RingMessage, frozen=True):
         return [i for i, state in enumerate(states) if state == "ready"]
 
     @property
+    def silent_schedulers(self) -> list[int]:
+        """The replicas that are ready, but silent."""
+        replicas = len(self.incarnations)
+        return [i for i in self.ready_schedulers if scheduler_part(i, replicas) in self.silent]
+
+    @property
     def stands_still(self) -> bool:
         """Whether a request would wait because a part on its way is silent."""
         if any(part in RING_PARTS for part in self.silent):
             return True
-        replicas = len(self.incarnations)
-        ready = [scheduler_part(i, replicas) for i in self.ready_schedulers]
-        return bool(ready) and all(part in self.silent for part in ready)
+        return self.silent_schedulers == self.ready_schedulers != []
 
     @property
     def only_lacks_scheduler(self) -> bool:

@@ -76,6 +76,32 @@ async def test_a_launcher_that_stands_still_ends_nothing(sacrificial: Server, fo
     assert sacrificial.incarnation() == incarnation
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("part", ON_THE_WAY)
+async def test_what_dies_behind_a_launcher_that_stands_still(
+    sacrificial: Server, part: str
+) -> None:
+    """What runs fails, and /ready is 503, until the launcher goes on."""
+    before, pid = sacrificial.incarnation(), sacrificial.pids()[part]
+    ready, sampling = sacrificial.url + "/ready", LONG | {"max_new_tokens": 1500}
+    async with AsyncClient(sacrificial.ring) as client, httpx2.AsyncClient(timeout=SOON_S) as http:
+        running = await client.submit(text="Once upon a time", sampling=sampling)
+        os.kill(sacrificial.process.pid, signal.SIGSTOP)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(RingError, match=f"{part} has ended, and the server's launcher"):
+                await running.result()
+            async with asyncio.timeout(SOON_S):
+                while (await http.get(ready)).status_code != 503:
+                    await asyncio.sleep(0.05)
+        finally:
+            os.kill(sacrificial.process.pid, signal.SIGCONT)
+        async with asyncio.timeout(SOON_S):
+            while ((await http.get(ready)).json()["ring"] or {}).get("incarnation", 0) <= before:
+                await asyncio.sleep(0.05)
+    await asyncio.to_thread(sacrificial.wait_ready)
+
+
 async def until_silent(server: Server, part: str | None) -> int:
     """The status of /ready once it says that this process is silent, or that none is."""
     async with httpx2.AsyncClient(timeout=SOON_S) as http, asyncio.timeout(SOON_S):

@@ -15,6 +15,8 @@ NO_NAMES += f"a..b a- a:80 http://a [::1] *.a bücher a/b {'a' * 64}".split()
     ("option", "value"),
     [
         ("--step-timeout", "-1"),
+        ("--step-timeout", "0.5"),  # less than the time between two reports
+        ("--part-timeout", "0.99"),
         ("--grammar-compile-timeout", "0"),
         ("--grammar-compile-timeout", "12.5"),  # the client would have given up before
         ("--grammar-compile-timeout", "nan"),

@@ -116,9 +116,12 @@ class Dispatch:
         """Take what the detokenizer says of a lost scheduler."""
         self._gone_on(self.relay.settle(message))
 
-    def hear(self, incarnations: Sequence[int], ready: Sequence[int]) -> None:
-        """Take what the ring says of its schedulers."""
-        self._gone_on(self.relay.hear(incarnations, ready))
+    def hear(
+        self, incarnations: Sequence[int], ready: Sequence[int], silent: Sequence[int] = ()
+    ) -> None:
+        """Take what the ring says of its schedulers: the replicas that are `ready`, and which of
+        these are `silent`."""
+        self._gone_on(self.relay.hear(incarnations, ready, silent))
 
     def _gone_on(self, requests: Iterable[Kept]) -> None:
         """These have gone to schedulers."""

@@ -24,7 +24,7 @@ class Placing:
             self._router.clear()
 
     def wish(self, group: int, replica: int) -> None:
-        """The client has chosen; the group goes elsewhere only if that has no scheduler."""
+        """The client has chosen; the group goes elsewhere only if that replica is not to be had."""
         self._wishes[group] = replica
 
     def place(self, group: int, parts: Sequence[TokenizedReq], among: Sequence[int]) -> int:

@@ -64,6 +64,7 @@ class Relay:
         self._random = random.Random(random_seed if random_seed >= 0 else None)
         self._placing = placing
         self._next_group = 0
+        self._silent: Sequence[int] = ()
         self.replicas = Replicas(incarnations)
         self.reset(incarnations)
 
@@ -179,8 +180,12 @@ class Relay:
             self.replicas.settle(message.incarnation)
         return self._resume()
 
-    def hear(self, incarnations: Sequence[int], ready: Sequence[int]) -> list[Kept]:
-        """What the ring says of its schedulers; returns the requests that now go on."""
+    def hear(
+        self, incarnations: Sequence[int], ready: Sequence[int], silent: Sequence[int] = ()
+    ) -> list[Kept]:
+        """What the ring says of its schedulers; returns the requests that now go on. No request is
+        given to one that is silent as long as another is not."""
+        self._silent = silent
         fresh = self.replicas.hear(incarnations, ready)
         for replica in fresh:
             incarnation = self.replicas.incarnations[replica]
@@ -212,7 +217,8 @@ class Relay:
         among = self.replicas.open
         if not (among and group):
             return False
-        replica = self._placing.place(group[0].group, [kept.req for kept in group], among)
+        heard = [replica for replica in among if replica not in self._silent]
+        replica = self._placing.place(group[0].group, [kept.req for kept in group], heard or among)
         for kept in group:
             self._send(kept, replica)
         return True

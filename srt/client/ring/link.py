@@ -1,13 +1,15 @@
 """A client's link to a ring: its sockets, identity and lease, and the epoch it is welcome in.
 
-The only file that knows the clients' sockets. A client has a random identity for its life. It says
+A client has a random identity for its life. It says
 Hello on the back socket and sends nothing before the Welcome of the current epoch; further Hellos
 renew its lease. When a RingEvent brings a new epoch, or nothing at all is heard any more,
 everything in flight is lost: `on_lost` is called, which works without the ring. RingEvents alone
 may stop: then the launcher stands still, and the parts go on.
 
-What cannot be decoded is dropped. A reader that fails has met a defect: everything in flight is
-lost, and the link is opened again after COME_BACK_S, unless `on_failure` takes the error.
+An event that cannot be decoded is dropped: the next one says the same. An answer or output that
+cannot is lost, and with it everything in flight, which would miss it; the link is opened again
+after COME_BACK_S. So it is after a reader has failed, which is a defect, and when no socket can be
+opened, unless `on_failure` takes the error.
 """
 
 import asyncio
@@ -15,21 +17,22 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 import msgspec
 import zmq
 
 from srt import forked
+from srt.client.ring.patience import Question, patience_s, within
 from srt.client.ring.silence import Silence
+from srt.client.ring.sockets import Sockets, open_dealer, open_sockets
+from srt.ring.halted import Halted, halted_parts
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.places import (
     LEASE_INTERVAL_S,
     LEASE_S,
     QUIET_S,
-    connect,
-    open_socket,
     ring_at,
     send_now,
 )
@@ -39,52 +42,33 @@ from srt.wire.errors import RESTARTING, UNAVAILABLE, RequestError, RingError, ch
 from srt.wire.messages import (
     AbortReq,
     BackReply,
-    CaptureReq,
-    ControlReq,
     ControlResult,
     Expired,
     FrontReply,
-    GenerateReq,
     Goodbye,
     Hello,
     Output,
     OutputBatch,
     Refused,
-    ScoreReq,
-    TokenizeReq,
     Welcome,
 )
 from srt.wire.ring_state import LAUNCHER, RingEvent
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 30.0  # of the front
-GRAMMAR_TIMEOUT_S = 180.0  # of the front, if it has to wait for a grammar
-CONTROL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
 WELCOME_TIMEOUT_S = 2.0
-TICK_S = 0.5
 COME_BACK_S = 1.0
-T = TypeVar("T")
-Question = GenerateReq | ScoreReq | TokenizeReq | CaptureReq | ControlReq
 _LAUNCHER_SILENT = (
     f"nothing has been heard of the server's launcher for {QUIET_S:g} s: requests go on, but no "
     "part of the server that ends now is replaced"
 )
+_NOT_REACHED = "the server cannot be reached"
+_NOT_UNDERSTOOD = (
+    "a message of the server could not be understood: is this client of the server's version?"
+)
+_NEW_SERVER = "the server has ended, and another one has started in its place"
 _GIVEN_UP = f"the server had heard nothing of this client for {LEASE_S:.0f} s, and gave it up"
-
-
-class _Sockets(NamedTuple):
-    """Those of one identity."""
-
-    identity: bytes
-    events: RingSocket
-    front: RingSocket
-    back: RingSocket
-
-    def close(self) -> None:
-        for socket in self[1:]:
-            socket.close()
 
 
 class RingLink:
@@ -92,7 +76,8 @@ class RingLink:
 
     `on_outputs` gets the outputs of admitted requests, `on_lost` the reason why no more will come.
     `dropped` counts what could not be decoded. `on_failure` is for an owner that ends with its
-    client: it gets the error of a reader that has failed, and the link stays closed.
+    client: it gets the error of a reader that has failed, or of sockets that cannot be opened
+    again, and the link stays closed.
     """
 
     def __init__(
@@ -113,6 +98,7 @@ class RingLink:
         self._answers: dict[str, asyncio.Future[Any]] = {}  # by the ids of what was asked
         self._event: RingEvent | None = None
         self._silence = Silence()
+        self._readers: list[asyncio.Task[None]] = []  # of the sockets; none while those are closed
         self._hello_at = time.monotonic()
         self._pid = os.getpid()
         self._usable = asyncio.Event()
@@ -127,12 +113,14 @@ class RingLink:
     @property
     def ring(self) -> RingEvent | None:
         """The ring as last heard; None when nothing is heard of it. It is ready only once this
-        client is welcome in its epoch. A launcher that is not heard is one of the silent."""
+        client is welcome in its epoch. A launcher that is not heard is one of the silent, and so
+        are the parts that are found halted meanwhile."""
         event = self._event
         if event is not None and self.is_ready != event.ready:
             event = msgspec.structs.replace(event, ready=False)
         if event is not None and self._silence.is_of_launcher:
-            event = msgspec.structs.replace(event, silent=[*event.silent, LAUNCHER])
+            silent = dict.fromkeys([*event.silent, LAUNCHER, *self._silence.halted])
+            event = msgspec.structs.replace(event, silent=[*silent])
         return event
 
     @property
@@ -161,7 +149,7 @@ class RingLink:
         """Say goodbye, which ends everything this client still has on the server."""
         if not len(self._tasks) or os.getpid() != self._pid:
             return
-        if not self._sockets.back.closed:
+        if self._readers:
             send_now(self._sockets.back, Goodbye())
             await asyncio.sleep(0.01)  # let the I/O thread send it: LINGER is 0
         await self._tasks.close()
@@ -173,7 +161,7 @@ class RingLink:
         """Wait for the Welcome if it is due. Raises RingError if requests cannot be sent then."""
         check_process(self._pid, "client")
         if self._event is None:
-            raise RingError("the server cannot be reached")
+            raise RingError(_NOT_REACHED)
         if time.monotonic() > self._hello_at + LEASE_S:  # our lease may have expired: ask
             self._usable.clear()
             self._say_hello()
@@ -181,7 +169,7 @@ class RingLink:
             with contextlib.suppress(TimeoutError):
                 await within(WELCOME_TIMEOUT_S, self._usable.wait())
         if self._event is None:
-            raise RingError("the server cannot be reached")
+            raise RingError(_NOT_REACHED)
         if not self.is_ready:
             code = RESTARTING if self._event.only_lacks_scheduler else UNAVAILABLE
             raise RingError(self._event.reason or "the server is starting", code)
@@ -194,12 +182,14 @@ class RingLink:
 
         If the caller stops waiting, the requests `given_up` are ended.
         """
+        if not self._readers:
+            raise RingError(_NOT_REACHED)
         answer = asyncio.get_running_loop().create_future()
         self._answers[question.rid] = answer
         try:
             if not send_now(self._sockets.front, question, blobs=blobs):
                 raise RingError("the server does not take requests")
-            return await within(_patience_s(question), answer)
+            return await within(patience_s(question), answer)
         except (TimeoutError, asyncio.CancelledError) as error:
             self.abort(given_up)
             if isinstance(error, TimeoutError):
@@ -215,11 +205,12 @@ class RingLink:
                 send_now(self._sockets.front, AbortReq(wire_id, self.epoch))
 
     def open_dealer(self, address: str, identity: bytes) -> RingSocket:
-        """A socket to one of the ring's parts, which is closed with this link."""
-        socket = open_socket(self._context, zmq.DEALER)
-        socket.set(zmq.IDENTITY, identity)
-        socket.connect(address)
-        return socket
+        """A socket to one of the ring's parts, which is closed with this link. Raises RingError if
+        none can be opened."""
+        try:
+            return open_dealer(self._context, address, identity)
+        except zmq.ZMQError as error:
+            raise RingError(f"the client cannot open a socket: {error}") from error
 
     def start_reader(self, reader: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `reader` for as long as the link is open."""
@@ -228,17 +219,12 @@ class RingLink:
     # ---- the life of an identity ---------------------------------------------------------------
 
     def _incarnate(self) -> None:
-        """Open all sockets under a fresh identity, and read them."""
-        identity, self._silence = os.urandom(16), Silence()
-        self._sockets = sockets = _Sockets(
-            identity,
-            connect(self._context, zmq.SUB, self.places.events),
-            self.open_dealer(self.places.front, identity),
-            self.open_dealer(self.places.back, identity),
-        )
-        events, answers = self._read_events(sockets.events), self._read_front(sockets.front)
-        loops = (events, answers, self._read_back(sockets.back), self._keep_lease())
-        self._readers = [self._tasks.start(loop) for loop in loops]
+        """Open all sockets under a fresh identity, and read them. Raises ZMQError."""
+        self._sockets: Sockets = open_sockets(self._context, self.places)
+        self._silence = Silence()
+        _, events, front, back = self._sockets
+        loops = self._read_events(events), self._read_front(front), self._read_back(back)
+        self._readers = [self._tasks.start(loop) for loop in (*loops, self._keep_lease())]
 
     def _discarnate(self, reason: str) -> None:
         """What this client had in flight is lost: fail it, and close what its identity had."""
@@ -247,30 +233,48 @@ class RingLink:
         self._set_usable()
         for reader in self._readers:
             reader.cancel()
+        self._readers = []
         self._sockets.close()
         self._lose(RingError(reason))
 
     def _reincarnate(self, reason: str) -> None:
         self._discarnate(reason)
-        self._incarnate()
+        try:
+            self._incarnate()
+        except zmq.ZMQError as error:
+            log.error("the client cannot open its sockets: %s", error)
+            self._event = None
+            self._tell(None)
+            self._stay_closed(error)
 
     def _on_failure(self, error: BaseException) -> None:
         log.error("the client failed", exc_info=error)
-        if self._sockets.back.closed:  # another reader's failure was first
-            return
+        if self._readers:  # else another reader's failure was first
+            self._event = None
+            self._discarnate("the client failed (its log says why)")
+            self._stay_closed(error)
+
+    def _on_undecodable(self) -> None:
+        """Whose message it was is not known. Not opened again at once: the next message may be the
+        same."""
+        log.error("%s", _NOT_UNDERSTOOD)
+        self._event = None
+        self._discarnate(_NOT_UNDERSTOOD)
+        self._tasks.start(self._come_back())
+
+    def _stay_closed(self, error: BaseException) -> None:
+        """For a while, or for good if the owner ends with this client."""
         if self._on_defect is None:
             self._tasks.start(self._come_back())
         else:
             self._on_defect(error)
-        self._event = None
-        self._discarnate("the client failed (its log says why)")
 
     async def _come_back(self) -> None:
-        while self._sockets.back.closed:
+        while not self._readers:
             await asyncio.sleep(COME_BACK_S)
             try:
                 self._incarnate()
-            except zmq.ZMQError as error:  # such as too many open files
+            except zmq.ZMQError as error:
                 log.error("the client cannot open its sockets: %s", error)
 
     def _lose(self, error: RingError) -> None:
@@ -308,12 +312,10 @@ class RingLink:
             try:
                 frames = await within(silence.patience_s, events.receive())
             except TimeoutError:
-                if self._event is not None and not silence.is_of_launcher:
-                    log.warning("%s", _LAUNCHER_SILENT)
-                silence.launcher_was_silent()
-                if silence.is_of_all or not self.places.directory.exists():
+                lost = self._why_lost()
+                if lost:
                     self._event = None
-                    self._reincarnate("the server cannot be reached")
+                    self._reincarnate(lost)
                     return  # a new reader has taken over
                 continue
             if silence.is_of_launcher and self._event is not None:
@@ -323,29 +325,53 @@ class RingLink:
             if event is not None:
                 self._on_event(event)
 
+    def _why_lost(self) -> str:
+        """Called while no event comes: why the ring is lost, "" as long as it may go on."""
+        event, silence = self._event, self._silence
+        if event is not None and not silence.is_of_launcher:
+            log.warning("%s", _LAUNCHER_SILENT)
+        silence.launcher_was_silent()
+        if silence.is_of_all or (silence.is_of_parts and not self.places.directory.exists()):
+            return _NOT_REACHED
+        if event is None:
+            return ""
+        halted = halted_parts(event)
+        silence.halted = [*halted]
+        ended = [part for part, how in halted.items() if how is Halted.ENDED]
+        if msgspec.structs.replace(event, silent=ended).stands_still:
+            return f"{ended[0]} has ended, and the server's launcher stands still"
+        return ""
+
     def _on_event(self, event: RingEvent) -> None:
-        lost = self._event is not None and event.epoch != self._event.epoch
-        self._event = event
+        known, self._event = self._event, event
+        if known is not None and event.instance != known.instance:
+            self.epoch = 0  # the Welcome may have been the server's before
+            self._tell(None)
+            self._lose(RingError(_NEW_SERVER))
         self._tell(event)
-        if lost:
+        if known is not None and event.instance == known.instance and event.epoch != known.epoch:
             self._lose(RingError(event.reason or "a part of the server died"))
         if event.ready and self.epoch != event.epoch:
             self._say_hello()
         self._set_usable()
 
     async def _read_front(self, front: RingSocket) -> None:
-        inbox, silence = Inbox(FrontReply, "the front's answers", self.dropped), self._silence
+        inbox = Inbox(FrontReply, "the front's answers", self.dropped)
         while True:
             reply = inbox.message(await front.receive())
-            silence.part_spoke()
-            if reply is not None:
-                self._on_answer(reply)
+            if reply is None:
+                self._on_undecodable()
+                return
+            self._on_answer(reply)
 
     async def _read_back(self, back: RingSocket) -> None:
         inbox, silence = Inbox(BackReply, "the back's replies", self.dropped), self._silence
         while True:
             reply = inbox.message(await back.receive())
             silence.part_spoke()
+            if reply is None:
+                self._on_undecodable()
+                return
             if isinstance(reply, Welcome):
                 self.epoch = reply.epoch
                 self._set_usable()
@@ -365,39 +391,3 @@ class RingLink:
             answer.set_exception(RequestError.from_info(reply.error))
         else:
             answer.set_result(reply)
-
-
-def _patience_s(question: Question) -> float:
-    if isinstance(question, ControlReq):
-        return question.timeout_s + CONTROL_TIMEOUT_S
-    is_constrained = isinstance(question, GenerateReq) and question.sampling.constraint is not None
-    return GRAMMAR_TIMEOUT_S if is_constrained else ANSWER_TIMEOUT_S
-
-
-async def within(timeout_s: float, awaitable: Awaitable[T], tick_s: float = TICK_S) -> T:
-    """The result of `awaitable`, which is cancelled with this call, within a limit that counts only
-    the time in which this loop runs.
-
-    A loop that stood still (a blocking call, a suspended process) finds its timers expired before
-    it has read what arrived meanwhile: a plain time-out would blame its own pause on the other
-    side.
-
-    Raises TimeoutError after `timeout_s`. A tick in which the loop stood still for a tick or more
-    does not count, but the whole wait has at most twice the limit's ticks.
-    """
-    future = asyncio.ensure_future(awaitable)
-    left_s, ticks = timeout_s, 0
-    try:
-        while not future.done():
-            if left_s <= 0 or ticks * tick_s > 2 * (timeout_s + tick_s):
-                raise TimeoutError
-            length_s, began = min(tick_s, left_s), time.monotonic()
-            await asyncio.wait([future], timeout=length_s)
-            ticks += 1
-            if time.monotonic() - began < length_s + tick_s:
-                left_s -= length_s
-        return await future
-    finally:
-        if not future.done():
-            future.cancel()
-            await asyncio.gather(future, return_exceptions=True)

@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from srt.client.programs import Programs
-from srt.client.ring.link import ANSWER_TIMEOUT_S, RingLink, within
+from srt.client.ring.link import RingLink
+from srt.client.ring.patience import ANSWER_TIMEOUT_S, within
 from srt.ring.inbox import Inbox
 from srt.ring.places import send_now
 from srt.ring.socket import RingSocket
@@ -32,6 +33,7 @@ from srt.wire.ring_state import RingEvent
 PART = "programs"
 START_WAIT_S = 10.0
 MAX_SILENCE_S = 20.0  # of a get that waits: the part says something every few seconds
+_NOT_UNDERSTOOD = "an answer of the part of the server that runs programs could not be understood"
 _LOST = "the part of the server that runs programs died: its sessions are lost"
 
 
@@ -106,9 +108,14 @@ class RingPrograms(Programs):
         inbox = Inbox(ProgramsReply, "the answers of programs", self._link.dropped)
         while True:
             answer = inbox.message(await socket.receive())
-            queue = None if answer is None else self._waiting.get(answer.rid)
-            if queue is not None:
+            if answer is None:  # nobody knows whose it was
+                self._fail_waiting(_NOT_UNDERSTOOD)
+            elif (queue := self._waiting.get(answer.rid)) is not None:
                 queue.put_nowait(answer)
+
+    def _fail_waiting(self, reason: str) -> None:
+        for queue in self._waiting.values():
+            queue.put_nowait(RingError(reason))
 
     def _on_event(self, event: RingEvent | None) -> None:
         if event is None and self._socket is not None:  # the next use opens another
@@ -119,6 +126,4 @@ class RingPrograms(Programs):
             self._is_ready.set()
         elif self._is_ready.is_set():
             self._is_ready.clear()
-            reason = _LOST if event is not None else "the server cannot be reached"
-            for queue in self._waiting.values():
-                queue.put_nowait(RingError(reason))
+            self._fail_waiting(_LOST if event is not None else "the server cannot be reached")

@@ -1,8 +1,9 @@
 """How long a client has heard nothing: of a ring's launcher, and of its parts.
 
 The launcher tells the ring's state once a second, and the detokenizer answers each Hello, which is
-sent as often. A launcher that stands still ends nothing: what the parts run goes on. Only a ring of
-which nothing at all is heard is gone.
+sent as often. A launcher that stands still ends nothing: what the parts run goes on. A ring is gone
+when the detokenizer is not heard either: it sends all outputs. What the tokenizer answers is no
+sign of life, since it admits requests that then would wait for ever.
 """
 
 from srt.ring.places import LEASE_INTERVAL_S, QUIET_S, RING_LOST_S
@@ -16,6 +17,9 @@ class Silence:
 
     def __init__(self) -> None:
         self.is_of_launcher = False
+        self.halted: list[
+            str
+        ] = []  # parts of which the kernel says so while the launcher is silent
         self._of_parts_s = 0.0
         self._parts_spoke = False  # since the owner began to wait
 
@@ -29,12 +33,18 @@ class Silence:
         """Whether the ring is gone."""
         return self.is_of_launcher and self._of_parts_s >= RING_LOST_S
 
+    @property
+    def is_of_parts(self) -> bool:
+        """Whether no part has spoken while the owner last waited in vain for the launcher."""
+        return self._of_parts_s > 0
+
     def part_spoke(self) -> None:
-        """A part has sent something."""
+        """The detokenizer has sent something."""
         self._parts_spoke = True
 
     def launcher_spoke(self) -> None:
         """An event has come."""
+        self.halted = []
         self.is_of_launcher, self._of_parts_s, self._parts_spoke = False, 0.0, False
 
     def launcher_was_silent(self) -> None:

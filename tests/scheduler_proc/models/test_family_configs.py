@@ -368,6 +368,14 @@ def test_an_original_length_outside_of_the_rope_setting(
     assert ours.context_len == 4096
 
 
+def test_more_positions_than_can_be_counted() -> None:
+    rope = {"rope_type": "yarn", "factor": 1e9}
+    for keys, positions in (({}, 2**31), ({"rope_scaling": rope}, 4096)):
+        with pytest.raises(ConfigError, match=r"config.json: .* positions: at most 2147483647"):
+            hf_context_len(keys, positions)
+    assert hf_context_len({}, 2**31 - 1) == 2**31 - 1
+
+
 def test_an_original_length_of_longrope_outside_and_inside() -> None:
     rope = {"type": "longrope", "long_factor": [1.0], "original_max_position_embeddings": 8192}
     keys: dict[str, Any] = {"rope_scaling": rope, "original_max_position_embeddings": 2048}

@@ -42,6 +42,19 @@ def test_a_full_disk_is_told_at_the_start(
     assert not (tmp_path / "ring").exists()
 
 
+def test_no_temporary_directory_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the only disk is full."""
+    full = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    def refuse() -> str:
+        raise full
+
+    monkeypatch.setattr("tempfile.gettempdir", refuse)
+    told = r"can be written \(No usable .* in \['/tmp'\]\): is the disk full\? .* --ring-dir"
+    with pytest.raises(ConfigError, match=told):
+        create_ring(ServerArgs())
+
+
 def test_other_errors_of_the_disk_are_told_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

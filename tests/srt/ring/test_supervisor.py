@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.args import ServerArgs
+from srt.ring.actor import EXIT_CONFIG
 from srt.ring.child import Child
 from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Supervisor
 from srt.wire.messages import encode
@@ -189,20 +190,34 @@ async def test_what_a_part_says_of_itself_is_typed(bench: Bench, part: str) -> N
 class Dead:
     """A process that has ended."""
 
+    def __init__(self, status: int) -> None:
+        self._status = status
+
     def wait(self) -> int:
-        return -9
+        return self._status
 
 
-async def dies(bench: Bench, part: str) -> tuple[int, int]:
+async def dies(bench: Bench, part: str, status: int = -9) -> tuple[int, int]:
     """A part dies; the epoch and the incarnation after that."""
     supervisor = bench.supervisor
     child = supervisor._children[part]
     child.state = "ready"
-    supervisor._on_exit(child, Dead(), os.pidfd_open(os.getpid()))  # type: ignore[arg-type]
+    supervisor._on_exit(child, Dead(status), os.pidfd_open(os.getpid()))  # type: ignore[arg-type]
     await asyncio.sleep(0.01)
     event = supervisor._event()
     assert event.parts[part] == "dead"
     return event.epoch, event.incarnation
+
+
+@pytest.mark.parametrize("has_served", [False, True])
+async def test_one_that_has_served_may_find_a_full_disk(bench: Bench, has_served: bool) -> None:
+    """It is tried again; with one that has not, the arguments are wrong."""
+    bench.supervisor._children["scheduler"].has_served = has_served
+    await dies(bench, "scheduler", EXIT_CONFIG)
+    assert bench.started == (["scheduler"] if has_served else [])
+    failure = bench.supervisor._failure
+    told = "scheduler cannot run with these arguments (see above)"
+    assert failure == (None if has_served else told)
 
 
 @pytest.fixture

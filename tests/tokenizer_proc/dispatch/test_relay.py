@@ -242,6 +242,22 @@ def test_the_note_of_the_thread_that_crashed_tells_who_is_guilty() -> None:
     assert marked == {"x": "suspect", "y": "", "z": "guilty"}
 
 
+def test_nothing_is_placed_at_one_that_is_silent() -> None:
+    """While another is not. Operations go to both."""
+    ring = Ring(2, random.Random(1))
+    ring.relay.replicas.take()
+    ring.relay.hear(ring.incarnations, [0, 1], [0])
+    ring.send([*"012345678"], now=0.0)
+    for rid in "abcdefgh":
+        ring.send([rid], now=0.0)
+    assert {replica for replica, _ in ring.relay.replicas.take()} == {1}
+    ring.relay.replicas.control(Control(A, "c", 0, "stats"))
+    assert {replica for replica, _ in ring.relay.replicas.take()} == {0, 1}
+    ring.relay.hear(ring.incarnations, [0, 1], [0, 1])
+    ring.send(["last"], now=0.0)
+    assert {replica for replica, _ in ring.relay.replicas.take()} == {0}  # which has fewer
+
+
 def test_a_grammar_stays_guilty_in_its_epoch() -> None:
     relay = three()
     after(relay, 2, Left(Record(), CRASH, "key"))
