@@ -21,7 +21,8 @@ _renewals: "weakref.WeakKeyDictionary[Any, Callable[[Any], None]]" = weakref.Wea
 # What a first request imports. Not all modules: one that a thread imports may wait for the fork.
 _IMPORTED_LATE = {
     *("lang", "srt", "httpx2", "httpcore2", "anyio", "h11", "idna"),
-    *("sniffio", "truststore", "llguidance"),
+    *("sniffio", "truststore", "llguidance", "jsonschema", "jsonschema_specifications"),
+    *("referencing", "rpds", "attr", "attrs"),
 }
 _MAX_IMPORTS = 1000
 _import_locks: dict[str, Any] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})

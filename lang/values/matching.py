@@ -11,6 +11,7 @@ from srt.patterns.assertions import whole
 from srt.patterns.lark import LarkWriter, body_of, terminal
 from srt.patterns.read_gbnf import inlined, is_gbnf, read_gbnf
 from srt.patterns.read_re import parse
+from srt.patterns.tree import Node
 from srt.patterns.write import regex
 from srt.wire.constraint import GrammarError
 
@@ -31,7 +32,7 @@ class TextMatcher:
         if self._matcher.is_error():
             raise GrammarError(self._matcher.get_error().split("\n", 1)[0])
 
-    def reads(self, text: str, *, to_the_end: bool) -> bool:
+    def reads(self, text: str, *, to_the_end: bool = True) -> bool:
         """Whether it is one of the texts, or only the beginning of one."""
         tokens = [*text.encode("utf-8", "surrogatepass"), *([_END] if to_the_end else [])]
         return bool(self._matcher.deep_copy().validate_tokens(tokens) == len(tokens))
@@ -41,7 +42,7 @@ class TextMatcher:
 def matcher_of(field: str, source: str) -> TextMatcher:
     """The texts that a gen's `regex` or `ebnf` (GBNF or Lark) is for. Raises GrammarError."""
     if field == "regex":
-        return TextMatcher(f"start: {terminal(regex(whole(parse(source))))}")
+        return matcher_of_tree(whole(parse(source)))
     if not is_gbnf(source):
         from srt.answers.captures.lark import capture_grammar
 
@@ -49,7 +50,7 @@ def matcher_of(field: str, source: str) -> TextMatcher:
     rules = read_gbnf(source)
     node = inlined(rules, source)
     if node is not None:
-        return TextMatcher(f"start: {terminal(regex(node))}")
+        return matcher_of_tree(node)
     writer = LarkWriter()
     names = {name: f"rule_{i}" for i, name in enumerate(rules)}
     for name, body in rules.items():
@@ -57,14 +58,9 @@ def matcher_of(field: str, source: str) -> TextMatcher:
     return TextMatcher(writer.text(names["root"]))
 
 
-def matches(rust: str, text: str) -> bool:
-    """Whether a regex in the syntax of Rust's regex crate matches all of a text."""
-    return _of_rust(rust).reads(text, to_the_end=True)
-
-
-@lru_cache(256)
-def _of_rust(rust: str) -> TextMatcher:
-    return TextMatcher(f"start: {terminal(rust)}")
+def matcher_of_tree(node: Node) -> TextMatcher:
+    """The texts that a pattern's tree is for. Raises GrammarError."""
+    return TextMatcher(f"start: {terminal(regex(node))}")
 
 
 class _Bytes:
