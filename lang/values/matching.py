@@ -5,6 +5,7 @@ llguidance reads the text byte by byte, so that the time is linear in it, as it 
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from time import thread_time
 from typing import Any
 
 from srt.patterns.assertions import whole
@@ -15,6 +16,8 @@ from srt.patterns.tree import Node
 from srt.patterns.write import regex
 from srt.wire.constraint import GrammarError
 
+MAX_CPU_S = 5.0  # of one text; a million characters take 2 s with most patterns
+_STEP_BYTES = 4  # few, because other threads stand still meanwhile
 _END = 256
 
 
@@ -25,7 +28,10 @@ class TextMatcher:
         import llguidance  # late: the language alone needs no parser
 
         limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=2_000_000, precompute_large_lexemes=False, verbose_errors=False
+            initial_lexer_fuel=2_000_000,
+            max_lexer_states=50_000,
+            precompute_large_lexemes=False,
+            verbose_errors=False,
         )
         text = llguidance.LLMatcher.grammar_from_lark(lark)
         self._matcher = llguidance.LLMatcher(_byte_tokenizer(), text, log_level=0, limits=limits)
@@ -33,9 +39,17 @@ class TextMatcher:
             raise GrammarError(self._matcher.get_error().split("\n", 1)[0])
 
     def reads(self, text: str, *, to_the_end: bool = True) -> bool:
-        """Whether it is one of the texts, or only the beginning of one."""
-        tokens = [*text.encode("utf-8", "surrogatepass"), *([_END] if to_the_end else [])]
-        return bool(self._matcher.deep_copy().validate_tokens(tokens) == len(tokens))
+        """Whether it is one of the texts, or only the beginning of one. Raises ValueError if that
+        takes too long to find out, as with ambiguous grammars and repetitions in repetitions."""
+        matcher, data = self._matcher.deep_copy(), text.encode("utf-8", "surrogatepass")
+        end = thread_time() + MAX_CPU_S
+        for at in range(0, len(data), _STEP_BYTES):
+            piece = list(data[at : at + _STEP_BYTES])
+            if matcher.try_consume_tokens(piece) < len(piece) and not matcher.is_error():
+                return False
+            if matcher.is_error() or thread_time() > end:
+                raise ValueError("it takes too long to find out whether it matches")
+        return not to_the_end or bool(matcher.is_accepting())
 
 
 @lru_cache(64)

@@ -184,6 +184,12 @@ def test_a_value_that_is_nested_deeply_is_an_error() -> None:
         instance_check(json.dumps(TREE))("[" * 100_000 + "]" * 100_000)
 
 
+def test_a_text_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lang.values.matching.MAX_CPU_S", 0.01)
+    with pytest.raises(ValueError, match="takes too long"):
+        matcher_of("regex", "(.{1,1000}b){1,500}").reads("ab" * 20_000)
+
+
 @given(st.text("ab\n é", max_size=6))
 def test_a_regex_matches_what_res_fullmatch_does(text: str) -> None:
     pattern = r"(a|b)*(é|\n)?[^a]{0,2}"
