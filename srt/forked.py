@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_renewals: "weakref.WeakKeyDictionary[Any, Callable[[Any], None]]" = weakref.WeakKeyDictionary()
+_renewals: "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]" = {}  # by the things' ids
 # What a first request imports. Not all modules: one that a thread imports may wait for the fork.
 _IMPORTED_LATE = {
     *("lang", "srt", "httpx2", "httpcore2", "anyio", "h11", "idna"),
@@ -31,8 +31,9 @@ _left: list[object] = []
 
 def renew_in_children(thing: T, renew: Callable[[T], None]) -> None:
     """Have `renew(thing)` called in every child of a fork, before anything else uses `thing`, for
-    as long as that lives. It must not wait, and `thing` must be equal to itself only."""
-    _renewals[thing] = renew
+    as long as that lives. It must not wait."""
+    key = id(thing)
+    _renewals[key] = weakref.ref(thing, lambda _: _renewals.pop(key, None)), renew
 
 
 def leave(*things: object) -> None:
@@ -46,8 +47,9 @@ def unlock(future: "Future[Any]") -> None:
 
 
 def _renew_all() -> None:
-    for thing, renew in list(_renewals.items()):
-        renew(thing)
+    for reference, renew in list(_renewals.values()):
+        if (thing := reference()) is not None:
+            renew(thing)
 
 
 def _finish_imports() -> None:
