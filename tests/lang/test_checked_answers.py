@@ -74,10 +74,13 @@ def test_a_text_that_was_cut() -> None:
     date = sgl.gen("a", regex="[0-9]{4}-[0-9]{2}", max_tokens=5)
     cut = answered("2024-", date, finish="length").error()
     assert isinstance(cut, sgl.AnswerError) and "cut at max_tokens=5" in str(cut)
-    # A stop may end it anywhere; the beginning must be one of a match.
+    # A stop may end it anywhere in a match.
     stopped = sgl.gen("a", regex="[0-9]{4}-[0-9]{2}", stop="-")
     assert answered("2024", stopped)["a"] == "2024"
-    assert isinstance(answered("May", stopped).error(), sgl.AnswerError)
+    for text in ("May", "202"):
+        assert isinstance(answered(text, stopped).error(), sgl.AnswerError)
+    error = answered("x" * 9999, sgl.gen("a", regex=DIGITS)).error()
+    assert error.text == "x" * 9999 and len(str(error)) < 2000
 
 
 def test_what_cannot_be_checked_is_refused_before_it_is_asked() -> None:
