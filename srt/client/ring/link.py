@@ -15,13 +15,14 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import zmq
 
 from srt import forked
+from srt.client.ring.patience import within
 from srt.client.ring.silence import Silence
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.places import (
@@ -63,9 +64,7 @@ GRAMMAR_TIMEOUT_S = 180.0  # of the front, if it has to wait for a grammar
 CONTROL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
 WELCOME_TIMEOUT_S = 2.0
-TICK_S = 0.5
 COME_BACK_S = 1.0
-T = TypeVar("T")
 Question = GenerateReq | ScoreReq | TokenizeReq | CaptureReq | ControlReq
 _LAUNCHER_SILENT = (
     f"nothing has been heard of the server's launcher for {QUIET_S:g} s: requests go on, but no "
@@ -372,32 +371,3 @@ def _patience_s(question: Question) -> float:
         return question.timeout_s + CONTROL_TIMEOUT_S
     is_constrained = isinstance(question, GenerateReq) and question.sampling.constraint is not None
     return GRAMMAR_TIMEOUT_S if is_constrained else ANSWER_TIMEOUT_S
-
-
-async def within(timeout_s: float, awaitable: Awaitable[T], tick_s: float = TICK_S) -> T:
-    """The result of `awaitable`, which is cancelled with this call, within a limit that counts only
-    the time in which this loop runs.
-
-    A loop that stood still (a blocking call, a suspended process) finds its timers expired before
-    it has read what arrived meanwhile: a plain time-out would blame its own pause on the other
-    side.
-
-    Raises TimeoutError after `timeout_s`. A tick in which the loop stood still for a tick or more
-    does not count, but the whole wait has at most twice the limit's ticks.
-    """
-    future = asyncio.ensure_future(awaitable)
-    left_s, ticks = timeout_s, 0
-    try:
-        while not future.done():
-            if left_s <= 0 or ticks * tick_s > 2 * (timeout_s + tick_s):
-                raise TimeoutError
-            length_s, began = min(tick_s, left_s), time.monotonic()
-            await asyncio.wait([future], timeout=length_s)
-            ticks += 1
-            if time.monotonic() - began < length_s + tick_s:
-                left_s -= length_s
-        return await future
-    finally:
-        if not future.done():
-            future.cancel()
-            await asyncio.gather(future, return_exceptions=True)

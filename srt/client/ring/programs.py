@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from srt.client.programs import Programs
-from srt.client.ring.link import ANSWER_TIMEOUT_S, RingLink, within
+from srt.client.ring.link import ANSWER_TIMEOUT_S, RingLink
+from srt.client.ring.patience import within
 from srt.ring.inbox import Inbox
 from srt.ring.places import send_now
 from srt.ring.socket import RingSocket

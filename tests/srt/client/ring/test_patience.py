@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from srt.client.ring.link import within
+from srt.client.ring.patience import within
 
 TICK_S = 0.02
 
