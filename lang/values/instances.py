@@ -114,10 +114,12 @@ def _read_parts(root: Any, draft: Any) -> None:
     waiting = deque([(root, Registry().resolver_with_root(kind.create_resource(root)), False)])
     while waiting:
         schema, resolver, is_target = waiting.pop()
-        if id(schema) in seen or not isinstance(schema, dict):
+        if id(schema) in seen:
             continue
         if is_target:
             _check_form(draft, schema)
+        if not isinstance(schema, dict):
+            continue
         seen.add(id(schema))
         keywords |= schema.keys()
         schema.pop("$schema", None)  # by it the package would leave our keywords

@@ -169,7 +169,8 @@ def test_where_an_instance_is_wrong() -> None:
     "schema",
     [1, {"type": "text"}, {"$ref": "#/nowhere"}, {"$ref": "#x"}, {"minimum": "1"}, {"enum": 1},
      {"allOf": {}}, {"properties": []}, {"pattern": "("}, {"required": [1]}, {"$dynamicRef": "#a"},
-     {"items": {"$ref": "http://127.0.0.1/x"}}, {"$ref": "#/mine", "mine": {"type": "text"}}],
+     {"items": {"$ref": "http://127.0.0.1/x"}}, {"$ref": "#/mine", "mine": {"type": "text"}},
+     {"$ref": "#/required", "required": ["a"]}],
 )  # fmt: skip
 def test_schemas_that_are_wrong(schema: Any) -> None:
     with pytest.raises(GrammarError):
