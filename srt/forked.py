@@ -12,26 +12,29 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_renewals: "weakref.WeakKeyDictionary[Any, Callable[[Any], None]]" = weakref.WeakKeyDictionary()
+_renewals: "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]" = {}  # by the things' ids
 # What a first request imports. Not all modules: one that a thread imports may wait for the fork.
 _IMPORTED_LATE = {
     *("lang", "srt", "httpx2", "httpcore2", "anyio", "h11", "idna"),
-    *("sniffio", "truststore", "llguidance"),
+    *("sniffio", "truststore", "llguidance", "jsonschema", "jsonschema_specifications"),
+    *("referencing", "rpds", "attr", "attrs", "ssl", "encodings", "stringprep"),
 }
 _MAX_IMPORTS = 1000
 _import_locks: dict[str, Any] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
 _left: list[object] = []
+_undivided = threading.RLock()
 
 
 def renew_in_children(thing: T, renew: Callable[[T], None]) -> None:
     """Have `renew(thing)` called in every child of a fork, before anything else uses `thing`, for
-    as long as that lives. It must not wait, and `thing` must be equal to itself only."""
-    _renewals[thing] = renew
+    as long as that lives. It must not wait."""
+    key = id(thing)
+    _renewals[key] = weakref.ref(thing, lambda _: _renewals.pop(key, None)), renew
 
 
 def leave(*things: object) -> None:
@@ -39,14 +42,29 @@ def leave(*things: object) -> None:
     _left.extend(things)
 
 
+@contextlib.contextmanager
+def undivided() -> Iterator[None]:
+    """A context during which no other thread forks: for calls into libraries that hold locks of
+    their own meanwhile, as OpenSSL does when its first TLS context is made."""
+    with _undivided:
+        yield
+
+
 def unlock(future: "Future[Any]") -> None:
     """Give a future another lock: a thread of the parent may hold its own."""
     future._condition = threading.Condition()
 
 
+def _begin() -> None:
+    _undivided.acquire()  # first: the one who has it may import something
+    _finish_imports()
+
+
 def _renew_all() -> None:
-    for thing, renew in list(_renewals.items()):
-        renew(thing)
+    _undivided.release()
+    for reference, renew in list(_renewals.values()):
+        if (thing := reference()) is not None:
+            renew(thing)
 
 
 def _finish_imports() -> None:
@@ -69,4 +87,4 @@ def _is_begun(name: str) -> bool:
     return lock is not None and lock.owner not in (None, threading.get_ident())
 
 
-os.register_at_fork(before=_finish_imports, after_in_child=_renew_all)
+os.register_at_fork(before=_begin, after_in_parent=_undivided.release, after_in_child=_renew_all)

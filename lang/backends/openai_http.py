@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from srt import forked
 from srt.client.http.connections import checked_transport
 from srt.event_data import event_data
 from srt.wire.errors import (
@@ -69,9 +70,11 @@ class OpenAIHttp:
         self._max_retries = max_retries
         self._timeout_s = timeout_s
         self._pid = os.getpid()
+        with forked.undivided():  # loading root certificates takes 60 ms
+            verify = httpx2.create_ssl_context(verify=not self.base_url.startswith("http:"))
         self._http = httpx2.AsyncClient(
             headers=dict(headers),
-            verify=not self.base_url.startswith("http:"),  # loading root certificates takes 60 ms
+            verify=verify,
             timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s), pool=None),
             limits=httpx2.Limits(max_connections=MAX_CONNECTIONS),
             transport=checked_transport(transport),

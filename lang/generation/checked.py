@@ -20,8 +20,8 @@ def has_own_check(convert: Callable[[str], Any] | None) -> bool:
 
 def text_check(sampling: Sampling) -> TextCheck | None:
     """What raises ValueError for a text that breaks the constraint of `sampling`; None without one.
-    Where a stop may have ended it, the beginning of a text that a regex or a grammar matches will
-    do. Raises UnsupportedError for a constraint that cannot be checked."""
+    For a regex or a grammar, a text will do that a stop has ended within a match: with the stop it
+    is the beginning of one. Raises UnsupportedError for a constraint that cannot be checked."""
     field = next((name for name in CONSTRAINTS if getattr(sampling, name) is not None), None)
     if field is None:
         return None
@@ -33,10 +33,11 @@ def text_check(sampling: Sampling) -> TextCheck | None:
     except GrammarError as error:
         reason = "the server may ignore it, and its answers cannot be checked here"
         raise UnsupportedError(field, f"{reason}: {error}") from error
-    may_stop = bool(sampling.stop or sampling.stop_regex or sampling.stop_token_ids)
+    ends = ("",) if sampling.stop_regex or sampling.stop_token_ids else sampling.stop
 
     def check(text: str) -> None:
-        if not matcher.reads(text, to_the_end=not may_stop):
+        starts = (matcher.reads(text + end, to_the_end=False) for end in ends)
+        if not matcher.reads(text) and not any(starts):
             raise ValueError(f"it does not match the {field}, which the server may have ignored")
 
     return check

@@ -24,6 +24,7 @@ from srt.patterns.stop_search import PatternSearch
 from srt.wire.constraint import Constraint
 from srt.wire.sampling import sub_seed
 
+MAX_SHOWN_CHARS = 1000  # of an answer in an error's message
 _OF_LOGPROBS = ("logprob_start_len", "return_text_in_logprobs", "top_logprobs_num")
 
 
@@ -138,7 +139,7 @@ class Gen(Writer):
         try:
             return self.reader.value(text)
         except ValueError as error:
-            raise AnswerError(f"{error}: {text!r}", text) from error
+            raise _wrong_answer(str(error), text) from error
 
     async def _check(self, stream: Stream, sampling: Sampling) -> TextCheck | None:
         """What answers must pass, besides being read, if the server may ignore the constraint."""
@@ -170,7 +171,14 @@ class Gen(Writer):
                 why = "cut at the context's end, before the value was complete"
                 if completion.completion_tokens >= sampling.max_tokens:
                     why = why.replace("the context's end", f"max_tokens={sampling.max_tokens}")
-            raise AnswerError(f"{why}: {text!r}", text) from error
+            raise _wrong_answer(why, text) from error
+
+
+def _wrong_answer(why: str, text: str) -> AnswerError:
+    shown = repr(text[:MAX_SHOWN_CHARS])
+    if len(text) > MAX_SHOWN_CHARS:
+        shown += f"... ({len(text)} characters)"
+    return AnswerError(f"{why}: {shown}", text)
 
 
 def sampling_of(stream: Stream, gen: Gen) -> Sampling:

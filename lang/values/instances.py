@@ -1,312 +1,183 @@
 """Whether a JSON value is an instance of a JSON Schema, whoever wrote it and in whatever order.
 
-Used for answers of servers that need not have enforced the schema. Every keyword of the drafts from
-6 on is checked, except annotations, to which `format` and `content...` belong; what cannot be
-checked is refused when the schema is read. Patterns take time linear in the text.
+Used for answers of servers that need not have enforced the schema. The package jsonschema judges,
+with keywords of ours where its own are slow or follow Python: patterns are ECMA's and take time
+linear in the text, as distinct items do, and multiples are those of decimal fractions.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import lru_cache
-from itertools import combinations
+from functools import cache, lru_cache
 from typing import Any
-from urllib.parse import unquote
 
-from lang.values.matching import matches
+from lang.values.matching import matcher_of_tree
 from srt.patterns.read_ecma import read_ecma
-from srt.patterns.write import regex
 from srt.wire.constraint import GrammarError
 
-# What is wrong with the value at this place, which is a JSON pointer; None if nothing is.
-Check = Callable[[Any, str], str | None]
-
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "null": lambda value: value is None,
-    "boolean": lambda value: isinstance(value, bool),
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "number": lambda value: _is_number(value),
-    "integer": lambda value: _is_number(value) and (type(value) is int or value.is_integer()),
-}
-_REFUSED = ("$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties")
+MAX_SHOWN_CHARS = 80  # of a keyword's value in a message
 
 
 @lru_cache(64)
 def instance_check(source: str) -> Callable[[str], None]:
-    """What raises ValueError for a text that is not JSON, or no instance of the schema. Raises
-    GrammarError for a schema that is wrong, or that has what cannot be checked."""
+    """What raises ValueError for a text that is not JSON, or no instance of the schema; `format` is
+    an annotation. Raises GrammarError for a schema that is wrong, or that has what cannot be
+    checked, such as a reference to another document: nothing is fetched."""
     try:
-        check = _Schema(json.loads(source)).root
+        validator = _validator(_read_json(source))
     except RecursionError:
         raise GrammarError("the schema is nested too deeply") from None
+    except ValueError as error:
+        raise GrammarError(f"the schema cannot be read: {error}") from None
 
     def check_text(text: str) -> None:
         try:
-            wrong = check(json.loads(text, parse_constant=_refuse_constant), "")
+            error = next(validator.iter_errors(_read_json(text)), None)
         except RecursionError:
-            wrong = "it is nested too deeply"
-        if wrong is not None:
-            raise ValueError(wrong)
+            raise ValueError("it is nested too deeply") from None
+        if error is not None:
+            raise ValueError(_words(error))
 
     return check_text
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _read_json(text: str) -> Any:
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is not a JSON number, or too large for one")
+    return value
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Equality of JSON values: True is not 1."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    return bool(a == b)
+def _words(error: Any) -> str:
+    """What is wrong, and where as a JSON pointer."""
+    path = "".join(f"/{str(p).replace('~', '~0').replace('/', '~1')}" for p in error.absolute_path)
+    where = f"the value at {path}" if path else "the value"
+    if error.validator is None:
+        return f"{where} must not be there"
+    given = json.dumps(error.validator_value, ensure_ascii=False)
+    shown = f" {given}" if len(given) <= MAX_SHOWN_CHARS else ""
+    return f"{where} does not fit {error.validator}{shown}"
 
 
-def _below(at: str, key: object) -> str:
-    return f"{at}/{str(key).replace('~', '~0').replace('/', '~1')}"
+# ---- reading a schema ----------------------------------------------------------------------------
 
 
-def _where(at: str) -> str:
-    return f"the value at {at}" if at else "the value"
+def _validator(schema: Any) -> Any:
+    from referencing import Registry  # late, as jsonschema: most programs need none of it
+
+    draft = _draft_of(schema)
+    _read_parts(schema, draft)
+    return _extended(draft)(schema, registry=Registry())
 
 
-class _Schema:
-    """Reads a schema's document; `root` checks a value."""
+def _draft_of(schema: Any) -> Any:
+    """The draft that `$schema` names; without it the newest, or the one before it, in which `items`
+    may be a list."""
+    import jsonschema  # type: ignore[import-untyped]
 
-    def __init__(self, document: Any) -> None:
-        self._document = document
-        self._by_ref: dict[str, Check] = {}
-        self.root = self._read(document)
-
-    def _read(self, schema: Any) -> Check:
-        if isinstance(schema, bool):
-            return lambda _, at: None if schema else f"{_where(at)} must not be there"
-        if not isinstance(schema, dict):
-            raise GrammarError(f"a schema must be an object or a boolean, not {schema!r}")
-        for keyword in _REFUSED:
-            if keyword in schema:
-                raise GrammarError(f"{keyword} cannot be checked")
-        makers = {
-            "$ref": self._ref,
-            "type": self._type,
-            "allOf": self._all_of,
-            "anyOf": self._any_of,
-            "oneOf": self._one_of,
-            "not": self._not,
-            "dependentSchemas": self._dependent,
-            "propertyNames": self._names,
-            "contains": self._contains,
-            **_PLAIN,
-        }
-        checks = [makers[key](given, schema) for key, given in schema.items() if key in makers]
-        checks += [self._members(schema), self._items(schema), self._condition(schema)]
-        return _each(checks)
-
-    def _all(self, schemas: Any) -> list[Check]:
-        if not isinstance(schemas, list):
-            raise GrammarError(f"a list of schemas is expected, not {schemas!r}")
-        return [self._read(each) for each in schemas]
-
-    def _by_name(self, schemas: Any) -> dict[str, Check]:
-        if not isinstance(schemas, dict):
-            raise GrammarError(f"an object of schemas is expected, not {schemas!r}")
-        return {name: self._read(each) for name, each in schemas.items()}
-
-    # ---- references ----------------------------------------------------------------------------
-
-    def _ref(self, ref: Any, _: Any) -> Check:
-        """Read once, and only when all of its own references can find it."""
-        if not isinstance(ref, str):
-            raise GrammarError(f"$ref must be a string, not {ref!r}")
-        if ref not in self._by_ref:
-            target = self._target(ref)
-            self._by_ref[ref] = lambda value, at: found(value, at)
-            found = self._read(target)
-        return lambda value, at: self._by_ref[ref](value, at)
-
-    def _target(self, ref: str) -> Any:
-        found = self._document
-        if ref != "#" and not ref.startswith("#/"):
-            raise GrammarError(f"$ref {ref!r} cannot be checked: only '#' and '#/...' are known")
+    drafts = [jsonschema.Draft202012Validator, jsonschema.Draft201909Validator]
+    if isinstance(schema, dict) and isinstance(schema.get("$schema"), str):
+        drafts = [jsonschema.validators.validator_for(schema, drafts[0])]
+    errors = []
+    for draft in drafts:
         try:
-            for part in unquote(ref).split("/")[1:]:
-                key = part.replace("~1", "/").replace("~0", "~")
-                found = found[int(key) if isinstance(found, list) else key]
-        except (KeyError, IndexError, ValueError, TypeError):
-            raise GrammarError(f"$ref {ref!r} is not in the schema") from None
-        return found
-
-    # ---- any value -----------------------------------------------------------------------------
-
-    def _type(self, given: Any, _: Any) -> Check:
-        names = given if isinstance(given, list) else [given]
-        if unknown := [name for name in names if name not in _TYPES]:
-            raise GrammarError(f"type {unknown[0]!r} is not one of {', '.join(_TYPES)}")
-        expected = " or ".join(names)
-
-        def check(value: Any, at: str) -> str | None:
-            fits = any(_TYPES[name](value) for name in names)
-            return None if fits else f"{_where(at)} must be of the type {expected}"
-
-        return check
-
-    def _all_of(self, given: Any, _: Any) -> Check:
-        return _each(self._all(given))
-
-    def _any_of(self, given: Any, _: Any) -> Check:
-        return _some(self._all(given), lambda count: count > 0, "anyOf")
-
-    def _one_of(self, given: Any, _: Any) -> Check:
-        return _some(self._all(given), lambda count: count == 1, "oneOf")
-
-    def _not(self, given: Any, _: Any) -> Check:
-        return _some([self._read(given)], lambda count: count == 0, "not")
-
-    def _condition(self, schema: Any) -> Check:
-        """`if` with `then` and `else`."""
-        if "if" not in schema:
-            return _each([])
-        condition = self._read(schema["if"])
-        ways = [self._read(schema.get(key, True)) for key in ("then", "else")]
-        return lambda value, at: ways[condition(value, at) is not None](value, at)
-
-    # ---- objects and arrays --------------------------------------------------------------------
-
-    def _members(self, schema: Any) -> Check:
-        named = self._by_name(schema.get("properties", {}))
-        patterns = self._by_name(schema.get("patternProperties", {}))
-        tests = [(_pattern(pattern), check) for pattern, check in patterns.items()]
-        rest = self._read(schema.get("additionalProperties", True))
-
-        def check(value: Any, at: str) -> str | None:
-            for key, each in value.items() if isinstance(value, dict) else ():
-                checks = [check for fits, check in tests if fits(key)]
-                checks += [named[key]] if key in named else []
-                if wrong := _each(checks or [rest])(each, _below(at, key)):
-                    return wrong
-            return None
-
-        return check
-
-    def _names(self, given: Any, _: Any) -> Check:
-        check = self._read(given)
-
-        def check_names(value: Any, at: str) -> str | None:
-            names = value if isinstance(value, dict) else ()
-            found = ((name, check(name, "")) for name in names)
-            return _first(f"{_where(at)}: the name {n!r}: {wrong}" for n, wrong in found if wrong)
-
-        return check_names
-
-    def _dependent(self, given: Any, _: Any) -> Check:
-        checks = self._by_name(given)
-
-        def check(value: Any, at: str) -> str | None:
-            names = [name for name in checks if isinstance(value, dict) and name in value]
-            return _each([checks[name] for name in names])(value, at)
-
-        return check
-
-    def _items(self, schema: Any) -> Check:
-        first, rest = schema.get("prefixItems", []), schema.get("items", True)
-        if isinstance(rest, list):  # as drafts before 2020-12 have it
-            first, rest = rest, schema.get("additionalItems", True)
-        firsts, others = self._all(first), self._read(rest)
-
-        def check(value: Any, at: str) -> str | None:
-            for i, each in enumerate(value if isinstance(value, list) else ()):
-                if wrong := (firsts[i] if i < len(firsts) else others)(each, _below(at, i)):
-                    return wrong
-            return None
-
-        return check
-
-    def _contains(self, given: Any, schema: Any) -> Check:
-        check_item = self._read(given)
-        least, most = schema.get("minContains", 1), schema.get("maxContains", math.inf)
-
-        def check(value: Any, at: str) -> str | None:
-            if not isinstance(value, list):
-                return None
-            count = sum(check_item(each, at) is None for each in value)
-            return None if least <= count <= most else f"{_where(at)} does not fit contains"
-
-        return check
+            _check_form(draft, schema)
+            return draft
+        except GrammarError as error:
+            errors.append(error)
+    raise errors[0]
 
 
-def _first(found: Iterable[str]) -> str | None:
-    return next(iter(found), None)
+def _check_form(draft: Any, schema: Any) -> None:
+    """Raise GrammarError for what is no schema; patterns are read elsewhere."""
+    from jsonschema import SchemaError
+
+    try:
+        draft.check_schema(schema, format_checker=None)
+    except SchemaError as error:
+        raise GrammarError(_words(error)) from None
 
 
-def _each(checks: list[Check]) -> Check:
-    def check(value: Any, at: str) -> str | None:
-        return _first(wrong for each in checks if (wrong := each(value, at)) is not None)
+def _read_parts(root: Any, draft: Any) -> None:
+    """Read the patterns of all schemas in a document, and follow their references, which may lead
+    to places that hold no schemas by themselves. Raises GrammarError."""
+    from referencing import Registry, jsonschema
+    from referencing.exceptions import Unresolvable
 
-    return check
+    kind = jsonschema.specification_with(draft.ID_OF(draft.META_SCHEMA))
+    seen, keywords = set[int](), set[str]()
+    waiting = deque([(root, Registry().resolver_with_root(kind.create_resource(root)), False)])
+    while waiting:
+        schema, resolver, is_target = waiting.pop()
+        if id(schema) in seen:
+            continue
+        if is_target:
+            _check_form(draft, schema)
+        if not isinstance(schema, dict):
+            continue
+        seen.add(id(schema))
+        keywords |= schema.keys()
+        schema.pop("$schema", None)  # by it the package would leave our keywords
+        for pattern in (*schema.get("patternProperties", ()), schema.get("pattern", "")):
+            _pattern(pattern)
+        for ref in (schema[key] for key in _REFERENCES if key in schema):
+            try:
+                found = resolver.lookup(ref)
+            except (Unresolvable, AttributeError, TypeError, ValueError):
+                raise GrammarError(f"{ref!r} is no reference to a place in the schema") from None
+            waiting.appendleft((found.contents, found.resolver, True))
+        for each in kind.create_resource(schema).subresources():
+            waiting.append((each.contents, resolver.in_subresource(each), False))
+    if {"unevaluatedProperties", "patternProperties"} <= keywords:
+        raise GrammarError("unevaluatedProperties beside patternProperties cannot be checked")
 
 
-def _some(checks: list[Check], is_right: Callable[[int], bool], keyword: str) -> Check:
-    def check(value: Any, at: str) -> str | None:
-        count = sum(each(value, at) is None for each in checks)
-        return None if is_right(count) else f"{_where(at)} does not fit {keyword}"
-
-    return check
-
-
-# ---- keywords without schemas in them ------------------------------------------------------------
-
-
-def _pattern(source: Any) -> Callable[[str], bool]:
-    if not isinstance(source, str):
-        raise GrammarError(f"pattern must be a string, not {source!r}")
-    conditions = read_ecma(source)
-    wanted, without = (
-        [regex(node) for node in nodes] for nodes in (conditions.wanted, conditions.without)
-    )
+@lru_cache(256)
+def _pattern(source: str) -> Callable[[str], bool]:
+    """Whether a text has a match of an ECMA-262 pattern. Raises GrammarError."""
+    wanted, without = ([matcher_of_tree(node) for node in nodes] for nodes in read_ecma(source))
     return lambda text: (
-        all(matches(each, text) for each in wanted)
-        and not any(matches(each, text) for each in without)
+        all(each.reads(text) for each in wanted) and not any(each.reads(text) for each in without)
     )
 
 
-def _plain(
-    kind: Callable[[Any], bool],
-    holds: Callable[[Any, Any], bool],
-    given_is: Callable[[Any], bool],
-    keyword: str,
-) -> Callable[[Any, Any], Check]:
-    """Reads a keyword that says something of values of one kind."""
-
-    def read(given: Any, _: Any) -> Check:
-        if not given_is(given):
-            raise GrammarError(f"{keyword} must not be {given!r}")
-
-        def check(value: Any, at: str) -> str | None:
-            fits = not kind(value) or holds(value, given)
-            return None if fits else f"{_where(at)} does not fit {keyword} {given!r}"
-
-        return check
-
-    return read
+# ---- keywords of ours ----------------------------------------------------------------------------
 
 
-def _read_pattern(given: Any, _: Any) -> Check:
-    fits = _pattern(given)
+@cache
+def _extended(draft: Any) -> Any:
+    from jsonschema import validators
 
-    def check(value: Any, at: str) -> str | None:
-        is_right = not isinstance(value, str) or fits(value)
-        return None if is_right else f"{_where(at)} does not fit pattern {given!r}"
+    return validators.extend(draft, _OURS)
+
+
+def _pattern_properties(validator: Any, given: Any, value: Any, _: Any) -> Iterator[Any]:
+    for pattern, schema in given.items() if isinstance(value, dict) else ():
+        fits = _pattern(pattern)
+        for key in filter(fits, value):
+            yield from validator.descend(value[key], schema, path=key)
+
+
+def _additional_properties(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+    patterns = [_pattern(each) for each in schema.get("patternProperties", ())]
+    for key, each in value.items() if isinstance(value, dict) else ():
+        if key not in schema.get("properties", ()) and not any(fits(key) for fits in patterns):
+            yield from validator.descend(each, given, path=key)
+
+
+def _of(kind: type | tuple[type, ...], holds: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+    """A keyword about values of one kind."""
+
+    def check(_: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        from jsonschema import ValidationError
+
+        if isinstance(value, kind) and not isinstance(value, bool) and not holds(value, given):
+            yield ValidationError("")  # the words are ours
 
     return check
 
@@ -315,48 +186,24 @@ def _is_multiple(value: Any, of: Any) -> bool:
     return (Fraction(str(value)) / Fraction(str(of))).denominator == 1
 
 
-def _has_dependents(value: Any, given: Any) -> bool:
-    return all(name in value for key, names in given.items() if key in value for name in names)
+def _all_differ(values: list[Any], wanted: bool) -> bool:
+    return not wanted or len(set(map(_key, values))) == len(values)
 
 
-def _all_differ(value: Any, given: Any) -> bool:
-    return not given or not any(_equal(a, b) for a, b in combinations(value, 2))
+def _key(value: Any) -> Any:
+    """A key that equal values have in common: 1 and 1.0, but not true."""
+    if isinstance(value, list):
+        return (list, *map(_key, value))
+    if isinstance(value, dict):
+        return (dict, frozenset((name, _key(each)) for name, each in value.items()))
+    return (bool, value) if isinstance(value, bool) else value
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_names(value: Any) -> bool:
-    return _is_list(value) and all(isinstance(each, str) for each in value)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-_ANY, _IS_TEXT = (lambda _: True), _TYPES["string"]
-_PLAIN: dict[str, Callable[[Any, Any], Check]] = {
-    "pattern": _read_pattern,
-    **{
-        keyword: _plain(kind, holds, given_is, keyword)
-        for keyword, kind, holds, given_is in (
-            ("const", _ANY, _equal, _ANY),
-            ("enum", _ANY, lambda v, all_: any(_equal(v, each) for each in all_), _is_list),
-            ("minimum", _is_number, lambda v, low: v >= low, _is_number),
-            ("maximum", _is_number, lambda v, high: v <= high, _is_number),
-            ("exclusiveMinimum", _is_number, lambda v, low: v > low, _is_number),
-            ("exclusiveMaximum", _is_number, lambda v, high: v < high, _is_number),
-            ("multipleOf", _is_number, _is_multiple, lambda v: _is_number(v) and v > 0),
-            ("minLength", _IS_TEXT, lambda v, low: len(v) >= low, _is_number),
-            ("maxLength", _IS_TEXT, lambda v, high: len(v) <= high, _is_number),
-            ("minItems", _is_list, lambda v, low: len(v) >= low, _is_number),
-            ("maxItems", _is_list, lambda v, high: len(v) <= high, _is_number),
-            ("uniqueItems", _is_list, _all_differ, _TYPES["boolean"]),
-            ("minProperties", _is_object, lambda v, low: len(v) >= low, _is_number),
-            ("maxProperties", _is_object, lambda v, high: len(v) <= high, _is_number),
-            ("required", _is_object, lambda v, names: all(n in v for n in names), _is_names),
-            ("dependentRequired", _is_object, _has_dependents, _is_object),
-        )
-    },
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_OURS = {
+    "pattern": _of(str, lambda text, source: _pattern(source)(text)),
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "multipleOf": _of((int, float), _is_multiple),
+    "uniqueItems": _of(list, _all_differ),
 }

@@ -5,15 +5,19 @@ llguidance reads the text byte by byte, so that the time is linear in it, as it 
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from time import thread_time
 from typing import Any
 
 from srt.patterns.assertions import whole
 from srt.patterns.lark import LarkWriter, body_of, terminal
 from srt.patterns.read_gbnf import inlined, is_gbnf, read_gbnf
 from srt.patterns.read_re import parse
+from srt.patterns.tree import Node
 from srt.patterns.write import regex
 from srt.wire.constraint import GrammarError
 
+MAX_CPU_S = 5.0  # of one text; a million characters take 2 s with most patterns
+_STEP_BYTES = 4  # few, because other threads stand still meanwhile
 _END = 256
 
 
@@ -24,24 +28,35 @@ class TextMatcher:
         import llguidance  # late: the language alone needs no parser
 
         limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=2_000_000, precompute_large_lexemes=False, verbose_errors=False
+            initial_lexer_fuel=2_000_000,
+            max_lexer_states=50_000,
+            precompute_large_lexemes=False,
+            verbose_errors=False,
         )
         text = llguidance.LLMatcher.grammar_from_lark(lark)
         self._matcher = llguidance.LLMatcher(_byte_tokenizer(), text, log_level=0, limits=limits)
         if self._matcher.is_error():
             raise GrammarError(self._matcher.get_error().split("\n", 1)[0])
 
-    def reads(self, text: str, *, to_the_end: bool) -> bool:
-        """Whether it is one of the texts, or only the beginning of one."""
-        tokens = [*text.encode("utf-8", "surrogatepass"), *([_END] if to_the_end else [])]
-        return bool(self._matcher.deep_copy().validate_tokens(tokens) == len(tokens))
+    def reads(self, text: str, *, to_the_end: bool = True) -> bool:
+        """Whether it is one of the texts, or only the beginning of one. Raises ValueError if that
+        takes too long to find out, as with ambiguous grammars and repetitions in repetitions."""
+        matcher, data = self._matcher.deep_copy(), text.encode("utf-8", "surrogatepass")
+        end = thread_time() + MAX_CPU_S
+        for at in range(0, len(data), _STEP_BYTES):
+            piece = list(data[at : at + _STEP_BYTES])
+            if matcher.try_consume_tokens(piece) < len(piece) and not matcher.is_error():
+                return False
+            if matcher.is_error() or thread_time() > end:
+                raise ValueError("it takes too long to find out whether it matches")
+        return not to_the_end or bool(matcher.is_accepting())
 
 
 @lru_cache(64)
 def matcher_of(field: str, source: str) -> TextMatcher:
     """The texts that a gen's `regex` or `ebnf` (GBNF or Lark) is for. Raises GrammarError."""
     if field == "regex":
-        return TextMatcher(f"start: {terminal(regex(whole(parse(source))))}")
+        return matcher_of_tree(whole(parse(source)))
     if not is_gbnf(source):
         from srt.answers.captures.lark import capture_grammar
 
@@ -49,7 +64,7 @@ def matcher_of(field: str, source: str) -> TextMatcher:
     rules = read_gbnf(source)
     node = inlined(rules, source)
     if node is not None:
-        return TextMatcher(f"start: {terminal(regex(node))}")
+        return matcher_of_tree(node)
     writer = LarkWriter()
     names = {name: f"rule_{i}" for i, name in enumerate(rules)}
     for name, body in rules.items():
@@ -57,14 +72,9 @@ def matcher_of(field: str, source: str) -> TextMatcher:
     return TextMatcher(writer.text(names["root"]))
 
 
-def matches(rust: str, text: str) -> bool:
-    """Whether a regex in the syntax of Rust's regex crate matches all of a text."""
-    return _of_rust(rust).reads(text, to_the_end=True)
-
-
-@lru_cache(256)
-def _of_rust(rust: str) -> TextMatcher:
-    return TextMatcher(f"start: {terminal(rust)}")
+def matcher_of_tree(node: Node) -> TextMatcher:
+    """The texts that a pattern's tree is for. Raises GrammarError."""
+    return TextMatcher(f"start: {terminal(regex(node))}")
 
 
 class _Bytes:

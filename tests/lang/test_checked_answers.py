@@ -21,6 +21,7 @@ TREE = {
     "$ref": "#/$defs/node",
     "$defs": {"node": {"type": "array", "items": {"anyOf": [{"const": 1}, {"$ref": "#"}]}}},
 }
+NEWEST = "https://json-schema.org/draft/2020-12/schema"
 DIGITS, NESTED = "[0-9]{1,3}", 'root ::= "(" root ")" | "x"'
 LARK = 'start: "yes" | NAME\nNAME: /[A-Z][a-z]+/'
 
@@ -73,16 +74,20 @@ def test_a_text_that_was_cut() -> None:
     date = sgl.gen("a", regex="[0-9]{4}-[0-9]{2}", max_tokens=5)
     cut = answered("2024-", date, finish="length").error()
     assert isinstance(cut, sgl.AnswerError) and "cut at max_tokens=5" in str(cut)
-    # A stop may end it anywhere; the beginning must be one of a match.
+    # A stop may end it anywhere in a match.
     stopped = sgl.gen("a", regex="[0-9]{4}-[0-9]{2}", stop="-")
     assert answered("2024", stopped)["a"] == "2024"
-    assert isinstance(answered("May", stopped).error(), sgl.AnswerError)
+    for text in ("May", "202"):
+        assert isinstance(answered(text, stopped).error(), sgl.AnswerError)
+    error = answered("x" * 9999, sgl.gen("a", regex=DIGITS)).error()
+    assert error.text == "x" * 9999 and len(str(error)) < 2000
 
 
 def test_what_cannot_be_checked_is_refused_before_it_is_asked() -> None:
     for field, source in (
         ("json_schema", '{"$ref": "https://example.com/schema"}'),
-        ("json_schema", '{"unevaluatedProperties": false}'),
+        ("json_schema", '{"unevaluatedProperties": false, "patternProperties": {}}'),
+        ("json_schema", "{"),
         ("ebnf", "start: nowhere"),
     ):
         state = answered("x", sgl.gen("a", **cast("Any", {field: source})))
@@ -107,7 +112,24 @@ def test_what_cannot_be_checked_is_refused_before_it_is_asked() -> None:
         ({"items": {"type": "string"}, "minItems": 1, "maxItems": 2}, '["a"]', '["a", 1]'),
         ({"prefixItems": [{"const": 1}], "items": False}, "[1]", "[1, 2]"),
         ({"items": [{"const": 1}], "additionalItems": False}, "[1]", "[1, 2]"),
-        ({"uniqueItems": True}, "[1, true]", "[1, 1.0]"),
+        (
+            {"uniqueItems": True},
+            '[1, true, [1], [true], "1"]',
+            '[{"a": 1, "b": 2}, {"b": 2, "a": 1.0}]',
+        ),
+        ({"items": {"$ref": "#"}, "$schema": NEWEST, "pattern": r"^\p{L}"}, '["ä"]', '["1"]'),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": ["b"]}},
+            '{"b": 1}',
+            '{"a": 1}',
+        ),
+        (
+            {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},
+            '{"a": 1}',
+            '{"b": 1}',
+        ),
+        ({"pattern": "^(a+)+$", "nullable": True, "x-mine": 1}, '"aa"', f'"{"a" * 99}b"'),
+        ({"type": "number"}, "1e308", "1e309"),
         ({"contains": {"const": 1}, "maxContains": 1}, "[2, 1]", "[1, 1]"),
         ({"patternProperties": {"^x": {"type": "null"}}}, '{"x1": null}', '{"x1": 1}'),
         (
@@ -139,23 +161,37 @@ def test_instances_of_schemas(schema: Any, right: str | None, wrong: str | None)
 
 def test_where_an_instance_is_wrong() -> None:
     check = instance_check(json.dumps({"properties": {"a/b": {"items": {"type": "string"}}}}))
-    with pytest.raises(ValueError, match=re.escape("the value at /a~1b/1 must be of the type")):
+    with pytest.raises(ValueError, match='the value at /a~1b/1 does not fit type "string"'):
         check('{"a/b": ["x", 1]}')
 
 
 @pytest.mark.parametrize(
     "schema",
     [1, {"type": "text"}, {"$ref": "#/nowhere"}, {"$ref": "#x"}, {"minimum": "1"}, {"enum": 1},
-     {"allOf": {}}, {"properties": []}, {"pattern": "("}, {"required": [1]}, {"$dynamicRef": "#a"}],
+     {"allOf": {}}, {"properties": []}, {"pattern": "("}, {"required": [1]}, {"$dynamicRef": "#a"},
+     {"items": {"$ref": "http://127.0.0.1/x"}}, {"$ref": "#/mine", "mine": {"type": "text"}},
+     {"$ref": "#/required", "required": ["a"]}],
 )  # fmt: skip
 def test_schemas_that_are_wrong(schema: Any) -> None:
     with pytest.raises(GrammarError):
         instance_check(json.dumps(schema))
 
 
+def test_what_is_said_of_a_large_value_or_keyword_is_short() -> None:
+    check = instance_check(json.dumps({"enum": list(range(1000)), "x": {"$schema": 1}}))
+    with pytest.raises(ValueError, match=r"^the value does not fit enum$"):
+        check(json.dumps("x" * 100_000))
+
+
 def test_a_value_that_is_nested_deeply_is_an_error() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         instance_check(json.dumps(TREE))("[" * 100_000 + "]" * 100_000)
+
+
+def test_a_text_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lang.values.matching.MAX_CPU_S", 0.01)
+    with pytest.raises(ValueError, match="takes too long"):
+        matcher_of("regex", "(.{1,1000}b){1,500}").reads("ab" * 20_000)
 
 
 @given(st.text("ab\n é", max_size=6))

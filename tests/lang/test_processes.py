@@ -320,6 +320,22 @@ def test_a_fork_waits_for_what_other_threads_import(
     del sys.modules["imported_late"]
 
 
+def test_a_fork_waits_for_what_must_not_be_divided() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with forked.undivided():
+            begun.set()
+            ended.wait(0.3)  # nobody sets it
+            ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    assert in_child(lambda: (ended.is_set(), in_child(lambda: 1))[0]) is True
+    thread.join()
+
+
 def test_what_a_child_leaves_is_never_freed() -> None:
     freed = list[int]()
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from lang.errors import LangError
+from srt import forked
 
 log = logging.getLogger(__name__)
 
@@ -222,5 +223,6 @@ def _connection(url: str) -> HTTPConnection:
     assert parts.hostname is not None
     if parts.scheme == "http":
         return HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
-    context = ssl.create_default_context()
+    with forked.undivided():
+        context = ssl.create_default_context()
     return HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_S, context=context)

@@ -80,7 +80,8 @@ class HttpClient:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.url = url.rstrip("/")
         # Loading root certificates, which plain HTTP does not need, holds a loop 60 ms: once.
-        self._verify = httpx2.create_ssl_context(verify=not self.url.startswith("http:"))
+        with forked.undivided():
+            self._verify = httpx2.create_ssl_context(verify=not self.url.startswith("http:"))
         has_proxies = bool(getproxies()) and not is_here(self.url)
         try:
             self._http = httpx2.AsyncClient(
