@@ -1,10 +1,10 @@
 """A client's link to a ring: its sockets, identity and lease, and the epoch it is welcome in.
 
-A client has a random identity for its life. It says
-Hello on the back socket and sends nothing before the Welcome of the current epoch; further Hellos
-renew its lease. When a RingEvent brings a new epoch, or nothing at all is heard any more,
-everything in flight is lost: `on_lost` is called, which works without the ring. RingEvents alone
-may stop: then the launcher stands still, and the parts go on.
+A client has a random identity for its life. It says Hello on the back socket and sends nothing
+before the Welcome of the current epoch; further Hellos renew its lease. When a RingEvent brings a
+new epoch, or nothing at all is heard any more, everything in flight is lost: `on_lost` is called,
+which works without the ring. RingEvents alone may stop: then the launcher stands still, and the
+parts go on.
 
 An event that cannot be decoded is dropped: the next one says the same. An answer or output that
 cannot is lost, and with it everything in flight, which would miss it; the link is opened again

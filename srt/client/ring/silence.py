@@ -17,9 +17,8 @@ class Silence:
 
     def __init__(self) -> None:
         self.is_of_launcher = False
-        self.halted: list[
-            str
-        ] = []  # parts of which the kernel says so while the launcher is silent
+        # Parts that do not run, as the kernel says while the launcher is silent.
+        self.halted: list[str] = []
         self._of_parts_s = 0.0
         self._parts_spoke = False  # since the owner began to wait
 
