@@ -2,13 +2,21 @@
 
 What a tokenizer.json says is carried out by a library, in the processes themselves: normalizers may
 make a text a million times as long, patterns may look at it for ever. Requests' texts are read in
-children, but every part encodes a few characters at its start.
+children, but every part encodes a few characters at its start. What has passed is noted among the
+user's caches and not tried again until a file changes: the trial of a large vocabulary takes some
+seconds.
 """
 
+import hashlib
 import os
+import time
+from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 
 from srt.files.model_files import ModelFiles, require_file
+from srt.machine import cache_folder
 from srt.ring.forked import result_in_time
 from srt.wire.errors import ConfigError
 
@@ -30,6 +38,7 @@ _LINES = (
     *(character * 64 + "!\n" for character in "aA1 .-=_\n"),
 )
 _TEXT = "".join(_LINES)
+_NOTE_LIFE_S = 30 * 86400.0
 _MAX_GROWTH = 32  # of a text by its normalizer; Unicode's own forms have up to 18 for one
 
 
@@ -42,6 +51,9 @@ def try_tokenizer(files: ModelFiles) -> None:
 
     path = tokenizer_path(files.path)
     require_file(path, MAX_TOKENIZER_BYTES)
+    with suppress(OSError):
+        if _note(files.path).exists():
+            return
     size = path.stat().st_size
     if path.suffix != ".json":
         size = min(_JSON_PER_BYTE * size, MAX_TOKENIZER_BYTES)
@@ -54,6 +66,26 @@ def try_tokenizer(files: ModelFiles) -> None:
         )
     if result:
         raise ConfigError(result.decode(errors="replace"))
+    with suppress(OSError):  # no folder for caches, or no room
+        _keep(_note(files.path))
+
+
+def _note(folder: Path) -> Path:
+    """The file that is there if a tokenizer has passed: with these files as they are now, and with
+    this library. Raises OSError."""
+    known = hashlib.sha256(f"1 {version('tokenizers')} {folder.resolve()}".encode())
+    for path in sorted(folder.iterdir()):
+        found = path.stat()
+        known.update(f"{path.name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode())
+    return cache_folder() / "tokenizers" / known.hexdigest()
+
+
+def _keep(note: Path) -> None:
+    note.parent.mkdir(0o700, parents=True, exist_ok=True)
+    for other in note.parent.iterdir():
+        if time.time() - other.stat().st_mtime > _NOTE_LIFE_S:
+            other.unlink(missing_ok=True)
+    note.touch(0o600)
 
 
 def _tried(files: ModelFiles) -> bytes:

@@ -184,7 +184,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "args": "wire kv_addresses files",
         "ring": "machine tasks wire args",
         "sizing": "machine wire files args",
-        "trial": "wire files ring",
+        "trial": "machine wire files ring",
         "client": "event_data forked tasks wire answers ring",
         "hub": "machine progress wire files args sizing",
         "programs": "tasks wire patterns answers files ring client",

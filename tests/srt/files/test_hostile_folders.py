@@ -42,8 +42,9 @@ def _those(kind: str) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trial, "CPU_S", 1.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
 
 
 @pytest.mark.parametrize("name", _those("launcher"))
@@ -87,6 +88,35 @@ def test_a_trial_starts_no_thread_for_each_core(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(tmp_path / "m")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "b'' 1\n"
+
+
+def test_what_has_passed_is_tried_again_only_if_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_llama(tmp_path / "m")
+    tried = []
+
+    def passing(*_: object) -> bytes:
+        tried.append(1)
+        return b""
+
+    monkeypatch.setattr(trial, "result_in_time", passing)
+    files = resolve_model(str(tmp_path / "m"))
+    for _ in range(2):
+        try_tokenizer(files)
+    assert len(tried) == 1
+    (tmp_path / "m" / "added_tokens.json").write_text("{}")
+    try_tokenizer(files)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/none")
+    try_tokenizer(files)
+    assert len(tried) == 3
+
+
+def test_a_refusal_is_not_kept(tmp_path: Path) -> None:
+    write_hostile(tmp_path / "m", "four chained normalizers")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="its normalizer makes"):
+            try_tokenizer(resolve_model(str(tmp_path / "m")))
 
 
 def test_a_file_of_another_format_has_more_room(tmp_path: Path) -> None:
