@@ -158,7 +158,7 @@ class Gen(Writer):
 
         def read() -> Any:
             if check is not None:
-                check(text)
+                check(text, completion.finish == "length")
             return self.reader.value(text, captures)
 
         try:

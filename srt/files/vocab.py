@@ -224,6 +224,13 @@ def _gguf_bytes(tokens: GGUFTokens) -> list[bytes]:
 # ---- Hugging Face directory ------------------------------------------------------------------
 
 
+def _context_len(files: HFFiles) -> int:
+    try:
+        return hf_context_len(files.config, files.required(*_CONTEXT_LEN))
+    except ConfigError as error:
+        raise ConfigError(f"{files.path}: {error}") from error
+
+
 def _from_hf(name: str, files: HFFiles) -> Vocab:
     to_bytes = _token_decoder(files)
     added = {token.id: token for token in files.added_tokens}
@@ -239,7 +246,7 @@ def _from_hf(name: str, files: HFFiles) -> Vocab:
         eos_ids=eos_ids,
         bos_id=bos_id if bos_id is not None and 0 <= bos_id < size else None,
         add_bos=bos_id in files.frame.before,
-        context_len=hf_context_len(files.config, files.required(*_CONTEXT_LEN)),
+        context_len=_context_len(files),
         chat_template=files.chat_templates.get("default"),
         tool_template=files.chat_templates.get("tool_use"),
         add_eos=not set(eos_ids[:1]).isdisjoint(files.frame.after),

@@ -72,7 +72,11 @@ def test_each_kind(arguments: dict[str, Any], right: str, wrong: str) -> None:
 
 def test_a_text_that_was_cut() -> None:
     date = sgl.gen("a", regex="[0-9]{4}-[0-9]{2}", max_tokens=5)
-    cut = answered("2024-", date, finish="length").error()
+    assert answered("2024-", date, finish="length")["a"] == "2024-"
+    for text, why in (("2024-", "stop"), ("May 1", "length")):
+        assert isinstance(answered(text, date, finish=why).error(), sgl.AnswerError)
+    value = sgl.gen("a", json_schema=json.dumps(CLOSED), max_tokens=5)
+    cut = answered('{"x": 2', value, finish="length").error()
     assert isinstance(cut, sgl.AnswerError) and "cut at max_tokens=5" in str(cut)
     # A stop may end it anywhere in a match.
     stopped = sgl.gen("a", regex="[0-9]{4}-[0-9]{2}", stop="-")

@@ -68,7 +68,7 @@ def choose(config: pytest.Config) -> None:
     _chosen = config.getoption("--profile")
     _imports_all = bool(config.option.markexpr)
     config.option.markexpr = config.option.markexpr or chosen().tests
-    same = bool(os.environ.get("SRT_TEST_SAME_CASES"))
+    same = bool(os.environ.get("PYTEST_SAME_CASES"))
     settings.register_profile(
         _chosen,
         max_examples=examples(EXAMPLES),

@@ -191,7 +191,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a rope that stretches by 1e308": (
         config(rope_scaling={"type": "yarn", "factor": 1e308,
                              "original_max_position_embeddings": 64}), "part"),
-    "1e12 positions": (config(max_position_embeddings=10**12), "runs"),
+    "1e12 positions": (config(max_position_embeddings=10**12), "part"),
     "a header of 2**40": (_bytes("model.safetensors", (2**40).to_bytes(8, "little") + b"{}"),
                           "part"),
     "weights that are a pipe": (_pipe("model.safetensors"), "part"),
