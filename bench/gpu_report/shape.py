@@ -7,6 +7,7 @@ from unittest import mock
 
 import torch
 
+from scheduler_proc import executor as executors
 from scheduler_proc.executor import ExecutorOptions, make_executor, torch_executor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.models.config import DecoderConfig, Rope
@@ -83,7 +84,10 @@ def executor_of(model: Decoder, device: torch.device, slots: int, **options: Any
     # Of a model without files there is no tower to be found.
     options |= {"max_total_tokens": slots, "device": str(device), "sees": False}
     chosen = ExecutorOptions(**options)
-    with mock.patch.object(torch_executor, "load_model", lambda *_, **__: model):
+    with (
+        mock.patch.object(executors, "_check_model"),
+        mock.patch.object(torch_executor, "load_model", lambda *_, **__: model),
+    ):
         executor = make_executor("torch", files, chosen)
     assert isinstance(executor, TorchExecutor)
     for pool in (*executor._pool.k, *executor._pool.v):
