@@ -1,4 +1,5 @@
-"""Tries a model directory's tokenizer once, in a child with limits, before any part loads it.
+"""Tries a model directory's tokenizer once, in a child with limits, before any part loads it, and
+reads how many positions the model has.
 
 What a tokenizer.json says is carried out by a library, in the processes themselves: normalizers may
 make a text a million times as long, patterns may look at it for ever. Requests' texts are read in
@@ -91,11 +92,13 @@ def _keep(note: Path) -> None:
 def _tried(files: ModelFiles) -> bytes:
     """Why a tokenizer is refused; nothing if it is not. The launcher does without the library."""
     os.environ |= _ONE_THREAD
-    from srt.files.hf import tokenizer_path
+    from srt.files.hf import HFFiles, tokenizer_path
     from srt.files.tokenizer import load_tokenizer
+    from srt.files.vocab import positions_of
 
     path = tokenizer_path(files.path)
     try:
+        positions_of(HFFiles(files.path))
         tokenizer = load_tokenizer(files)
         length = tokenizer.normalized_length(_TEXT)
         if length > _MAX_GROWTH * len(_TEXT):

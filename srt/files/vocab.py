@@ -224,7 +224,8 @@ def _gguf_bytes(tokens: GGUFTokens) -> list[bytes]:
 # ---- Hugging Face directory ------------------------------------------------------------------
 
 
-def _context_len(files: HFFiles) -> int:
+def positions_of(files: HFFiles) -> int:
+    """The context of a model in tokens. Raises ConfigError, which names the folder."""
     try:
         return hf_context_len(files.config, files.required(*_CONTEXT_LEN))
     except ConfigError as error:
@@ -246,7 +247,7 @@ def _from_hf(name: str, files: HFFiles) -> Vocab:
         eos_ids=eos_ids,
         bos_id=bos_id if bos_id is not None and 0 <= bos_id < size else None,
         add_bos=bos_id in files.frame.before,
-        context_len=_context_len(files),
+        context_len=positions_of(files),
         chat_template=files.chat_templates.get("default"),
         tool_template=files.chat_templates.get("tool_use"),
         add_eos=not set(eos_ids[:1]).isdisjoint(files.frame.after),

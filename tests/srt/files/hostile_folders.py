@@ -190,8 +190,8 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "an inner width of 2**40": (config(intermediate_size=2**40), "part"),
     "a rope that stretches by 1e308": (
         config(rope_scaling={"type": "yarn", "factor": 1e308,
-                             "original_max_position_embeddings": 64}), "part"),
-    "1e12 positions": (config(max_position_embeddings=10**12), "part"),
+                             "original_max_position_embeddings": 64}), "launcher"),
+    "1e12 positions": (config(max_position_embeddings=10**12), "launcher"),
     "a header of 2**40": (_bytes("model.safetensors", (2**40).to_bytes(8, "little") + b"{}"),
                           "part"),
     "weights that are a pipe": (_pipe("model.safetensors"), "part"),
