@@ -94,15 +94,22 @@ async def test_a_child_that_nobody_waits_for_any_more(forker: Forker) -> None:
     other.close()
 
 
-async def test_a_forker_that_is_stopped_is_told(
+async def _watched(
     forker: Forker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As long as it answers, it is watched for good."""
+) -> tuple[Child, asyncio.Task[None]]:
+    """A child that has answered, and the watch of a forker that has little patience."""
     monkeypatch.setattr(children.forker, "LOOK_S", 0.01)
     monkeypatch.setattr(children.forker, "STOPPED_S", 0.05)
     child = Child(forker, _deed, "child")
     await _ask(child)
-    watching = asyncio.ensure_future(forker.watch())
+    return child, asyncio.ensure_future(forker.watch())
+
+
+async def test_a_forker_that_is_stopped_is_told(
+    forker: Forker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it answers, it is watched for good."""
+    child, watching = await _watched(forker, monkeypatch)
     done, _ = await asyncio.wait([watching], timeout=0.5)
     assert not done
     os.kill(forker.pid, signal.SIGSTOP)
@@ -135,11 +142,7 @@ async def test_a_child_that_is_stopped_is_replaced(
     forker: Forker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that waits; the work of one that is at work may be asked for again."""
-    monkeypatch.setattr(children.forker, "LOOK_S", 0.01)
-    monkeypatch.setattr(children.forker, "STOPPED_S", 0.05)
-    child = Child(forker, _deed, "child")
-    await _ask(child)
-    watching = asyncio.ensure_future(forker.watch())
+    child, watching = await _watched(forker, monkeypatch)
     os.kill(first := child.pid, signal.SIGSTOP)
     with pytest.raises(ChildDied) as died:
         await _ask(child)
