@@ -1,5 +1,7 @@
 """What the command lines of several commands share: their parser, and types of arguments."""
 
+import re
+import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -12,14 +14,22 @@ from srt.wire.errors import ConfigError
 
 _MOST, _MOST_SCALE = 10**9, 10_000
 _UNKNOWN = "unrecognized arguments: "
+_HELP_AND_MORE = re.compile("-h[a-z]")
 
 
 class Parser(ArgumentParser):
     """argparse, with a suggestion for an option that it does not know, and nothing of what follows
-    one, which may be a key. No option may be shortened."""
+    one, which may be a key. Errors are one line. No option may be shortened."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, which would take `-hf`, an option of llama.cpp, for a request for help."""
+        words = list(sys.argv[1:] if args is None else args)
+        if (word := next(filter(_HELP_AND_MORE.match, words), None)) is not None:
+            self.error(f"{_UNKNOWN}{word}")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
@@ -31,7 +41,7 @@ class Parser(ArgumentParser):
                 rest = " ..." if words[at + 1 :] or option != words[at] else ""
                 words = [*words[:at], f"{option}{rest}{instead_of(option, known)}"]
             message = _UNKNOWN + " ".join(map(shown_model, words))
-        super().error(message)
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def count(text: str, least: int = 1) -> int:

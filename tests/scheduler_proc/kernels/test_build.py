@@ -113,9 +113,9 @@ class TestBuild:
     def test_it_says_what_it_compiles(self, sources: Path) -> None:
         (sources / "other.cpp").write_text("int other() { return 1; }\n")
         said: list[str] = []
-        places: dict[str, Path] = {"sources": sources, "objects": sources.parent / "objects"}
+        library, objects = sources.parent / "lib.so", sources.parent / "objects"
         for _ in range(2):  # the second finds nothing to do
-            build.build(sources.parent / "lib.so", **places, say=said.append)
+            build.build(library, sources=sources, objects=objects, say=said.append)
         assert len(said) == 3 and said[0].startswith("compiling 2 files")
         names = sorted(line.rpartition(" ")[2] for line in said[1:])
         assert names == ["answer.cpp", "other.cpp"] and said[-1].startswith("2 of 2")
