@@ -14,11 +14,11 @@ from srt.ring.child import Child
 
 # Words of `srt serve`, with FOLDER for one of files that are wrong, and what the line has.
 MISTAKES = [
-    ("--prot 80", "--prot ...; did you mean --port?"),
-    ("--max-num-seqs 8", "--max-num-seqs ...; it is called --max-running-requests here"),
+    ("--prot 80", "--prot; did you mean --port?"),
+    ("--max-num-seqs 8", "--max-num-seqs; it is called --max-running-requests here"),
     ("--enable-prefix-caching", "--enable-prefix-caching; not needed: it is always on"),
-    ("--revision v1", "--revision ...; write it into the name of the model: org/name@REVISION"),
-    ("--lora-modules a=b", "--lora-modules ...; there is none: adapters are not supported"),
+    ("--revision v1", "--revision; write it into the name of the model: org/name@REVISION"),
+    ("--lora-modules a=b", "--lora-modules; there is none: adapters are not supported"),
     ("--dtype half", "argument --dtype: invalid choice: 'half'"),
     ("smollm", "model 'smollm' not found: pass 'smollm2', a .gguf file"),
     ("FOLDER/empty", "/empty' is a directory without a config.json"),
