@@ -51,8 +51,12 @@ def resolve_model(model: str, tokenizer: str = "") -> ModelFiles:
     files = _found(model)
     if not tokenizer:
         return files
-    path = Path(tokenizer).expanduser().absolute()
-    if not path.exists():
+    try:
+        path = Path(tokenizer).expanduser().absolute()
+        is_there = path.exists()
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"--tokenizer {quoted(tokenizer)}: {error}") from error
+    if not is_there:
         raise ConfigError(
             f"--tokenizer {quoted(tokenizer)} does not exist: it takes a directory, or a "
             "tokenizer.json, tokenizer.model, .tiktoken or .gguf file of this machine"

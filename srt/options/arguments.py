@@ -1,6 +1,5 @@
 """What the command lines of several commands share: their parser, and types of arguments."""
 
-import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from contextlib import suppress
@@ -9,12 +8,13 @@ from urllib.parse import urlsplit
 
 from srt.args import lines_of_file
 from srt.hub.names import shown_model
+from srt.options.elsewhere import CALLED, IN_NAME, NONE
 from srt.options.unknown import instead_of
 from srt.wire.errors import ConfigError
 
 _MOST, _MOST_SCALE = 10**9, 10_000
 _UNKNOWN = "unrecognized arguments: "
-_HELP_AND_MORE = re.compile("-h[a-z]")
+_LIKE_HELP = {f"-{name}" for name in {*CALLED, *IN_NAME, *NONE} if name.startswith("h")}
 
 
 class Parser(ArgumentParser):
@@ -25,10 +25,10 @@ class Parser(ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse, which would take `-hf`, an option of llama.cpp, for a request for help."""
+        """As argparse, which would take llama.cpp's `-hf` and such for a request for help."""
         words = list(sys.argv[1:] if args is None else args)
-        if (word := next(filter(_HELP_AND_MORE.match, words), None)) is not None:
-            self.error(f"{_UNKNOWN}{word}")
+        if foreign := _LIKE_HELP.intersection(words):
+            self.error(f"{_UNKNOWN}{min(foreign)}")
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
