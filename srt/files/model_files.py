@@ -55,15 +55,15 @@ def resolve_model(model: str, tokenizer: str = "") -> ModelFiles:
         path = Path(tokenizer).expanduser().absolute()
         is_there = path.exists()
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"--tokenizer {quoted(tokenizer)}: {error}") from error
+        raise ConfigError(f"--tokenizer {tokenizer!r}: {error}") from error
     if not is_there:
         raise ConfigError(
-            f"--tokenizer {quoted(tokenizer)} does not exist: it takes a directory, or a "
+            f"--tokenizer {tokenizer!r} does not exist: it takes a directory, or a "
             "tokenizer.json, tokenizer.model, .tiktoken or .gguf file of this machine"
         )
     if files.kind == "hf" and _kind_of(path) == "gguf":
         raise ConfigError(
-            f"--tokenizer {quoted(tokenizer)}: a GGUF file's tokenizer serves GGUF models only; "
+            f"--tokenizer {tokenizer!r}: a GGUF file's tokenizer serves GGUF models only; "
             "name a directory or a tokenizer.json"
         )
     return files._replace(tokenizer=path)
