@@ -201,7 +201,8 @@ def _compile_all(
 def jobs_at_once() -> int:
     """How many compilers may run: by the CPUs and by the memory that this process may use."""
     machine = _machine()
-    return max(1, min(machine.usable_cpus(), machine.memory_available() // _COMPILER_BYTES))
+    jobs: int = min(machine.usable_cpus(), machine.memory_available() // _COMPILER_BYTES)
+    return max(1, jobs)
 
 
 def _machine() -> ModuleType:

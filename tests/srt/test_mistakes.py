@@ -11,6 +11,7 @@ import pytest
 
 from srt.commands.command import main
 from srt.ring.child import Child
+from tests.scheduler_proc.kernels.ops import load_or_skip
 
 # Words of `srt serve`, with FOLDER for one of files that are wrong, and what the line has.
 MISTAKES = [
@@ -93,7 +94,7 @@ def test_a_port_that_is_taken(folder: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_level_that_the_processor_lacks(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("scheduler_proc.kernels.library").load()
+    load_or_skip()
     monkeypatch.setenv("SRT_ISA", "abacus")
     line = said([], capsys)
     assert "SRT_ISA: instruction-set level 'abacus' is not one that this CPU and build" in line
