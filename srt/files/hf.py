@@ -137,9 +137,7 @@ class HFFiles:
     at `text_path`. Raises ConfigError when unusable."""
 
     def __init__(self, path: Path, text_path: Path | None = None) -> None:
-        text_path = text_path or path
-        self.tokenizer_path = tokenizer_path(text_path)
-        self._folder = text_path if text_path.is_dir() else text_path.parent
+        self.tokenizer_path = tokenizer_path(text_path or path)
         if path.is_dir():
             self._config_path = path / "config.json"
             self.config = text_config(_read(self._config_path, must_exist=True))
@@ -148,9 +146,9 @@ class HFFiles:
             self._config_path, file = path, open_gguf(path)
             self.config = gguf_config(file)
             self._generation = _Generation(_Ids(), read_sampling(path, file.metadata, "gguf"))
-        self._tokenizer_config_path = self._folder / "tokenizer_config.json"
-        found = _read(self._tokenizer_config_path)
-        self._tokenizer_config = _convert(self._tokenizer_config_path, found, _TokenizerConfig)
+        options = self._folder / "tokenizer_config.json"
+        found = _read(options)
+        self._tokenizer_config = _convert(options, found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)
         self._converts = self.tokenizer_path.suffix != ".json"
         self.tokenizer = (
@@ -161,6 +159,10 @@ class HFFiles:
         self._typed = _convert(self.tokenizer_path, self.tokenizer, _TokenizerFile)
         check_lengths(self.tokenizer_path, [token.content for token in self.added_tokens])
         self._config_ids = _convert(self._config_path, self.config, _Ids)
+
+    @property
+    def _folder(self) -> Path:
+        return self.tokenizer_path.parent
 
     def _converted(self, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
         """What a tokenizer.json would hold, made from a file of another kind."""
@@ -325,7 +327,9 @@ class HFFiles:
         if not switch:
             return [i for i in ids if i != token]
         if token is None:
-            raise ConfigError(f"{self._tokenizer_config_path}: {key} without such a token")
+            raise ConfigError(
+                f"{self._folder / 'tokenizer_config.json'}: {key} without such a token"
+            )
         return ids if token in ids else [token, *ids]
 
 
