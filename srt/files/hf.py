@@ -146,16 +146,14 @@ class HFFiles:
             self._config_path, file = path, open_gguf(path)
             self.config = gguf_config(file)
             self._generation = _Generation(_Ids(), read_sampling(path, file.metadata, "gguf"))
-        options = self._folder / "tokenizer_config.json"
-        found = _read(options)
+        found = _read(options := self._folder / "tokenizer_config.json")
         self._tokenizer_config = _convert(options, found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)
         self._converts = self.tokenizer_path.suffix != ".json"
-        self.tokenizer = (
-            self._converted(found)
-            if self._converts
-            else _read(self.tokenizer_path, True, MAX_TOKENIZER_BYTES)
-        )
+        if self._converts:
+            self.tokenizer = self._converted(found)
+        else:
+            self.tokenizer = _read(self.tokenizer_path, True, MAX_TOKENIZER_BYTES)
         self._typed = _convert(self.tokenizer_path, self.tokenizer, _TokenizerFile)
         check_lengths(self.tokenizer_path, [token.content for token in self.added_tokens])
         self._config_ids = _convert(self._config_path, self.config, _Ids)
@@ -327,9 +325,8 @@ class HFFiles:
         if not switch:
             return [i for i in ids if i != token]
         if token is None:
-            raise ConfigError(
-                f"{self._folder / 'tokenizer_config.json'}: {key} without such a token"
-            )
+            where = self._folder / "tokenizer_config.json"
+            raise ConfigError(f"{where}: {key} without such a token")
         return ids if token in ids else [token, *ids]
 
 
