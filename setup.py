@@ -39,7 +39,8 @@ class BuildKernels(build_ext):
         build = load_build()
         output = Path(self.get_ext_fullpath(ext.name)).absolute()
         try:
-            build.build(output)
+            # pip shows it with -v. An editable install is for those who look at the source.
+            build.build(output, has_lines=self.editable_mode, say=print)
         except build.BuildError as error:
             if os.environ.get("SRT_REQUIRE_NATIVE") == "1":
                 raise

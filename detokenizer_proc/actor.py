@@ -9,8 +9,7 @@ from cachetools import FIFOCache
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.leases import Leases
 from detokenizer_proc.replies import Replies
-from srt.files.model_files import resolve_model
-from srt.files.vocab import load_vocab
+from srt.files.vocab import served_vocab
 from srt.ring.actor import Actor
 from srt.ring.inbox import Doubt
 from srt.ring.places import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
@@ -34,8 +33,7 @@ class DetokenizerActor(Actor):
     niceness = 5
 
     async def start(self) -> None:
-        vocab = load_vocab(resolve_model(self.args.model), self.args.chat_template)
-        self._core = Detokenizer(vocab, self.epoch, self.incarnations)
+        self._core = Detokenizer(served_vocab(self.args), self.epoch, self.incarnations)
         self._doubt = Doubt()
         self._replies = Replies(self.args.dp)
         self._leases = Leases(time.monotonic())

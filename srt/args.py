@@ -34,6 +34,7 @@ DEFAULT_MEM_FRACTION = 0.88
 MAX_TOPIC_CHARS = 256
 MAX_DRAFT_TOKENS = 32
 MAX_BATCH, MAX_THREADS = 65536, 4096
+MIN_CONTEXT = 16
 MAX_NUMBER = 2**40  # of any option; infinity does not reach the parts, as JSON has none
 _LEAST = {
     **dict.fromkeys(("max_running_requests", "max_queued_requests", "max_queued_tokens"), 1),
@@ -47,7 +48,7 @@ _NOT_NEGATIVE = (
 )
 # What may name files and folders of the machine: /server_info tells it to admins alone.
 PATHS = frozenset(
-    {"model", "chat_template", "api_key_file", "admin_api_key_file", "ring_dir"}
+    {"model", "tokenizer", "chat_template", "api_key_file", "admin_api_key_file", "ring_dir"}
     | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay"}
 )
 
@@ -75,7 +76,9 @@ class ServerArgs(Struct, frozen=True):
 
     model: str = DEFAULT_MODEL
     served_model_name: str = ""
+    tokenizer: str = ""
     chat_template: str = ""
+    max_model_len: int = 0
     host: str = "127.0.0.1"
     port: int = 30000
     no_http: bool = False
@@ -251,6 +254,9 @@ class ServerArgs(Struct, frozen=True):
         _require(
             self.max_running_requests <= most, "max_running_requests", f"must be at most {most}"
         )
+        length = self.max_model_len
+        rule = f"must be 0 (the model's own), or at least {MIN_CONTEXT} tokens"
+        _require(length == 0 or length >= MIN_CONTEXT, "max_model_len", rule)
         _require(self.limit_media >= 0, "limit_media", "must be 0 (none) or more")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
         _require(1 <= self.dp <= MAX_REPLICAS, "dp", f"must be between 1 and {MAX_REPLICAS}")

@@ -15,13 +15,14 @@ import uvloop
 
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
+from srt.files.vocab import served_vocab
 from srt.gateway.limits.keys import Keys
 from srt.hub import with_model_here
 from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
 from srt.sizing import sized
-from srt.trial import try_tokenizer
+from srt.trial import check_files, check_level, try_tokenizer
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         # Taken out of the environment, which the server's processes inherit.
         parent = os.environ.pop(PARENT_FD_VARIABLE, "")
         args = with_model_here(settings.args)
-        try_tokenizer(resolve_model(args.model))
+        _try(args)
         args = sized(args, settings.sources)
         return uvloop.run(_serve(args, parent))
     except ConfigError as error:
@@ -50,6 +51,17 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         return 2
     except KeyboardInterrupt:  # while a model is brought; what has arrived is kept
         return 128 + signal.SIGINT
+
+
+def _try(args: ServerArgs) -> None:
+    """Raise ConfigError if a look at the model and the kernels says that they cannot be used: in
+    place of several parts, which would all end with that."""
+    check_level(args)
+    files = resolve_model(args.model, args.tokenizer)
+    check_files(files)
+    try_tokenizer(files)
+    if args.max_model_len:
+        served_vocab(args)
 
 
 async def _serve(args: ServerArgs, parent: str) -> int:

@@ -20,8 +20,7 @@ from srt.client.many import Job, key_of, run_jobs
 from srt.client.media import opened
 from srt.client.message_parts import with_media
 from srt.client.request_fields import checked_request
-from srt.files.model_files import resolve_model
-from srt.files.vocab import Vocab, load_vocab
+from srt.files.vocab import Vocab, served_vocab
 from srt.offline import multi_modal
 from srt.offline.engine import Engine
 from srt.offline.progress import progress_bar
@@ -153,8 +152,7 @@ class LLM:
     def __init__(self, model: str | PathLike[str] | None = None, **args: Any) -> None:
         self.engine = Engine(model, **args)
         try:
-            engine = self.engine
-            self._vocab: Vocab = load_vocab(resolve_model(engine.model), engine.chat_template)
+            self._vocab: Vocab = served_vocab(self.engine.args)
         except BaseException:
             self.engine.close()
             raise

@@ -11,6 +11,8 @@ log = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 5.0
 _BAR_AFTER_S = 1.0
+_GUESS_AFTER = 0.05  # of all: before that the time that is left would be a wild guess
+_BAR_WITHOUT_TIME = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}]"
 _GIB, _MIB = 2**30, 2**20
 
 
@@ -45,6 +47,7 @@ class Progress:
                 unit_divisor=1024,
                 delay=_BAR_AFTER_S,
                 leave=False,
+                bar_format=None if self._total < 0 else _BAR_WITHOUT_TIME,
             )
         return self
 
@@ -72,6 +75,8 @@ class Progress:
             self._done += num_bytes
             self._since_start += arrived
             if self._bar is not None:
+                if self._done >= _GUESS_AFTER * self._total:
+                    self._bar.bar_format = None
                 self._bar.update(num_bytes)
             elif self._clock() - self._said >= _LINE_EVERY_S:
                 self._said = self._clock()
@@ -83,5 +88,6 @@ class Progress:
         if self._total >= 0:
             share = 100 * self._done / max(self._total, 1)
             of_all = f" of {shown(self._total)} ({share:.0f} %)"
-            left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 else ""
+            if rate > 0 and self._done >= _GUESS_AFTER * self._total:
+                left = f", {(self._total - self._done) / rate:.0f} s left"
         log.info("%s: %s%s, %s/s%s", self._name, shown(self._done), of_all, shown(int(rate)), left)

@@ -2,12 +2,14 @@
 the machine or of the control group. CUDA devices measure their own."""
 
 import logging
+import mmap
 from collections.abc import Container
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from srt.args import ServerArgs, torch_option
+from srt.files.context import capped
 from srt.files.model_files import resolve_model
 from srt.files.sizes import ModelSizes, model_sizes
 from srt.machine import memory_available
@@ -72,6 +74,7 @@ def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
     available = memory_available()
     if args.max_total_tokens:
         weights, token_bytes = _bytes_of(args, sizes)
+        _require_mapping(args.max_total_tokens, args.max_total_tokens * token_bytes)
         needed = args.dp * (weights + args.max_total_tokens * token_bytes)
         if needed > available:
             log.warning(
@@ -94,6 +97,17 @@ def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
     )
 
 
+def _require_mapping(tokens: int, num_bytes: int) -> None:
+    """Raise MemoryShort if the system would not even reserve the addresses of such a pool."""
+    try:
+        mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryShort(
+            f"--max-total-tokens {tokens}: a pool of {num_bytes / _GIB:.1f} GiB, which the system "
+            f"refuses ({error}): without this option the pool is as large as memory allows"
+        ) from error
+
+
 def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
     """What `args` leave open, for a model of these sizes and so many bytes of memory.
 
@@ -109,10 +123,11 @@ def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
             "what serves it, and a pool: take a smaller model or quantisation, or allow more "
             "memory (--max-total-tokens goes without this check)"
         )
-    useful = max(args.max_running_requests, _CONTEXTS_KEPT) * sizes.context_len
+    context_len = capped(sizes.context_len, args.max_model_len)
+    useful = max(args.max_running_requests, _CONTEXTS_KEPT) * context_len
     tokens = useful if useful <= room else room // _ROUND_TO * _ROUND_TO
-    running = running_within(args, tokens, sizes.context_len)
-    return Plan(available, weights, token_bytes, sizes.context_len, tokens, running)
+    running = running_within(args, tokens, context_len)
+    return Plan(available, weights, token_bytes, context_len, tokens, running)
 
 
 def running_within(args: ServerArgs, tokens: int, context_len: int) -> int:

@@ -1,22 +1,27 @@
-"""Tries a model directory's tokenizer once, in a child with limits, before any part loads it, and
-reads how many positions the model has.
+"""What the launcher tries before any part starts: whether a model's files are there, whether its
+tokenizer loads within limits and its number of positions can be one, whether the kernels have the
+level that is asked for.
 
-What a tokenizer.json says is carried out by a library, in the processes themselves: normalizers may
-make a text a million times as long, patterns may look at it for ever. Requests' texts are read in
-children, but every part encodes a few characters at its start. What has passed is noted among the
-user's caches and not tried again until a file changes: the trial of a large vocabulary takes some
-seconds.
+A directory's tokenizer is tried once, in a child: what a tokenizer.json says is carried out by a
+library, in the processes themselves: normalizers may make a text a million times as long, patterns
+may look at it for ever. Requests' texts are read in children, but every part encodes a few
+characters at its start. What has passed is noted among the user's caches and not tried again until
+a file changes: the trial of a large vocabulary takes some seconds.
 """
 
 import hashlib
+import mmap
 import os
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from srt.files.model_files import ModelFiles, require_file
+from srt.args import ServerArgs, torch_option
+from srt.files.model_files import ModelFiles, gguf_parts, require_file
 from srt.machine import cache_folder
 from srt.ring.forked import result_in_time
 from srt.wire.errors import ConfigError
@@ -42,18 +47,68 @@ _TEXT = "".join(_LINES)
 _NOTE_LIFE_S = 30 * 86400.0
 _MAX_GROWTH = 32  # of a text by its normalizer; Unicode's own forms have up to 18 for one
 
+_GGUF_MAGIC, _GGUF_TOKENS = b"GGUF", b"tokenizer.ggml.tokens"
+# It stands in the metadata, at the beginning; without it so much is looked through.
+_GGUF_METADATA_BYTES = 2**28
+_LEVEL_COMMAND = ("-m", "scheduler_proc.kernels.level")
+_LEVEL_IS_WRONG = 2  # its exit status, where SRT_ISA asks for what there is not
+
+
+def check_level(args: ServerArgs) -> None:
+    """Raise ConfigError if SRT_ISA asks for a level of the native kernels that this CPU or build
+    lacks, and they are to run. Where there is no library, the scheduler says what runs instead."""
+    if not os.environ.get("SRT_ISA") or args.executor == "torch" or torch_option(args):
+        return
+    done = subprocess.run(
+        [sys.executable, *_LEVEL_COMMAND], capture_output=True, text=True, check=False
+    )
+    if done.returncode == _LEVEL_IS_WRONG:
+        raise ConfigError(done.stderr.strip())
+
+
+def check_files(files: ModelFiles) -> None:
+    """Raise ConfigError, which names the file, unless a GGUF model's files are there and are such
+    files, and the model has a tokenizer."""
+    for path in gguf_parts(files.path) if files.kind == "gguf" else ():
+        _require_gguf(path)
+    place = files.text_path
+    if files.text_kind == "gguf":
+        _require_gguf(place)
+        with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            is_there = data.find(_GGUF_TOKENS, 0, _GGUF_METADATA_BYTES) >= 0
+        kinds = "tokenizer.ggml.tokens"
+    else:
+        from srt.files.hf import tokenizer_path
+
+        is_there = tokenizer_path(place).exists()
+        kinds = "tokenizer.json, tokenizer.model or *.tiktoken"
+    if not is_there:
+        advice = "--tokenizer names a directory or file that has one"
+        raise ConfigError(f"{place} has no tokenizer ({kinds}): {advice}")
+
+
+def _require_gguf(path: Path) -> None:
+    require_file(path, None)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_GGUF_MAGIC))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    if magic != _GGUF_MAGIC:
+        raise ConfigError(f"{path}: not a GGUF file: it begins with {magic!r}, not {_GGUF_MAGIC!r}")
+
 
 def try_tokenizer(files: ModelFiles) -> None:
     """Raise ConfigError, which names the file, unless the tokenizer of a directory loads and
     encodes a text within the limits. GGUF files have a tokenizer that this project makes."""
-    if files.kind != "hf":
+    if files.text_kind != "hf":
         return
     from srt.files.hf import MAX_TOKENIZER_BYTES, tokenizer_path
 
-    path = tokenizer_path(files.path)
+    path = tokenizer_path(files.text_path)
     require_file(path, MAX_TOKENIZER_BYTES)
     with suppress(OSError):
-        if _note(files.path).exists():
+        if _note(files).exists():
             return
     size = path.stat().st_size
     if path.suffix != ".json":
@@ -68,16 +123,19 @@ def try_tokenizer(files: ModelFiles) -> None:
     if result:
         raise ConfigError(result.decode(errors="replace"))
     with suppress(OSError):  # no folder for caches, or no room
-        _keep(_note(files.path))
+        _keep(_note(files))
 
 
-def _note(folder: Path) -> Path:
+def _note(files: ModelFiles) -> Path:
     """The file that is there if a tokenizer has passed: with these files as they are now, and with
     this library. Raises OSError."""
-    known = hashlib.sha256(f"1 {version('tokenizers')} {folder.resolve()}".encode())
-    for path in sorted(folder.iterdir()):
-        found = path.stat()
-        known.update(f"{path.name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode())
+    known = hashlib.sha256(f"1 {version('tokenizers')}".encode())
+    for place in dict.fromkeys((files.path, files.text_path)):
+        known.update(f" {place.resolve()}\n".encode())
+        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+            found = path.stat()
+            facts = f"{path.name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n"
+            known.update(facts.encode())
     return cache_folder() / "tokenizers" / known.hexdigest()
 
 
@@ -96,9 +154,10 @@ def _tried(files: ModelFiles) -> bytes:
     from srt.files.tokenizer import load_tokenizer
     from srt.files.vocab import positions_of
 
-    path = tokenizer_path(files.path)
+    path = tokenizer_path(files.text_path)
     try:
-        positions_of(HFFiles(files.path))
+        if files.kind == "hf":
+            positions_of(HFFiles(files.path))
         tokenizer = load_tokenizer(files)
         length = tokenizer.normalized_length(_TEXT)
         if length > _MAX_GROWTH * len(_TEXT):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import zmq
 
 from srt.files.model_files import ModelFiles, resolve_model
-from srt.files.vocab import load_vocab
+from srt.files.vocab import served_vocab
 from srt.ring.actor import Actor
 from srt.ring.crash_file import forget_before, left_by
 from srt.ring.inbox import Doubt
@@ -59,7 +59,7 @@ class TokenizerActor(Actor):
     niceness = 5  # the model's threads come first
 
     async def start(self) -> None:
-        files = resolve_model(self.args.model)
+        files = resolve_model(self.args.model, self.args.tokenizer)
         processor = load_processor(files)
         self._find = GrammarFinder(self.ring)
         self._heard_ready: set[int] = set()
@@ -83,7 +83,7 @@ class TokenizerActor(Actor):
 
     def _make_front(self, files: ModelFiles, processor: MediaProcessor | None) -> Front:
         """The front of a model, and what the ring is to know of this."""
-        args, vocab = self.args, load_vocab(files, self.args.chat_template)
+        args, vocab = self.args, served_vocab(self.args)
         for problem in vocab.sampling.problems:
             log.warning("%s", problem)
         placeholders: dict[str, str] = {}

@@ -14,7 +14,7 @@ from srt.args import ServerArgs
 from srt.files.model_files import fingerprint_of, resolve_model
 from srt.files.sampling_defaults import ModelSampling
 from srt.files.sizes import resolved_activations
-from srt.files.vocab import Vocab, load_vocab
+from srt.files.vocab import Vocab, served_vocab
 from srt.ring.places import ring_at
 from srt.wire.errors import RingError
 
@@ -103,9 +103,7 @@ class ServedModel:
         async with self._reading:
             if self._vocab is None:
                 args = ring_at(self._url).read_args()
-                self._vocab = await asyncio.to_thread(
-                    lambda: load_vocab(resolve_model(args.model), args.chat_template)
-                )
+                self._vocab = await asyncio.to_thread(served_vocab, args)
             return self._vocab
 
     async def _ask_texts(self, ids: list[int]) -> None:
@@ -137,6 +135,6 @@ class ServedModel:
 
 
 def _fingerprint(args: ServerArgs, sampling: ModelSampling) -> str:
-    files = resolve_model(args.model)
+    files = resolve_model(args.model, args.tokenizer)
     activations = resolved_activations(args.activations, files)
     return fingerprint_of(files, activations, sampling.under(args.sampling_defaults).defaults)

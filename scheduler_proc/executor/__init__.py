@@ -56,6 +56,7 @@ class ExecutorOptions:
     disable_cuda_graph: bool = False
     mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
+    max_model_len: int = 0  # 0: the model's context
     speculative_max_tokens: int = 0  # 0: nothing is guessed
     chunked_prefill_size: int = 512
     sees: bool = True
@@ -123,6 +124,7 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
         files,
         vision=_vision(files) if options.sees else None,
         max_total_tokens=options.max_total_tokens,
+        max_model_len=options.max_model_len,
         num_threads=options.num_threads,
         kv_dtype=options.kv_cache_dtype,
         quantization=options.quantization,
@@ -186,6 +188,7 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
     return TorchExecutor(
         files,
         max_total_tokens=_torch_pool(files, options),
+        max_model_len=options.max_model_len,
         device=options.device,
         dtype=options.dtype,
         model_impl=options.model_impl,
@@ -215,6 +218,7 @@ def _torch_pool(files: ModelFiles, options: ExecutorOptions) -> int:
         kv_cache_dtype=options.kv_cache_dtype,
         dp=options.replicas,
         max_running_requests=options.max_running_requests,
+        max_model_len=options.max_model_len,
     )
     tokens = plan_for(args, model_sizes(files), options.planned_bytes).pool_tokens
     if tokens < options.max_total_tokens:

@@ -110,7 +110,7 @@ def _too_little(budget: Budget, fraction: float, room: int, tokens: int, needed:
 
     remedies = ["free memory of the device", "raise --mem-fraction-static"]
     if tokens > 0:
-        remedies.append(f"allow shorter requests only (--max-total-tokens {tokens})")
+        remedies.append(f"allow shorter requests only (--max-model-len {tokens})")
     return (
         f"too little memory: the device has {gib(budget.total)}, {gib(budget.available)} were "
         f"free; weights take {gib(budget.weights)}, the largest step {gib(budget.step)}, graphs "

@@ -33,6 +33,7 @@ from scheduler_proc.models.packed import (
     suits_integers,
 )
 from scheduler_proc.ragged import indptr_of
+from srt.files.context import capped
 from srt.files.model_files import ModelFiles
 from srt.files.sizes import resolved_activations
 from srt.machine import usable_cpus
@@ -64,6 +65,7 @@ class NativeExecutor(MediaHolder):
         files: ModelFiles,
         *,
         max_total_tokens: int,
+        max_model_len: int = 0,
         num_threads: int | None = None,
         kv_dtype: str = "auto",
         quantization: str = "none",
@@ -81,7 +83,7 @@ class NativeExecutor(MediaHolder):
             checkpoint = first_layers(checkpoint, num_layers)
         config = checkpoint.config
         self.vocab_size = config.vocab_size
-        self.context_len = config.context_len
+        self.context_len = capped(config.context_len, max_model_len)
         self.max_total_tokens = max_total_tokens
         self.share_prefixes = share_prefixes
         has_tiles = self._library.has_tiles(isa)

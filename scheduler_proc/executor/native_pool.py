@@ -72,7 +72,11 @@ class KVPool:
         elements, scales = slots * row, slots * kv_heads * scale_bytes
         stride = -(-(elements + scales) // _LINE) * _LINE
         self.num_bytes = layers * parts * stride
-        self._memory = huge_memory(self.num_bytes)
+        try:
+            self._memory = huge_memory(self.num_bytes)
+        except OSError as error:
+            size = f"{slots} tokens takes {self.num_bytes / 2**30:.1f} GiB"
+            raise ConfigError(f"a KV pool of {size}, which cannot be had: {error}") from error
         part = self._memory.reshape(layers, parts, stride)
         self.elements = part[..., :elements].view(element).reshape(shape)
         self.scales: np.ndarray | None = None

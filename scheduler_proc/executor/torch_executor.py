@@ -37,6 +37,7 @@ from scheduler_proc.models.vision.choice import load_vision_of
 from scheduler_proc.sampling.logprobs import DetailRows, token_logprobs
 from scheduler_proc.sampling.sampling import Sampler
 from scheduler_proc.sampling.transfers import Download, Upload
+from srt.files.context import capped
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from srt.wire.media import MediaItem
@@ -64,6 +65,7 @@ class TorchExecutor(MediaHolder):
         files: ModelFiles,
         *,
         max_total_tokens: int,
+        max_model_len: int = 0,
         device: str = "cpu",
         dtype: str = "auto",
         model_impl: str = "auto",
@@ -92,7 +94,7 @@ class TorchExecutor(MediaHolder):
         self._kv_dtype = _torch_kv_dtype(kv_dtype, self.model.dtype)
         self.dtype: object = self._kv_dtype
         self.vocab_size = self.model.vocab_size
-        self.context_len = self.model.context_len
+        self.context_len = capped(self.model.context_len, max_model_len)
         # Whether values are read on the host while a step is computed: shorter, but it waits.
         self.may_look = self._device.type == "cpu"
         self._attention = make_attention(

@@ -3,20 +3,25 @@
 One library holds every instruction-set level, and the CPU's is chosen when it is loaded: only the
 file of a level is compiled for it, so the library runs on any machine of its architecture.
 
-setup.py loads this file by its path while nothing is installed: the standard library only.
+setup.py and the Makefile load this file by its path while nothing is installed: the standard
+library only.
 """
 
 import argparse
 import hashlib
+import importlib.util
+import itertools
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -53,12 +58,19 @@ _SANITIZE = (
     *("--param=asan-instrumentation-with-call-threshold=0", "-fno-sanitize=null,object-size"),
 )
 
+# Of a compiler with the file of a level: what has been seen.
+_COMPILER_BYTES = 1_500_000_000
+
 # Templates of the C++ library would be exported otherwise, and could bind to another module's.
 _EXPORTS = "{ global: srt_*; local: *; };\n"
 
 
 class BuildError(Exception):
     """The library could not be built; the text is the compiler's."""
+
+
+def _quiet(line: str) -> None:
+    """Say nothing of what is being done."""
 
 
 class Toolchain(NamedTuple):
@@ -74,14 +86,19 @@ def build(
     sources: Path = SOURCES,
     objects: Path = OBJECTS,
     sanitize: str | None = None,
+    has_lines: bool = True,
+    say: Callable[[str], object] = _quiet,
 ) -> Path:
-    """Compile what has changed in `sources` and put the library at `output` in one step.
+    """Compile what has changed in `sources` and put the library at `output` in one step; `say`
+    gets a line for each file. Without `has_lines` the library does not know its lines of source,
+    which only debuggers and profilers ask for, and is a fifth as large.
 
     Raises BuildError, and leaves `output` alone, if anything is missing or does not compile.
     """
     toolchain = make_toolchain(objects, sanitize)
-    made = _compile_all(_units(sources, toolchain), sources, toolchain)
-    _link(made, output, toolchain, _library_flags(toolchain))
+    made = _compile_all(_units(sources, toolchain), sources, toolchain, say)
+    flags = _library_flags(toolchain)
+    _link(made, output, toolchain, flags if has_lines else [*flags, "-Wl,-S"])
     return output
 
 
@@ -154,24 +171,59 @@ def _units(sources: Path, toolchain: Toolchain) -> list[Path]:
     return [unit for unit in units if unit.name not in left_out]
 
 
-def _compile_all(units: Sequence[Path], sources: Path, toolchain: Toolchain) -> list[Path]:
+def _compile_all(
+    units: Sequence[Path],
+    sources: Path,
+    toolchain: Toolchain,
+    say: Callable[[str], object] = _quiet,
+) -> list[Path]:
     headers_time = _headers_time(sources)
+    targets = {unit: toolchain.objects / f"{unit.stem}.o" for unit in units}
+    stale = [unit for unit, target in targets.items() if _is_stale(unit, target, headers_time)]
+    if not stale:
+        return list(targets.values())
+    jobs = min(len(stale), jobs_at_once())
+    say(f"compiling {len(stale)} files of the native kernels, {jobs} at a time; some take minutes")
+    started, count = time.monotonic(), itertools.count(1)
 
-    def compiled(unit: Path) -> Path:
-        return _compile(unit, toolchain, max(headers_time, _headers_time(unit.parent)))
+    def compile_one(unit: Path) -> None:
+        _compile(unit, targets[unit], toolchain)
+        took = time.monotonic() - started
+        say(f"{next(count)} of {len(stale)} compiled after {took:.0f} s: {unit.name}")
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(compiled, units))
+    with ThreadPoolExecutor(jobs) as pool:
+        # The files of levels take longest.
+        ordered = sorted(stale, key=lambda unit: unit.name not in ISA_FLAGS)
+        list(pool.map(compile_one, ordered))
+    return list(targets.values())
 
 
-def _compile(unit: Path, toolchain: Toolchain, headers_time: float) -> Path:
-    target = toolchain.objects / f"{unit.stem}.o"
-    if target.exists() and _mtime(target) > max(_mtime(unit), headers_time):
-        return target
+def jobs_at_once() -> int:
+    """How many compilers may run: by the CPUs and by the memory that this process may use."""
+    machine = _machine()
+    jobs: int = min(machine.usable_cpus(), machine.memory_available() // _COMPILER_BYTES)
+    return max(1, jobs)
+
+
+def _machine() -> ModuleType:
+    """srt/machine.py by its path, which needs the standard library only."""
+    path = _PACKAGE.parents[1] / "srt" / "machine.py"
+    spec = importlib.util.spec_from_file_location("srt_machine_of_the_build", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_stale(unit: Path, target: Path, headers_time: int) -> bool:
+    headers_time = max(headers_time, _headers_time(unit.parent))
+    return not target.exists() or _mtime(target) <= max(_mtime(unit), headers_time)
+
+
+def _compile(unit: Path, target: Path, toolchain: Toolchain) -> None:
     own = (*ISA_FLAGS.get(unit.name, ()), *_OTHER_FLAGS.get(unit.name, ()))
     flags = (*toolchain.compile_flags, *own)
     _replace(target, [*toolchain.compiler, *flags, "-c", str(unit)])
-    return target
 
 
 def _library_flags(toolchain: Toolchain) -> list[str]:
@@ -226,13 +278,18 @@ def _mtime(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m scheduler_proc.kernels.build")
     parser.add_argument("--sanitize", choices=SANITIZERS, help="instrument the code with this")
     parser.add_argument("--output", type=Path, default=LIBRARY, help="default: %(default)s")
     args = parser.parse_args(argv)
     try:
-        build(args.output, sanitize=args.sanitize)
+        build(args.output, sanitize=args.sanitize, say=_say)
     except BuildError as error:
         parser.exit(1, f"{error}\n")
 

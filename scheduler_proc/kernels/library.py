@@ -23,7 +23,7 @@ import numpy as np
 from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.kernels.build import LIBRARY
 from srt.machine import memory_left
-from srt.wire.errors import SrtError
+from srt.wire.errors import ConfigError, SrtError
 
 ABI_VERSION = 9
 NUM_PHASES = 12
@@ -233,10 +233,12 @@ class Library:
         return handle
 
     def isa(self) -> str:
-        """The level that engines and pools use unless another is given."""
+        """The level that engines and pools use unless another is given. Raises ConfigError if the
+        environment's SRT_ISA asks for one that is not among `available_isas`."""
         name: bytes | None = self.c.srt_isa()
         if name is None:
-            raise self._error()
+            why = self._error()
+            raise ConfigError(f"SRT_ISA: {why}; they have {', '.join(self.available_isas())}")
         return name.decode()
 
     def available_isas(self) -> tuple[str, ...]:

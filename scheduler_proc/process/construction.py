@@ -18,7 +18,7 @@ from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer
-from srt.files.vocab import load_vocab
+from srt.files.vocab import served_vocab
 from srt.machine import usable_cpus
 from srt.sizing import running_within
 from srt.wire.ring_state import SchedulerFacts
@@ -64,11 +64,9 @@ def make_core(args: ServerArgs, replica: int, incarnation: int, executor: Execut
 
 def shared_by_grammars(args: ServerArgs) -> Shared:
     """What all grammars need; made in their thread, before the first is loaded."""
-    files = resolve_model(args.model)
-    vocab = load_vocab(files, args.chat_template)
-    retokeniser = None
+    vocab, retokeniser = served_vocab(args), None
     if not args.disable_jump_forward:
-        encoder = load_plain_tokenizer(files)
+        encoder = load_plain_tokenizer(resolve_model(args.model, args.tokenizer))
         if encoder.cuts_words:
             retokeniser = Retokeniser(vocab, encoder)
         else:

@@ -98,7 +98,8 @@ def _kernels(args: ServerArgs) -> Iterator[Finding]:
     was built for another machine may crash."""
     names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
     compiler = next((name for name in names if name and shutil.which(name)), "")
-    level = _output([sys.executable, "-m", "scheduler_proc.kernels.level"])
+    command = [sys.executable, "-m", "scheduler_proc.kernels.level"]
+    level = _output(command)
     if compiler:
         version = _output([compiler, "--version"])
         yield Finding("compiler", version.splitlines()[0] if version else compiler)
@@ -108,18 +109,24 @@ def _kernels(args: ServerArgs) -> Iterator[Finding]:
         advice = "install g++ 11 or clang 12 or later, then srt-lang again"
         yield Finding("compiler", "none", "warning", advice)
     if not level:
-        has_torch = importlib.util.find_spec("torch") is not None
-        text = "not built, or they do not run here: models run on torch, which is slower"
-        advice = "python -m scheduler_proc.kernels.level says why"
-        if has_torch:
-            yield Finding("kernels", text, "warning", advice)
-        else:
-            yield Finding("kernels", "not built, and there is no torch either", "problem", advice)
+        yield _no_kernels(_why_not(command))
     elif level.split()[0] not in _FAST_LEVELS:
         advice = "a processor with AVX2 would be much faster"
         yield Finding("kernels", level, "warning", advice)
     else:
         yield Finding("kernels", level)
+
+
+def _no_kernels(why: str) -> Finding:
+    """Without their level, for this reason, if there is one."""
+    if why.startswith("SRT_ISA"):
+        advice = "unset SRT_ISA: the best of these is taken then"
+        return Finding("kernels", why, "problem", advice)
+    text = why or "they do not run here"
+    advice = "install g++ 11 or clang 12 or later, then srt-lang again"
+    if importlib.util.find_spec("torch") is None:
+        return Finding("kernels", f"{text}; and there is no torch either", "problem", advice)
+    return Finding("kernels", f"{text}; models run on torch, which is slower", "warning", advice)
 
 
 def _torch(args: ServerArgs) -> Iterator[Finding]:
@@ -141,13 +148,23 @@ def _torch(args: ServerArgs) -> Iterator[Finding]:
 
 
 def _output(command: list[str]) -> str:
+    done = _run(command)
+    return done.stdout.strip() if done and done.returncode == 0 else ""
+
+
+def _why_not(command: list[str]) -> str:
+    """The last line that a command that fails writes of it."""
+    done = _run(command)
+    return next(iter(done.stderr.splitlines()[-1:]), "") if done else ""
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, capture_output=True, text=True, timeout=_LIBRARY_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return None
 
 
 def _cpus(args: ServerArgs) -> Iterator[Finding]:
@@ -258,7 +275,7 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
             yield Finding("model", f"{name}, a file of another server, {where}")
         return
     try:
-        files = resolve_model(args.model)
+        files = resolve_model(args.model, args.tokenizer)
         model_sizes(files)
         vocab = load_vocab(files, args.chat_template)
     except ConfigError as error:
@@ -278,7 +295,8 @@ def _of_hub(name: HubName, args: ServerArgs) -> Finding:
             name, found.files, lambda path: (found.folder / path).read_bytes(), sys.maxsize
         )
         here = found.folder / chosen.main
-        files = resolve_model(str(here if chosen.kind == "gguf" else here.parent))
+        path = here if chosen.kind == "gguf" else here.parent
+        files = resolve_model(str(path), args.tokenizer)
         model_sizes(files)
         vocab = load_vocab(files, args.chat_template)
     except ConfigError as error:

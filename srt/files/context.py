@@ -79,6 +79,11 @@ def gguf_context_len(file: GGUFFile) -> int:
     return keys.context_len
 
 
+def capped(length: int, most: int) -> int:
+    """`length`, or `most` if that is less; 0 is no limit."""
+    return min(length, most) if most else length
+
+
 def _stretched(length: int, factor: float, where: str) -> int:
     """The positions that YaRN makes of `length`. Raises ConfigError, which says `where` it says
     so."""

@@ -2,7 +2,8 @@
 
 Used by `srt.files.vocab` and `srt.files.tokenizer`. Only config.json and a tokenizer must exist:
 tokenizer.json, or SentencePiece's or tiktoken's file, which is read as one. The others default to
-empty. Nothing of a model's own code is ever run.
+empty. The tokenizer, with what configures it, may be in another directory than the model, which may
+then be a GGUF file. Nothing of a model's own code is ever run.
 """
 
 import json
@@ -14,11 +15,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta, Struct, field
 
+from srt.files.gguf import open_gguf
 from srt.files.gguf_tokens import check_lengths
 from srt.files.model_files import MAX_JSON_BYTES, require_file
 from srt.files.sampling_defaults import ModelSampling, read_sampling
 from srt.files.spm import spm_content
-from srt.files.text_config import text_config
+from srt.files.text_config import gguf_config, text_config
 from srt.files.tiktoken import is_tiktoken, tiktoken_content
 from srt.wire.errors import ConfigError
 
@@ -122,60 +124,43 @@ class _Generation(NamedTuple):
     sampling: ModelSampling
 
 
-def tokenizer_path(directory: Path) -> Path:
-    """The file that a model directory's tokenizer is read from: tokenizer.json if it is there."""
-    paths = [directory / name for name in _NAMES] + sorted(directory.glob("*.tiktoken"))
+def tokenizer_path(place: Path) -> Path:
+    """The file that a tokenizer is read from: of a directory, tokenizer.json if it is there."""
+    if place.is_file():
+        return place
+    paths = [place / name for name in _NAMES] + sorted(place.glob("*.tiktoken"))
     return next((path for path in paths if path.exists()), paths[0])
 
 
 class HFFiles:
-    """Parsed configuration of the model in directory `path`. Raises ConfigError when unusable."""
+    """Parsed configuration of the model in directory `path`, or in a GGUF file, with the tokenizer
+    at `text_path`. Raises ConfigError when unusable."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config = text_config(self._read("config.json", must_exist=True))
-        self.tokenizer_path = tokenizer_path(path)
-        found = self._read("tokenizer_config.json")
-        self._tokenizer_config = self._convert("tokenizer_config.json", found, _TokenizerConfig)
+    def __init__(self, path: Path, text_path: Path | None = None) -> None:
+        self.tokenizer_path = tokenizer_path(text_path or path)
+        if path.is_dir():
+            self._config_path = path / "config.json"
+            self.config = text_config(_read(self._config_path, must_exist=True))
+            self._generation = _generation_config(path / "generation_config.json")
+        else:
+            self._config_path, file = path, open_gguf(path)
+            self.config = gguf_config(file)
+            self._generation = _Generation(_Ids(), read_sampling(path, file.metadata, "gguf"))
+        found = _read(options := self._folder / "tokenizer_config.json")
+        self._tokenizer_config = _convert(options, found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)
-        self._converts = self.tokenizer_path.name != "tokenizer.json"
-        self.tokenizer = (
-            self._converted(found)
-            if self._converts
-            else self._read("tokenizer.json", True, MAX_TOKENIZER_BYTES)
-        )
-        self._typed = self._convert(self.tokenizer_path.name, self.tokenizer, _TokenizerFile)
+        self._converts = self.tokenizer_path.suffix != ".json"
+        if self._converts:
+            self.tokenizer = self._converted(found)
+        else:
+            self.tokenizer = _read(self.tokenizer_path, True, MAX_TOKENIZER_BYTES)
+        self._typed = _convert(self.tokenizer_path, self.tokenizer, _TokenizerFile)
         check_lengths(self.tokenizer_path, [token.content for token in self.added_tokens])
-        self._generation = self._generation_config()
-        self._config_ids = self._convert("config.json", self.config, _Ids)
+        self._config_ids = _convert(self._config_path, self.config, _Ids)
 
-    def _read(
-        self,
-        name: str,
-        must_exist: bool = False,
-        max_bytes: int = MAX_JSON_BYTES,
-        decode: Callable[[bytes], Any] = msgspec.json.decode,
-    ) -> dict[str, Any]:
-        path = self.path / name
-        if not must_exist and not path.exists():
-            return {}
-        require_file(path, max_bytes)
-        try:
-            return msgspec.convert(decode(path.read_bytes()), dict[str, Any])
-        except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error})") from error
-
-    def _generation_config(self) -> _Generation:
-        """What generation_config.json says; nothing if it cannot be read, as no model needs it. It
-        is read as transformers does, which writes NaN and Infinity."""
-        name = "generation_config.json"
-        try:
-            found = self._read(name, decode=json.loads)
-        except ConfigError as error:
-            problem = f"{error}: neither its sampling nor its end tokens (eos_token_id) are used"
-            return _Generation(_Ids(), ModelSampling(problems=(problem,)))
-        sampling = read_sampling(self.path / name, found, "hf")
-        return _Generation(self._convert(name, found, _Ids), sampling)
+    @property
+    def _folder(self) -> Path:
+        return self.tokenizer_path.parent
 
     def _converted(self, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
         """What a tokenizer.json would hold, made from a file of another kind."""
@@ -185,25 +170,20 @@ class HFFiles:
             data = path.read_bytes()
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
-        if path.name == "tokenizer.model" and not is_tiktoken(data):
+        is_spm = path.suffix == ".model" and path.name != "tiktoken.model"
+        if is_spm and not is_tiktoken(data):
             return spm_content(path, data)
         bos = _text_of(self._tokenizer_config.bos_token)
         return tiktoken_content(
             path, data, str(self.config.get("model_type")), tokenizer_config, bos
         )
 
-    def _convert(self, name: str, content: Mapping[str, Any], kind: type[_T]) -> _T:
-        try:
-            return msgspec.convert(content, kind)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise ConfigError(f"{self.path / name}: {error}") from error
-
     def required(self, key: str, *other_names: str) -> int:
         """A positive integer that config.json must have, under the first of the names there is."""
         value = next((self.config[k] for k in (key, *other_names) if k in self.config), None)
         if not isinstance(value, int) or value < 1:
             found = "missing" if value is None else f"{value!r}, not a positive integer"
-            raise ConfigError(f"{self.path / 'config.json'}: {key} is {found}")
+            raise ConfigError(f"{self._config_path}: {key} is {found}")
         return value
 
     @property
@@ -211,7 +191,7 @@ class HFFiles:
         """The rows of the embedding."""
         size = self.required("vocab_size")
         if size > MAX_VOCAB_SIZE:
-            raise ConfigError(f"{self.path / 'config.json'}: vocab_size {size} is not credible")
+            raise ConfigError(f"{self._config_path}: vocab_size {size} is not credible")
         return size
 
     @property
@@ -255,7 +235,7 @@ class HFFiles:
             if most >= size:
                 raise ConfigError(
                     f"{self.tokenizer_path}: text becomes tokens of ids up to {most}, but "
-                    f"vocab_size of config.json, the rows of the embedding, is {size}"
+                    f"vocab_size of {self._config_path.name}, the rows of the embedding, is {size}"
                 )
         added = [token for token in self.tokenizer.get("added_tokens", []) if token["id"] < size]
         return {**self.tokenizer, "model": {**model, "vocab": kept}, "added_tokens": added}
@@ -277,8 +257,8 @@ class HFFiles:
     def chat_templates(self) -> dict[str, str]:
         """Templates by name, "default" and "tool_use" among them: from the files that hold one
         each, and from tokenizer_config.json if there are none."""
-        paths = {path.stem: path for path in self.path.glob("additional_chat_templates/*.jinja")}
-        default = self.path / "chat_template.jinja"
+        paths = {path.stem: path for path in self._folder.glob("additional_chat_templates/*.jinja")}
+        default = self._folder / "chat_template.jinja"
         if default.exists():
             paths["default"] = default
         if paths:
@@ -332,7 +312,8 @@ class HFFiles:
         after = self._switched(after[::-1], config.add_eos_token, eos_id, "add_eos_token")[::-1]
         for i in (*before, *after):
             if not 0 <= i < self.vocab_size:
-                raise ConfigError(f"{self.path}: prompts get the token {i}, which has no embedding")
+                where = self._folder
+                raise ConfigError(f"{where}: prompts get the token {i}, which has no embedding")
         return Frame(before, after)
 
     def _switched(
@@ -344,8 +325,42 @@ class HFFiles:
         if not switch:
             return [i for i in ids if i != token]
         if token is None:
-            raise ConfigError(f"{self.path / 'tokenizer_config.json'}: {key} without such a token")
+            where = self._folder / "tokenizer_config.json"
+            raise ConfigError(f"{where}: {key} without such a token")
         return ids if token in ids else [token, *ids]
+
+
+def _read(
+    path: Path,
+    must_exist: bool = False,
+    max_bytes: int = MAX_JSON_BYTES,
+    decode: Callable[[bytes], Any] = msgspec.json.decode,
+) -> dict[str, Any]:
+    if not must_exist and not path.exists():
+        return {}
+    require_file(path, max_bytes)
+    try:
+        return msgspec.convert(decode(path.read_bytes()), dict[str, Any])
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+
+
+def _convert(path: Path, content: Mapping[str, Any], kind: type[_T]) -> _T:
+    try:
+        return msgspec.convert(content, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _generation_config(path: Path) -> _Generation:
+    """What generation_config.json says; nothing if it cannot be read, as no model needs it. It is
+    read as transformers does, which writes NaN and Infinity."""
+    try:
+        found = _read(path, decode=json.loads)
+    except ConfigError as error:
+        problem = f"{error}: neither its sampling nor its end tokens (eos_token_id) are used"
+        return _Generation(_Ids(), ModelSampling(problems=(problem,)))
+    return _Generation(_convert(path, found, _Ids), read_sampling(path, found, "hf"))
 
 
 def merged_tokens(merges: Iterable[str | Sequence[str]]) -> Iterator[str]:

@@ -19,20 +19,61 @@ MAX_JSON_BYTES = 16 * 2**20
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
+Kind = Literal["gguf", "hf"]
+
+
 class ModelFiles(NamedTuple):
-    """Where a model lies: `path` is the .gguf file, the first of several, or the directory."""
+    """Where a model lies: `path` is the .gguf file, the first of several, or the directory.
+    `tokenizer` is the file or directory of its tokenizer, if that is not the model's own."""
 
     name: str
-    kind: Literal["gguf", "hf"]
+    kind: Kind
     path: Path
+    tokenizer: Path | None = None
+
+    @property
+    def text_path(self) -> Path:
+        """Where its tokenizer is."""
+        return self.tokenizer or self.path
+
+    @property
+    def text_kind(self) -> Kind:
+        """What its tokenizer is read from: the metadata of a GGUF file, or files of a directory."""
+        return self.kind if self.tokenizer is None else _kind_of(self.tokenizer)
 
 
-def resolve_model(model: str) -> ModelFiles:
+def resolve_model(model: str, tokenizer: str = "") -> ModelFiles:
     """Find `model` (a known name, FILE.gguf, or a directory with config.json). Any part of a GGUF
-    model in several files stands for all.
+    model in several files stands for all. `tokenizer` is what `--tokenizer` says.
 
     Raises ConfigError with one line that says what to install or pass.
     """
+    files = _found(model)
+    if not tokenizer:
+        return files
+    try:
+        path = Path(tokenizer).expanduser().absolute()
+        is_there = path.exists()
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"--tokenizer {tokenizer!r}: {error}") from error
+    if not is_there:
+        raise ConfigError(
+            f"--tokenizer {tokenizer!r} does not exist: it takes a directory, or a "
+            "tokenizer.json, tokenizer.model, .tiktoken or .gguf file of this machine"
+        )
+    if files.kind == "hf" and _kind_of(path) == "gguf":
+        raise ConfigError(
+            f"--tokenizer {tokenizer!r}: a GGUF file's tokenizer serves GGUF models only; "
+            "name a directory or a tokenizer.json"
+        )
+    return files._replace(tokenizer=path)
+
+
+def _kind_of(path: Path) -> Kind:
+    return "gguf" if path.suffix.lower() == ".gguf" and not path.is_dir() else "hf"
+
+
+def _found(model: str) -> ModelFiles:
     if model == DEFAULT_MODEL:
         return ModelFiles(DEFAULT_MODEL, "gguf", _embedded_gguf())
     try:
@@ -46,10 +87,25 @@ def resolve_model(model: str) -> ModelFiles:
         return ModelFiles(model_stem(first.name), "gguf", first)
     if (path / "config.json").is_file():
         return ModelFiles(path.resolve().name, "hf", path.resolve())
+    if path.exists() and model:
+        raise ConfigError(f"model {model!r} {_why_none(path)}")
     raise ConfigError(
         f"model {model!r} not found: pass '{DEFAULT_MODEL}', a .gguf file, a directory "
         "with config.json, safetensors and tokenizer.json, tokenizer.model or *.tiktoken, or a "
         "model of the hub as org/name, org/name:Q4_K_M for GGUF, or hf://org/name/FILE.gguf"
+    )
+
+
+def _why_none(path: Path) -> str:
+    """Why what is there is no model."""
+    if not path.is_dir():
+        return "is no model: a file must be a GGUF file, with a name that ends in .gguf"
+    held = sorted(path.glob("*.gguf"))
+    if held:
+        return f"is a directory of GGUF files: name one of them, such as {held[0]}"
+    return (
+        "is a directory without a config.json: a model has one, beside safetensors and a "
+        "tokenizer.json"
     )
 
 
@@ -69,9 +125,12 @@ def gguf_parts(path: Path) -> list[Path]:
 
 def fingerprint_of(files: ModelFiles, activations: str, sampling: SamplingDefaults) -> str:
     """What tells a served model from others: a hash (16 hexadecimal digits) of its files' names and
-    sizes, of the first and last `_READ_BYTES` of each, of the width of activations that
-    `--activations` resolves to, and of what a request leaves unset."""
+    sizes, those of another tokenizer included, of the first and last `_READ_BYTES` of each, of the
+    width of activations that `--activations` resolves to, and of what a request leaves unset."""
     paths = gguf_parts(files.path) if files.kind == "gguf" else sorted(files.path.iterdir())
+    if files.tokenizer is not None:
+        is_folder = files.tokenizer.is_dir()
+        paths += sorted(files.tokenizer.iterdir()) if is_folder else [files.tokenizer]
     digest = hashlib.blake2b(f"activations {activations} {sampling}\n".encode(), digest_size=8)
     for path in paths:
         if path.suffix in _MODEL_SUFFIXES and path.is_file():

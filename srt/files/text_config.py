@@ -1,10 +1,15 @@
-"""The part of config.json that is about text, of models that see.
+"""The part of config.json that is about text, of models that see, and what stands for it of GGUF
+files whose tokenizer is another.
 
 The tokenizer process and the scheduler must agree on it.
 """
 
 from collections.abc import Mapping
 from typing import Any
+
+from srt.files.context import gguf_context_len
+from srt.files.gguf import GGUFFile
+from srt.wire.errors import ConfigError
 
 # What belongs to the model as a whole wherever it stands.
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id")
@@ -60,3 +65,20 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     defaults = DEFAULTS.get(kind, {}) if isinstance(kind, str) else {}
     ties = [found[_TIE] for found in (text, config) if found.get(_TIE) is not None]
     return defaults | text | whole | ({_TIE: any(ties)} if ties else {})
+
+
+def gguf_config(file: GGUFFile) -> Mapping[str, Any]:
+    """What a config.json would say of the text of a GGUF model: the sizes that a tokenizer from
+    elsewhere must suit, and the tokens that begin and end a text. Raises ConfigError."""
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise ConfigError(f"{file.path}: token_embd.weight is missing")
+    names = ("bos", "eos", "eot", "eom")
+    ids = {name: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in names}
+    return {
+        "model_type": file.metadata.get("general.architecture"),
+        "vocab_size": embedding.shape[0],
+        "max_position_embeddings": gguf_context_len(file),
+        "bos_token_id": ids["bos"],
+        "eos_token_id": [ids[name] for name in names[1:] if ids[name] is not None],
+    }

@@ -170,11 +170,11 @@ class PlainTokenizer:
 def load_tokenizer(files: ModelFiles, controls: Collection[str | int] = ()) -> Tokenizer:
     """The tokenizer of a model, with further control tokens. Raises ConfigError for kinds that are
     not supported."""
-    if files.kind == "hf":
-        hf = HFFiles(files.path)
+    if files.text_kind == "hf":
+        hf = HFFiles(files.path, files.text_path)
         encoder = _built(files, hf.embedded_tokenizer)
         return Tokenizer(encoder, *hf.frame, _inner(files, hf), controls)
-    tokens = GGUFTokens(GGUFFile(files.path))
+    tokens = GGUFTokens(GGUFFile(files.text_path))
     before = [tokens.bos_id] if tokens.add_bos and tokens.bos_id is not None else []
     ends = tokens.eos_ids()
     after = ends[:1] if tokens.add_eos else ()
@@ -193,9 +193,9 @@ def _inner(files: ModelFiles, hf: HFFiles) -> tokenizers.Tokenizer | None:
 
 def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:
     """The same for text that is not a prompt. Raises ConfigError as `load_tokenizer` does."""
-    if files.kind == "gguf":
-        return PlainTokenizer(_of_gguf(GGUFTokens(GGUFFile(files.path)), plain=True))
-    hf = HFFiles(files.path)
+    if files.text_kind == "gguf":
+        return PlainTokenizer(_of_gguf(GGUFTokens(GGUFFile(files.text_path)), plain=True))
+    hf = HFFiles(files.path, files.text_path)
     content = hf.embedded_tokenizer or hf.tokenizer
     changed = {part: _without_prefix(content.get(part)) for part in _PREFIXING_PARTS}
     encoder = _built(files, {**content, **changed})
@@ -225,7 +225,7 @@ _NO_PREFIX = {"add_prefix_space": False, "prepend_scheme": "never"}
 def _built(files: ModelFiles, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
     """The library's tokenizer made from tokenizer.json, or from `content` in its place, without
     the limits that it may set."""
-    path = str(tokenizer_path(files.path))
+    path = str(tokenizer_path(files.text_path))
     try:
         library = tokenizers.Tokenizer
         with raising_exceptions():

@@ -10,15 +10,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 from srt.answers.reasoning import reasoning_tags
 from srt.answers.tool_format import text_marks
 from srt.files.chat_templates import END_TEXTS, chosen_template
-from srt.files.context import gguf_context_len, hf_context_len
+from srt.files.context import capped, gguf_context_len, hf_context_len
 from srt.files.gguf import GGUFFile
 from srt.files.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, byte_level_alphabet
 from srt.files.hf import HFFiles, TokenizerStep
-from srt.files.model_files import ModelFiles
+from srt.files.model_files import ModelFiles, resolve_model
 from srt.files.sampling_defaults import NO_SAMPLING, ModelSampling, read_sampling
 from srt.wire.errors import ConfigError
 
@@ -123,16 +124,43 @@ def text_decoder(begun: bytes = b"") -> Callable[..., str]:
     return decoded
 
 
+class Served(Protocol):
+    """What a server's arguments say of its model's text; see `srt.args.ServerArgs`."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> str: ...
+
+    @property
+    def chat_template(self) -> str: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+
+def served_vocab(args: Served) -> Vocab:
+    """The vocabulary of a server's model, as all of its parts use it. Raises ConfigError."""
+    vocab = load_vocab(resolve_model(args.model, args.tokenizer), args.chat_template)
+    if args.max_model_len > vocab.context_len:
+        raise ConfigError(
+            f"--max-model-len {args.max_model_len} is above the context of this model, "
+            f"{vocab.context_len} tokens, and cannot extend it"
+        )
+    return replace(vocab, context_len=capped(vocab.context_len, args.max_model_len))
+
+
 def load_vocab(files: ModelFiles, chat_template: str = "") -> Vocab:
     """Read the vocabulary of a model, with the template that `--chat-template` names, if any, in
     place of its own; what ends a turn in one of our templates then ends a text too.
 
     Raises ConfigError for kinds that are not supported, and for the template.
     """
-    if files.kind == "gguf":
-        vocab = _from_gguf(files.name, GGUFFile(files.path))
+    if files.text_kind == "gguf":
+        vocab = _from_gguf(files)
     else:
-        vocab = _from_hf(files.name, HFFiles(files.path))
+        vocab = _from_hf(files.name, HFFiles(files.path, files.text_path))
     chosen = chosen_template(chat_template)
     if chosen is None:
         return vocab
@@ -171,25 +199,27 @@ def _spm_or_byte(token: str) -> bytes:
 # ---- GGUF ------------------------------------------------------------------------------------
 
 
-def _from_gguf(name: str, file: GGUFFile) -> Vocab:
-    tokens = GGUFTokens(file)
+def _from_gguf(files: ModelFiles) -> Vocab:
+    file = GGUFFile(files.path)
+    text = file if files.tokenizer is None else GGUFFile(files.tokenizer)
+    tokens = GGUFTokens(text)
     token_bytes = _gguf_bytes(tokens)
     embedding = file.tensors.get("token_embd.weight")
     size = embedding.shape[0] if embedding else len(token_bytes)
     if size < len(token_bytes):
-        raise ConfigError(f"{file.path}: {len(token_bytes)} tokens, but {size} embeddings")
+        raise ConfigError(f"{text.path}: {len(token_bytes)} tokens, but {size} embeddings")
     special = (TokenType.CONTROL, TokenType.UNKNOWN)
     eos_ids = tuple(tokens.eos_ids())
     return Vocab(
-        model_name=name,
+        model_name=files.name,
         token_bytes=token_bytes + [b""] * (size - len(token_bytes)),
         special_ids=frozenset(i for i, kind in enumerate(tokens.types) if kind in special),
         eos_ids=eos_ids,
         bos_id=tokens.bos_id,
         add_bos=tokens.add_bos,
         context_len=gguf_context_len(file),
-        chat_template=_gguf_template(file, "tokenizer.chat_template"),
-        tool_template=_gguf_template(file, "tokenizer.chat_template.tool_use"),
+        chat_template=_gguf_template(text, "tokenizer.chat_template"),
+        tool_template=_gguf_template(text, "tokenizer.chat_template.tool_use"),
         add_eos=tokens.add_eos,
         space_prefix=tokens.space_prefix,
         named_tokens={

@@ -9,7 +9,7 @@ from srt.answers.reasoning import has_reasoning
 from srt.client.ring.client import RingClient
 from srt.files.model_files import ModelFiles, fingerprint_of, resolve_model
 from srt.files.sizes import resolved_activations
-from srt.files.vocab import Vocab, load_vocab
+from srt.files.vocab import Vocab, served_vocab
 from srt.gateway.app import app_of, gateway_over
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.http.places import PROBE_PLACES
@@ -36,8 +36,8 @@ class GatewayActor(Actor):
         url = f"ipc://{self.ring.directory}"
         self._client = RingClient(url, self.dropped, self._on_failure)
         await self._client.start()
-        files = resolve_model(self.args.model)
-        vocab = load_vocab(files, self.args.chat_template)
+        files = resolve_model(self.args.model, self.args.tokenizer)
+        vocab = served_vocab(self.args)
         facts, programs = self._facts(files, vocab), self._client.programs
         gateway = gateway_over(self._client, facts, vocab, programs)
         key_files = KeyFiles(self.args, self.ring.read_page_key())

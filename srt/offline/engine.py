@@ -52,8 +52,7 @@ class Engine:
         named = [] if model is None else [f"--model={os.fspath(model)}"]
         settings = _checked([*named, *given])
         here = with_model_here(settings.args)
-        self.model = here.model  # on this machine
-        self.chat_template = here.chat_template
+        self.args = here  # with the model on this machine
         self._pid = os.getpid()
         self._read_end, self._write_end = os.pipe()
         command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]

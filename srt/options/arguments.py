@@ -1,5 +1,6 @@
 """What the command lines of several commands share: their parser, and types of arguments."""
 
+import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -7,19 +8,28 @@ from urllib.parse import urlsplit
 
 from srt.args import lines_of_file
 from srt.hub.names import shown_model
+from srt.options.elsewhere import CALLED, IN_NAME, NONE
 from srt.options.unknown import instead_of
 from srt.wire.errors import ConfigError
 
 _MOST, _MOST_SCALE = 10**9, 10_000
 _UNKNOWN = "unrecognized arguments: "
+_LIKE_HELP = {f"-{name}" for name in {*CALLED, *IN_NAME, *NONE} if name.startswith("h")}
 
 
 class Parser(ArgumentParser):
     """argparse, with a suggestion for an option that it does not know, and nothing of what follows
-    one, which may be a key. No option may be shortened."""
+    one, which may be a key. Errors are one line. No option may be shortened."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, which would take llama.cpp's `-hf` and such for a request for help."""
+        words = list(sys.argv[1:] if args is None else args)
+        if foreign := _LIKE_HELP.intersection(words):
+            self.error(f"{_UNKNOWN}{min(foreign)}")
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
@@ -31,7 +41,7 @@ class Parser(ArgumentParser):
                 rest = " ..." if words[at + 1 :] or option != words[at] else ""
                 words = [*words[:at], f"{option}{rest}{instead_of(option, known)}"]
             message = _UNKNOWN + " ".join(map(shown_model, words))
-        super().error(message)
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def count(text: str, least: int = 1) -> int:

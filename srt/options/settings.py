@@ -98,7 +98,7 @@ def _check(settings: Settings, find_model: bool) -> None:
     try:
         settings.args.check()
         if parse_name(settings.args.model) is None and find_model:
-            resolve_model(settings.args.model)
+            resolve_model(settings.args.model, settings.args.tokenizer)
     except ConfigError as error:
         named = _FLAG.search(str(error))
         field = named[1].replace("-", "_") if named else "model"

@@ -100,10 +100,20 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             is_list=True,
         ),
         Option(
+            "tokenizer",
+            "in place of the model's: a directory, or a tokenizer.json, tokenizer.model, .tiktoken "
+            "or .gguf file",
+            is_path=True,
+        ),
+        Option(
             "chat-template",
             "in place of the model's: a Jinja file, or the format that it was trained with: "
             + ", ".join(NAMES),
             is_path=True,
+        ),
+        Option(
+            "max-model-len",
+            "tokens of a prompt and its output together, at most; 0: the model's context",
         ),
         Option(
             "model-impl",

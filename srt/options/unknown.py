@@ -1,21 +1,11 @@
-"""What a name that is no option was probably meant to be."""
+"""What a name that is no option was probably meant to be, or is on another server."""
 
 import difflib
 from collections.abc import Iterable
 
-# What other servers call them: SGLang, vLLM, llama.cpp, Ollama.
-_ELSEWHERE = {
-    **dict.fromkeys(("model-path", "m", "hf", "hf-repo", "mu", "model-url", "mm"), "model"),
-    **dict.fromkeys(("max-num-seqs", "parallel", "np", "max-batch-size"), "max-running-requests"),
-    **dict.fromkeys(("ctx-size", "c", "max-model-len", "context-length"), "max-total-tokens"),
-    **dict.fromkeys(("gpu-memory-utilization", "mem-fraction"), "mem-fraction-static"),
-    **dict.fromkeys(("data-parallel-size", "dp-size"), "dp"),
-    **dict.fromkeys(("t", "n-threads", "cpu-threads"), "threads"),
-    **dict.fromkeys(("a", "alias", "served-name"), "served-model-name"),
-    **dict.fromkeys(("enforce-eager", "no-cuda-graph"), "disable-cuda-graph"),
-    "max-num-batched-tokens": "chunked-prefill-size",
-    "no-enable-prefix-caching": "disable-radix-cache",
-    "seed": "random-seed",
+from srt.options.elsewhere import ALWAYS_ON, CALLED, IN_NAME, NONE
+
+_COMMANDS = {
     "run": "chat",
     "pull": "serve",
     "list": "models",
@@ -24,15 +14,32 @@ _ELSEWHERE = {
     "check": "doctor",
     "benchmark": "bench",
 }
+_SERVERS = "max-running-requests"  # an option that names which are a server's have
 
 
 def instead_of(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest of the `known` names, or nothing if none is near."""
+    """What to do instead of naming `name`, which is none of the `known` names, as the end of a
+    sentence: "; did you mean --port?". Nothing if there is nothing to say."""
     by_form, form = {_form(other): other for other in known}, _form(name)
+    if (other := CALLED.get(form)) in by_form:
+        return f"; it is called {by_form[other]} here"
+    if _SERVERS in by_form and (said := _of_servers(form)):
+        return f"; {said}"
+    if (command := _COMMANDS.get(form)) in by_form:
+        return f"; did you mean {command}?"
     nearest = difflib.get_close_matches(form, by_form, n=1, cutoff=0.75)
-    if (other := _ELSEWHERE.get(form)) in by_form:
-        nearest = [other]
     return f"; did you mean {by_form[nearest[0]]}?" if nearest else ""
+
+
+def _of_servers(form: str) -> str:
+    """What an option of another server is here, if it is none with another name."""
+    if (off := ALWAYS_ON.get(form)) is not None:
+        return "not needed: it is always on" + (f" ({off} turns it off)" if off else "")
+    if form in IN_NAME:
+        return f"write it into the name of the model: {IN_NAME[form]}"
+    if (why := NONE.get(form)) is not None:
+        return "there is none" + (f": {why}" if why else "")
+    return ""
 
 
 def _form(name: str) -> str:

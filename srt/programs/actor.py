@@ -12,8 +12,7 @@ from typing import Any
 import zmq
 
 from srt.client.ring.client import RingClient
-from srt.files.model_files import resolve_model
-from srt.files.vocab import Vocab, load_vocab
+from srt.files.vocab import Vocab, served_vocab
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.runner import Runner
@@ -125,10 +124,7 @@ class ProgramsActor(Actor):
     async def _loaded(self) -> Vocab:
         if self._vocab is None:
             args = self.args
-            load = asyncio.to_thread(
-                lambda: load_vocab(resolve_model(args.model), args.chat_template)
-            )
-            self._vocab = self.tasks.start(load)
+            self._vocab = self.tasks.start(asyncio.to_thread(served_vocab, args))
         return await asyncio.shield(self._vocab)
 
 

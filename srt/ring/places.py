@@ -8,6 +8,7 @@ import errno
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ LEASE_S = 10.0  # no Hello for this long: the client is gone
 MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learns of it
 
 SMALL_FILES_BYTES = 64 * 1024  # of what a ring's directory holds besides the schedulers' records
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, including its name
 
@@ -151,6 +154,7 @@ def create_ring(args: ServerArgs) -> Ring:
         path = _new_directory(args.ring_dir)
     ring = Ring(path)
     try:
+        _require_sockets(path)
         with with_room_in(path, args.dp):
             _reserve(path / "room", needed_bytes(args.dp))
             ring.write_args(args)
@@ -172,16 +176,41 @@ def temporary_directory() -> Path:
 
 
 def _new_directory(directory: str) -> Path:
-    if not directory:
-        return Path(tempfile.mkdtemp(prefix="srt-ring-"))
-    path = Path(directory).absolute()
+    name = f"srt-ring-{secrets.token_hex(4)}"
+    path = Path(directory).absolute() if directory else Path(tempfile.gettempdir()) / name
     if len(str(path)) > MAX_DIRECTORY_CHARS:
-        raise ConfigError(f"--ring-dir {path} is too long for a Unix socket's address")
+        shorter = "" if directory else ": name a shorter one by --ring-dir"
+        option = "--ring-dir" if directory else "the temporary directory"
+        raise ConfigError(f"{option} {path} is too long for a Unix socket's address{shorter}")
     try:
         path.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         raise ConfigError(f"--ring-dir {path} exists already: is a server running there?") from None
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        raise ConfigError(_cannot_be(path, error)) from None
     return path
+
+
+def _require_sockets(directory: Path) -> None:
+    """Raise ConfigError unless the file system has sockets: some that machines share have none."""
+    path = directory / "probe"
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(path))
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        raise ConfigError(_cannot_be(directory, error, "hold sockets")) from None
+    path.unlink()
+
+
+def _cannot_be(directory: Path, error: OSError, what: str = "be made") -> str:
+    return (
+        f"the ring's directory {directory} cannot {what}: {error.strerror}; choose another one by "
+        "--ring-dir"
+    )
 
 
 def needed_bytes(replicas: int) -> int:
@@ -196,7 +225,7 @@ def with_room_in(directory: Path, replicas: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _NO_ROOM:
             raise
         need = f"{needed_bytes(replicas)} bytes are needed"
         raise ConfigError(

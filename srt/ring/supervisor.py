@@ -69,7 +69,12 @@ class Supervisor:
     def __init__(self, args: ServerArgs) -> None:
         self._args = args
         self._listener = None if args.no_http else bind_listener(args.host, args.port)
-        self.ring: Ring = create_ring(args)
+        try:
+            self.ring: Ring = create_ring(args)
+        except BaseException:
+            if self._listener is not None:
+                self._listener.close()
+            raise
         self._epoch = 1
         self._incarnations = [args.dp + replica for replica in range(args.dp)]
         self._draining = False

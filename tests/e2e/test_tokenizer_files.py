@@ -66,16 +66,18 @@ def check_optional_reasoning(ask: Callable[[str, dict[str, Any]], Any], chat: An
     "name", ["tokenizer.model", pytest.param("llama.tiktoken", marks=pytest.mark.full)]
 )
 def test_served(tmp_path: Path, name: str) -> None:
-    """The text that transformers generates, constraints, chats, and users' control tokens."""
+    """The text that transformers generates, constraints, chats, and users' control tokens. The
+    tokenizer is in a directory of its own, and the context cut."""
     data, rows, config, turn = FILES[name]
-    path = tmp_path / "model"
+    path, text_path = tmp_path / "model", tmp_path / "text"
     model = random_family("llama", vocab_size=rows)
     model.save_pretrained(path)
-    (path / name).write_bytes(data)
+    text_path.mkdir()
+    (text_path / name).write_bytes(data)
     template = f"{{% for m in messages %}}{turn}{{{{ m.content }}}}{turn}{{% endfor %}}"
     template += "{% if thinks %}<think>{% endif %}"
-    write_json(path / "tokenizer_config.json", config | {"chat_template": template})
-    files = ModelFiles("model", "hf", path)
+    write_json(text_path / "tokenizer_config.json", config | {"chat_template": template})
+    files = ModelFiles("model", "hf", path, text_path)
     vocab, ids = load_vocab(files), load_tokenizer(files).encode(PROMPT).tolist()
     with torch.inference_mode():
         expected = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12)
@@ -83,6 +85,7 @@ def test_served(tmp_path: Path, name: str) -> None:
     assert vocab.add_bos and ids[0] == vocab.bos_id
 
     options = ["--model", str(path), "--threads", "1", "--max-total-tokens", "2048", "--exact"]
+    options += ["--tokenizer", str(text_path), "--max-model-len", "150"]
     options += ["--reasoning-parser", "think"]  # the vocabulary has no token for the tag
     with running_server(tmp_path, *options) as server:
 
@@ -96,10 +99,13 @@ def test_served(tmp_path: Path, name: str) -> None:
         messages = [{"role": "user", "content": f"the cat{turn}"}]
         chat = ask("/tokenize", {"messages": messages})
         check_optional_reasoning(ask, {"messages": messages})
+        too_long = {"text": PROMPT, "sampling_params": greedy | {"max_new_tokens": 149}}
+        refused = httpx2.post(f"{server.url}/generate", json=too_long, timeout=60)
         server.wait_idle()
     assert free["meta_info"]["prompt_tokens"] == len(ids)
     text = vocab.decode(expected[0, len(ids) :].tolist())
     assert free["text"].rstrip("\ufffd") == text.rstrip("\ufffd")  # the limit may cut a character
+    assert refused.status_code == 400 and "context_length_exceeded" in refused.text
     assert re.fullmatch(PATTERN, held["text"])
     assert held["meta_info"]["jump_forward_tokens"] > 0
     assert chat["tokens"].count(turn_id) == 2

@@ -28,6 +28,22 @@ def test_lines_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_the_time_that_is_left_is_not_guessed_at_the_beginning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    with caplog.at_level(logging.INFO), Progress("model", 2**24, lambda: now) as progress:
+        now = 106.0
+        progress.add(2**19)
+    assert caplog.messages == ["model: 0.5 MiB of 16.0 MiB (3 %), 0.1 MiB/s"]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Progress("model", 100) as progress:
+        progress.add(4)
+        assert "<" not in str(progress._bar)
+        progress.add(2)
+        assert "<" in str(progress._bar)
+
+
 def test_a_size_that_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     with caplog.at_level(logging.INFO), Progress("model", -1, lambda: now) as progress:

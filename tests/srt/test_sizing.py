@@ -133,6 +133,11 @@ def test_a_short_memory_has_a_small_batch() -> None:
     assert (plan.pool_tokens, plan.running) == (1536, 6)
 
 
+def test_a_context_that_is_cut() -> None:
+    plan = plan_for(ServerArgs(max_model_len=1000), SIZES, 1000 * GIB)
+    assert (plan.pool_tokens, plan.context_len) == (64 * 1000, 1000)
+
+
 def test_what_does_not_fit_says_the_figures() -> None:
     with pytest.raises(ConfigError, match=r"0\.59 GiB of memory are available.* 0\.09 GiB for its"):
         plan_for(ARGS, SIZES, 600 * MIB)

@@ -27,8 +27,7 @@ from scheduler_proc.grammar.worker.children import Children
 from scheduler_proc.grammar.worker.job import Limits, Outcome
 from scheduler_proc.grammar.worker.maker import ArtefactMaker
 from scheduler_proc.grammar.worker.service import CompileService, Counters, Rules
-from srt.files.model_files import resolve_model
-from srt.files.vocab import load_vocab
+from srt.files.vocab import served_vocab
 from srt.ring.actor import Actor
 from srt.ring.places import send_now
 from srt.wire.constraint import (
@@ -65,8 +64,7 @@ class CompilerActor(Actor):
 
     async def start(self) -> None:
         args = self.args
-        vocab = load_vocab(resolve_model(args.model), args.chat_template)
-        vocabulary = TokenVocabulary.from_vocab(vocab)
+        vocabulary = TokenVocabulary.from_vocab(served_vocab(args))
         compiler = GrammarCompiler(vocabulary, args.grammar_backend)
         self._naming = naming_of(
             backend=args.grammar_backend,

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import ForwardBatch, Masks, Samples, StepResult
+from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import INPUTS
+from scheduler_proc.process.construction import core_config
+from srt.args import ServerArgs
 from srt.files import sizes
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
@@ -109,6 +112,12 @@ for model in ({str(small[0].path)!r}, "smollm2"):
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_context_that_is_cut(small: tuple[ModelFiles, np.ndarray]) -> None:
+    load_or_skip()
+    executor = make_executor("native", small[0], ExecutorOptions(64, max_model_len=48))
+    assert core_config(ServerArgs(), executor).context_len == 48
 
 
 # ---- values -------------------------------------------------------------------------------------

@@ -32,6 +32,11 @@ def test_parts_are_aligned_and_apart(dtype: str, slots: int) -> None:
         assert pool.scales[2, 1].ctypes.data == starts[5] + pool.elements[0, 0].nbytes
 
 
+def test_a_pool_that_cannot_be_had() -> None:
+    with pytest.raises(ConfigError, match=r"a KV pool of 1099511627776 tokens takes .* GiB, which"):
+        KVPool((3, 2, 2**40, 3, 16), "float16")
+
+
 @pytest.mark.parametrize(
     ("name", "exact", "integers", "isa", "wanted"),
     [

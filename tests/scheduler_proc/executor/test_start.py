@@ -63,7 +63,7 @@ def test_too_little_memory_is_an_error_with_the_figures() -> None:
         "the largest step 1.00 GiB, graphs 2.00 GiB; with --mem-fraction-static 0.9 this leaves "
         "0.20 GiB for the KV pool, 1637 tokens of 131072 bytes each, and a request may have "
         "131072, which take 16.00 GiB; free memory of the device, or raise --mem-fraction-static, "
-        "or allow shorter requests only (--max-total-tokens 1637)"
+        "or allow shorter requests only (--max-model-len 1637)"
     )
     assert tokens(h100(weights=70 * GIB), context_len=131_072, at_most=1637) == 1637
     with pytest.raises(ConfigError, match=r"leaves 0\.00 GiB .* or raise --mem-fraction-static$"):

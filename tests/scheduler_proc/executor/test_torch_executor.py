@@ -276,10 +276,10 @@ def test_sixteen_bit_weights_stay_close(small: tuple[ModelFiles, Any], dtype: st
 
 def test_memory_facts(small: tuple[ModelFiles, Any]) -> None:
     files, model = small
-    executor = make_executor("torch", files, ExecutorOptions(max_total_tokens=10))
+    executor = make_executor("torch", files, ExecutorOptions(10, max_model_len=20))
     parameters = sum(p.numel() for p in model.parameters())
     assert executor.name == "torch"
-    assert executor.max_total_tokens == 10
+    assert (executor.max_total_tokens, executor.context_len) == (10, 20)
     assert executor.weight_bytes == 4 * (parameters + 4)  # 4 are the rope frequencies
     assert executor.pool_bytes == 4 * 10 * 2 * 3 * 2 * 8
 

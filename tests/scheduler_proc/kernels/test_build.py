@@ -110,6 +110,16 @@ class TestBuild:
         assert [call(path, f"srt_{name}") for name in without] == [10000, 10001, 10011]
         assert not hasattr(ctypes.CDLL(str(path)), "srt_isa_amx")
 
+    def test_it_says_what_it_compiles(self, sources: Path) -> None:
+        (sources / "other.cpp").write_text("int other() { return 1; }\n")
+        said: list[str] = []
+        library, objects = sources.parent / "lib.so", sources.parent / "objects"
+        for _ in range(2):  # the second finds nothing to do
+            build.build(library, sources=sources, objects=objects, say=said.append)
+        assert len(said) == 3 and said[0].startswith("compiling 2 files")
+        names = sorted(line.rpartition(" ")[2] for line in said[1:])
+        assert names == ["answer.cpp", "other.cpp"] and said[-1].startswith("2 of 2")
+
     def test_a_failure_tells_what_the_compiler_said_and_keeps_the_old_library(
         self, sources: Path
     ) -> None:
@@ -147,6 +157,24 @@ class TestBuild:
         assert "/nonexistent/c++" in capsys.readouterr().err
 
 
+def test_compilers_have_the_memory_and_the_cpus_that_this_process_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Machine:
+        cpus, memory = 8, 0
+
+        def usable_cpus(self) -> int:
+            return self.cpus
+
+        def memory_available(self) -> int:
+            return self.memory
+
+    for gigabytes, jobs in ((0.2, 1), (2, 1), (4, 2), (100, 8)):
+        Machine.memory = int(gigabytes * 10**9)
+        monkeypatch.setattr(build, "_machine", Machine)
+        assert build.jobs_at_once() == jobs
+
+
 @pytest.fixture
 def project(sources: Path) -> Path:
     """A checkout with this project's build and the small library's sources."""
@@ -160,6 +188,7 @@ def project(sources: Path) -> Path:
         (folder / package).mkdir(exist_ok=True)
         for name in ("__init__.py", "py.typed"):
             shutil.copy(ROOT / package / name, folder / package / name)
+    shutil.copy(ROOT / "srt" / "machine.py", folder / "srt")
     for file in build.LIBRARY.parent.glob("*.py"):
         shutil.copy(file, kernels)
     shutil.copytree(sources, kernels / "src")
@@ -201,6 +230,7 @@ class TestInstall:
         assert files == sorted([*PYTHON_FILES, "libsrt_kernels.so"])
         installed = project / "unpacked" / "scheduler_proc" / "kernels" / "libsrt_kernels.so"
         assert call(installed, "srt_answer") == 42
+        assert b".debug_info" not in installed.read_bytes()
         assert not (project / "scheduler_proc" / "kernels" / "libsrt_kernels.so").exists()
 
     def test_a_wheel_says_that_it_is_typed_and_under_which_licence(self, project: Path) -> None:
@@ -217,6 +247,7 @@ class TestInstall:
         assert run_hook(project, "build_editable").returncode == 0
         path = project / "scheduler_proc" / "kernels" / "libsrt_kernels.so"
         assert call(path, "srt_answer") == 42
+        assert b".debug_info" in path.read_bytes() or sys.platform != "linux"
 
     @needs_compiler
     def test_a_source_distribution_can_be_built(self, project: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         return answers["kernels" if command[-1].endswith("level") else "compiler"]
 
     monkeypatch.setattr(doctor, "_output", output)
+    monkeypatch.setattr(doctor, "_why_not", lambda command: answers.get("why", ""))
     return answers
 
 
@@ -61,6 +62,12 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, quick: dict[str, str]) -> 
     findings = found()
     assert findings["compiler"].state == "warning" and "install g++" in findings["compiler"].advice
     assert findings["kernels"].state == "warning" and "on torch" in findings["kernels"].text
+
+
+def test_a_level_that_the_processor_lacks(quick: dict[str, str]) -> None:
+    why = "SRT_ISA: instruction-set level 'amx' is not one that this CPU and build have"
+    quick |= {"kernels": "", "why": why}
+    assert found()["kernels"] == Finding("kernels", why, "problem", found()["kernels"].advice)
 
 
 def test_neither_kernels_nor_torch(monkeypatch: pytest.MonkeyPatch, quick: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from srt.files.gguf import BLOCK_TYPES, GGUFFile, open_gguf
-from srt.files.model_files import fingerprint_of, resolve_model
+from srt.files.model_files import ModelFiles, fingerprint_of, resolve_model
 from srt.wire.errors import ConfigError
 from srt.wire.filled_params import NEUTRAL, SamplingDefaults
 from tests.model_files import write_gguf
@@ -89,7 +89,7 @@ def test_a_model_in_several_files(tmp_path: Path, first_is_empty: bool) -> None:
     assert len(paths) == 3 + first_is_empty
     for path in paths:  # any of them stands for all
         files = resolve_model(str(path))
-        assert files == ("m", "gguf", paths[0])
+        assert files == ModelFiles("m", "gguf", paths[0])
     model = open_gguf(paths[0])
     assert model.metadata["llama.context_length"] == 64
     found = {name: np.frombuffer(each.data, np.float32) for name, each in model.tensors.items()}

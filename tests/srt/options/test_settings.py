@@ -1,6 +1,7 @@
 """Where options come from: flags before variables before a file before defaults."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.args import ServerArgs
-from srt.options.settings import Settings, as_toml, make_parser, read_settings
+from srt.options.elsewhere import ALWAYS_ON, CALLED, IN_NAME, NONE
+from srt.options.settings import LATER, Settings, as_toml, make_parser, read_settings
 from srt.options.table import all_options
 from srt.wire.errors import ConfigError
 
@@ -199,9 +201,15 @@ def test_an_unknown_flag_has_a_suggestion(capsys: pytest.CaptureFixture[str]) ->
     [
         (["--api-keyy", "secret"], "arguments: --api-keyy ...; did you mean --api-key?"),
         (["--api-keyy=secret"], "arguments: --api-keyy ...; did you mean --api-key?"),
-        (["--max-num-seqs", "8"], "arguments: --max-num-seqs ...; did you mean --max-running-req"),
-        (["--ctx-size", "8"], "--ctx-size ...; did you mean --max-total-tokens?"),
-        (["-m", "x.gguf"], "arguments: -m ...; did you mean --model?"),
+        (["--max-num-seqs", "8"], "--max-num-seqs ...; it is called --max-running-requests here"),
+        (["--ctx-size", "8"], "--ctx-size ...; it is called --max-model-len here"),
+        (["-m", "x.gguf"], "arguments: -m ...; it is called --model here"),
+        (["-hf", "org/secret"], "arguments: -hf; it is called --model here"),
+        (["--enable-metrics"], "--enable-metrics; not needed: it is always on\n"),
+        (["--enable-prefix-caching"], "always on (--disable-radix-cache turns it off)\n"),
+        (["--revision", "v1"], "write it into the name of the model: org/name@REVISION"),
+        (["--ssl-keyfile", "k"], "; there is none: a proxy in front of the server speaks TLS"),
+        (["--numa", "distribute"], "--numa ...; there is none\n"),
         (["--zzzz"], "arguments: --zzzz\n"),
         (["--api", "secret"], "arguments: --api ..."),
         (["https://me:secret@h/a.gguf?sig=secret"], "arguments: https://h/a.gguf\n"),
@@ -212,8 +220,24 @@ def test_what_follows_an_unknown_flag_is_not_shown(
 ) -> None:
     with pytest.raises(SystemExit):
         read_settings(words, {})
-    errors = capsys.readouterr().err
-    assert shown in errors and "secret" not in errors
+    (line,) = capsys.readouterr().err.splitlines(keepends=True)
+    assert shown in line and "secret" not in line
+
+
+def test_options_of_other_servers_are_none_of_ours_and_stand_in_one_table() -> None:
+    ours = {option.name for option in all_options()} | {name.lstrip("-") for name in LATER}
+    tables = [*CALLED, *ALWAYS_ON, *IN_NAME, *NONE]
+    assert len(tables) == len(set(tables)) and ours.isdisjoint(tables)
+    assert set(CALLED.values()) <= ours
+    named = re.findall(r"--([a-z][a-z-]+)", " ".join([*ALWAYS_ON.values(), *NONE.values()]))
+    assert named and set(named) <= ours
+
+
+def test_options_of_other_servers_in_variables_and_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not an option; it is called max-running-requests"):
+        of_file(tmp_path, "max_num_seqs = 1")
+    (warning,) = read_settings([], {"SRT_CONTEXT_LENGTH": "4096"}).warnings
+    assert warning.endswith("ignored; it is called SRT_MAX_MODEL_LEN here")
 
 
 def test_an_empty_model_is_not_the_default_one() -> None:

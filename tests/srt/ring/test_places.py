@@ -65,3 +65,31 @@ def test_other_errors_of_the_disk_are_told_as_they_are(
     with pytest.raises(OSError, match="Input/output"):
         create_ring(ServerArgs(ring_dir=str(tmp_path / "ring")))
     assert not (tmp_path / "ring").exists()
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for place in ("/proc/ring", tmp_path / "file" / "ring"):
+        with pytest.raises(ConfigError, match=r"ring cannot be made: .*; choose .* --ring-dir"):
+            create_ring(ServerArgs(ring_dir=str(place)))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / ("x" * 90)))
+    with pytest.raises(ConfigError, match=r"is too long .* a shorter one by --ring-dir"):
+        create_ring(ServerArgs())
+
+
+def test_a_file_system_without_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Socket:
+        def __init__(self, family: int) -> None: ...
+
+        def __enter__(self) -> "Socket":
+            return self
+
+        def __exit__(self, *exc: object) -> None: ...
+
+        def bind(self, path: str) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("srt.ring.places.socket.socket", Socket)
+    with pytest.raises(ConfigError, match="ring cannot hold sockets: Operation not permitted"):
+        create_ring(ServerArgs(ring_dir=str(tmp_path / "ring")))
+    assert not (tmp_path / "ring").exists()
