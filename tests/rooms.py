@@ -261,6 +261,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "disconnect": "",
         "foreign": "",
         "framing": "",
+        "ignored": "",
         "json_pieces": "",
         "places": "",
         "turns": "",
@@ -269,7 +270,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "body": "json_pieces",
         "sse": "disconnect",
         "server": "framing places unread",
-        "routing": "auth foreign",
+        "routing": "auth foreign ignored",
         "openapi": "auth routing",
     },
     "srt.patterns": {

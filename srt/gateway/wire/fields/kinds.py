@@ -1,50 +1,39 @@
-"""The three classes of request fields, as one table per kind of request.
+"""The fields of each kind of request that are not honoured, and the values of other servers."""
 
-* Honoured: a field of the request's struct in `wire.native` or `wire.openai`.
-* `Ignored`: any value is accepted, because no value changes what this server answers.
-* `OnlyNeutral`: accepted with a value that asks for nothing, refused by name with another one.
-
-Every other name is refused as unknown. Null means "default" for every field but
-those of `Kind.with_null`.
-"""
-
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import msgspec
-
-from srt.wire.errors import RequestError
-from srt.wire.sampling import rules_of
-
-
-class Ignored(NamedTuple):
-    """A field whose value cannot matter; `why` says so in the documentation."""
-
-    why: str
-
-
-class OnlyNeutral(NamedTuple):
-    """A field that is not supported; `neutral` are the values that mean "not used"."""
-
-    neutral: tuple[Any, ...]
-    why: str
-
-
-FieldClass = Ignored | OnlyNeutral
-Path = tuple[str | int, ...]  # names of fields and indices of lists, from the body on
-
-
-class Kind(NamedTuple):
-    """The fields of one kind of JSON object that are not honoured, its nested kinds, and those
-    fields for which null is a value of its own."""
-
-    fields: Mapping[str, FieldClass]
-    nested: "Mapping[str, Kind]" = MappingProxyType({})
-    with_null: frozenset[str] = frozenset()
-
-
-MAX_OBJECTS = 4096  # in a list: to check more would hold up all other requests
+from srt.gateway.wire.chat import Message
+from srt.gateway.wire.fields.classes import (
+    NO_EXTRAS,
+    FieldClass,
+    Hint,
+    Ignored,
+    Kind,
+    Meanings,
+    OnlyNeutral,
+    names_of,
+)
+from srt.gateway.wire.fields.others import (
+    OF_CHATS,
+    OF_COMPLETIONS,
+    OF_MESSAGES,
+    OF_RESPONSES,
+    OF_TOOLS,
+)
+from srt.gateway.wire.native import NativeRequest, NativeSampling
+from srt.gateway.wire.openai import (
+    ChatReasoning,
+    ChatRequest,
+    CompletionRequest,
+    StreamOptions,
+    Thinking,
+)
+from srt.gateway.wire.responses import (
+    FunctionTool,
+    InputItem,
+    ReasoningIn,
+    ResponsesRequest,
+    TextIn,
+)
+from srt.gateway.wire.tools import FunctionIn, ToolCallJson, ToolIn
 
 _NOT_SUPPORTED = "not supported by this server"
 _NO_AUDIO = "texts, pictures and videos only"
@@ -70,8 +59,6 @@ NATIVE_SAMPLING = Kind(
     with_null=frozenset({"max_new_tokens"}),
 )
 
-NO_EXTRAS = Kind({})
-
 _MESSAGE = Kind(
     {
         "refusal": OnlyNeutral(("",), _NOT_SUPPORTED),
@@ -81,11 +68,22 @@ _MESSAGE = Kind(
     },
     {
         "content": Kind({}, {"image_url": NO_EXTRAS, "video_url": NO_EXTRAS}),
-        "tool_calls": Kind({"index": Ignored("the order says it")}, {"function": NO_EXTRAS}),
+        "tool_calls": Kind(
+            {"index": Ignored("the order says it")},
+            {"function": NO_EXTRAS},
+            honoured=names_of(ToolCallJson),
+            others=OF_MESSAGES,
+        ),
     },
+    honoured=names_of(Message),
+    others=OF_MESSAGES,
 )
 
-_CHAT: dict[str, Kind] = {"messages": _MESSAGE, "tools": Kind({}, {"function": NO_EXTRAS})}
+_FUNCTION = Kind({}, honoured=names_of(FunctionIn), others=OF_TOOLS)
+_CHAT: dict[str, Kind] = {
+    "messages": _MESSAGE,
+    "tools": Kind({}, {"function": _FUNCTION}, honoured=names_of(ToolIn), others=OF_TOOLS),
+}
 
 NATIVE = Kind(
     _ROUTING
@@ -110,7 +108,7 @@ _OPENAI: dict[str, FieldClass] = _ROUTING | {
     "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
     "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
     "prompt_cache_options": Ignored("a hint; the prefix cache keeps what it can"),
-    "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
+    "service_tier": Hint("there is one tier", ("auto", "default")),
     "guided_decoding_backend": Ignored("every back end enforces the same"),
     "use_beam_search": OnlyNeutral((False,), "beam search is not supported"),
     "length_penalty": OnlyNeutral((1,), "beam search is not supported"),
@@ -121,7 +119,8 @@ _OPENAI: dict[str, FieldClass] = _ROUTING | {
 _STREAM_OPTIONS = Kind(
     {
         "include_obfuscation": Ignored("chunks are never padded"),
-    }
+    },
+    honoured=names_of(StreamOptions),
 )
 
 _STRUCTURED_OUTPUTS = Kind(
@@ -129,6 +128,15 @@ _STRUCTURED_OUTPUTS = Kind(
         "disable_fallback": Ignored("a constraint never falls back to a weaker one"),
     }
 )
+
+# Values of other servers: llama.cpp's and Ollama's, and Mistral's tool_choice.
+_MEANT: dict[str, Meanings] = {
+    "top_k": ((0, -1),),
+    "seed": ((-1, None),),
+    "max_tokens": ((-1, None),),
+    "max_completion_tokens": ((-1, None),),
+}
+_TOOL_CHOICE: dict[str, Meanings] = {"tool_choice": (("any", "required"),)}
 
 _CONSTRAINTS: dict[str, Kind] = {
     "response_format": Kind({}, {"json_schema": NO_EXTRAS}),
@@ -142,6 +150,24 @@ COMPLETION = Kind(
         "add_special_tokens": OnlyNeutral((True,), _NOT_SUPPORTED),
     },
     {"stream_options": _STREAM_OPTIONS, **_CONSTRAINTS},
+    honoured=names_of(CompletionRequest),
+    others=OF_COMPLETIONS,
+    meant=_MEANT,
+)
+
+_REASONING = Kind(
+    {
+        "max_tokens": Hint("reasoning has no limit of its own"),
+        "summary": Ignored("reasoning is given as it is"),
+    },
+    honoured=names_of(ChatReasoning),
+)
+_THINKING = Kind(
+    {
+        "budget_tokens": Hint("reasoning has no limit of its own"),
+        "clear_thinking": Hint("the template says what it shows of earlier reasoning"),
+    },
+    honoured=names_of(Thinking),
 )
 
 CHAT = Kind(
@@ -163,8 +189,13 @@ CHAT = Kind(
         "stream_options": _STREAM_OPTIONS,
         **_CHAT,
         "tool_choice": NO_EXTRAS,
+        "reasoning": _REASONING,
+        "thinking": _THINKING,
         **_CONSTRAINTS,
     },
+    honoured=names_of(ChatRequest),
+    others=OF_CHATS,
+    meant=_MEANT | _TOOL_CHOICE,
 )
 
 _NOT_STORED = "send the input, or previous_response_id"
@@ -176,7 +207,7 @@ RESPONSES = Kind(
         "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
         "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
         "prompt_cache_options": Ignored("a hint; the prefix cache keeps what it can"),
-        "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
+        "service_tier": Hint("there is one tier", ("auto", "default")),
         "stream_options": Ignored("chunks are never padded"),
         "access_programs": OnlyNeutral((), _NOT_SUPPORTED),
         "background": OnlyNeutral((False,), _NOT_SUPPORTED),
@@ -192,14 +223,15 @@ RESPONSES = Kind(
         "truncation": OnlyNeutral(("disabled",), _NOT_SUPPORTED),
     },
     {
-        "text": Kind({}, {"format": NO_EXTRAS}),
+        "text": Kind({}, {"format": NO_EXTRAS}, honoured=names_of(TextIn)),
         "reasoning": Kind(
             {
                 "context": Ignored("the template says what it shows of earlier reasoning"),
                 "mode": OnlyNeutral(("standard",), _NOT_SUPPORTED),
                 "summary": Ignored("reasoning is given as it is"),
                 "generate_summary": Ignored("reasoning is given as it is"),
-            }
+            },
+            honoured=names_of(ReasoningIn),
         ),
         "input": Kind(
             {
@@ -210,63 +242,16 @@ RESPONSES = Kind(
                 "encrypted_content": OnlyNeutral((), _NOT_SUPPORTED),
             },
             {"content": NO_EXTRAS, "output": NO_EXTRAS},
+            honoured=names_of(InputItem),
+            others=OF_MESSAGES,
         ),
-        "tools": NO_EXTRAS,
+        "tools": Kind({}, honoured=names_of(FunctionTool), others=OF_TOOLS),
         "tool_choice": NO_EXTRAS,
     },
+    honoured=names_of(ResponsesRequest),
+    others=OF_RESPONSES,
+    meant={"seed": ((-1, None),), "max_output_tokens": ((-1, None),), **_TOOL_CHOICE},
 )
 
-
-def honoured_only(value: Any, kind: Kind, path: Path = ()) -> Any:
-    """`value` (decoded JSON) without nulls that mean a default, and fields that need no action.
-
-    A list's objects are taken one by one; no kind has lists in lists, so the depth of this is that
-    of the kinds, whatever the client sent. Raises RequestError, naming the field with its path,
-    when an unsupported field has a value that asks for something, or a list is too long.
-    """
-    if isinstance(value, list):
-        if len(value) > MAX_OBJECTS:
-            where = _where(path)
-            reason = f"{where or 'the body'} takes at most {MAX_OBJECTS} items"
-            raise RequestError(reason, param=where or None)
-        return [
-            honoured_only(item, kind, (*path, i)) if isinstance(item, dict) else item
-            for i, item in enumerate(value)
-        ]
-    if not isinstance(value, dict):
-        return value
-    kept = {}
-    fields, nested_kinds, with_null = kind
-    for name, item in value.items():
-        if item is None and name not in with_null:
-            continue
-        if name in fields and _needs_no_action(item, fields[name], (*path, name)):
-            continue
-        nested = nested_kinds.get(name)
-        kept[name] = honoured_only(item, nested, (*path, name)) if nested else item
-    return kept
-
-
-def _where(path: Path) -> str:
-    """As in `messages[3].content`."""
-    names = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return "".join(names).removeprefix(".")
-
-
-def _needs_no_action(item: Any, field: FieldClass, path: Path) -> bool:
-    if isinstance(field, Ignored) or any(_same(item, value) for value in field.neutral):
-        return True
-    where = _where(path)
-    raise RequestError(f" is not supported with this value: {field.why}", at=where)
-
-
-def _same(a: Any, b: Any) -> bool:
-    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
-
-
-def rule_sentences(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """What the rules of a struct's fields say, to follow their descriptions."""
-    rules: dict[str, str] = {}
-    for name, rule in rules_of(struct):
-        rules[name] = f"{rules.get(name, '')} {rule.words[0].upper()}{rule.words[1:]}."
-    return rules
+# What some route honours: never left out silently where another route does not have it.
+OURS = names_of(NativeRequest, NativeSampling, CompletionRequest, ChatRequest, ResponsesRequest)
