@@ -52,7 +52,8 @@ class TokenizedReq(RingMessage, frozen=True):
     If it was with an earlier scheduler, `reported` is what that has reported. `arrival_s` is when
     it came (0: now), on the same clock.
 
-    `media` are the spans of its prompt that stand for items, in their order.
+    `media` are the spans of its prompt that stand for items, in their order. `prediction` are the
+    ids (packed) of the text that the client expects as its output.
     """
 
     client: bytes
@@ -73,6 +74,7 @@ class TokenizedReq(RingMessage, frozen=True):
     arrival_s: float = 0.0
     media: list[MediaSpan] = []
     begun: bytes = b""
+    prediction: bytes = b""
 
 
 class Abort(RingMessage, frozen=True):

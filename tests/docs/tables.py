@@ -74,8 +74,8 @@ _MEANINGS = {
     "forbidden": "the operation needs an admin's API key; or, on a server without keys, a "
     "[web page of another origin](security.md#web-pages) may have sent the request",
     "not_found": "no such route",
-    "model_not_found": "no model of this name is served: of `/v1/models/NAME`, and of any request with "
-    "`--strict-model`",
+    "model_not_found": "no model of this name is served: of `/v1/models/NAME`, and with "
+    "`--strict-model` of every route",
     "method_not_allowed": "the route does not take this HTTP method",
     "request_timeout": "the body did not arrive in time",
     "conflict": "the operation cannot be done now (`/flush_cache` while requests run), or the "

@@ -32,6 +32,8 @@ def generate_body(request: Request, interval: int | None = None) -> dict[str, An
     has it)."""
     check_tenant(request.tenant)
     _check_chat_only(request)
+    if request.prediction:
+        raise RequestError(" is not supported over HTTP", at="prediction")
     body: dict[str, Any] = {
         "stream": True,
         "incremental": True,

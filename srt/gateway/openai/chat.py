@@ -113,6 +113,7 @@ def chat_of(
         tools=shown,
         chat=_chat_options(body, variables),
         scoring=scoring,
+        prediction="" if body.prediction is None else body.prediction.text,
         **shared_fields(body),
     )
     constrained = plan is not None and given is not None and after in ("", reasoned)

@@ -49,6 +49,27 @@ class Thinking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     type: Literal["enabled", "disabled", "auto", "adaptive"]
 
 
+class PredictedText(Struct, frozen=True):
+    """A part of a predicted answer."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the answer will mostly be: a text or parts."""
+
+    type: Literal["content"]
+    content: str | list[PredictedText]
+
+    @property
+    def text(self) -> str:
+        """The whole of it."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     """The fields that completions and chat completions have in common."""
 
@@ -147,6 +168,10 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
         bool, Meta(description="false leaves the reasoning out of the answer.")
     ] = True
     verbosity: VerbosityHint = None
+    prediction: Annotated[
+        Prediction | None,
+        Meta(description="What the answer will mostly be: tokens are guessed from it first."),
+    ] = None
     tools: Tools = field(default_factory=list)
     tool_choice: Annotated[
         ToolChoiceIn | None,

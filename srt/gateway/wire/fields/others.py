@@ -26,7 +26,7 @@ _SAMPLING: dict[str, Foreign] = {
     "stop_words": Renamed("stop"),
     "grammar": Renamed("ebnf"),
     "schema": Renamed("json_schema"),
-    "format": Renamed("json_schema", (("json", {"type": "object"}), ("", ""))),
+    "format": Renamed("json_schema", (("json", {"type": "object"}),)),
     "sampling_seed": Renamed("seed", ((-1, None),)),
     "random_seed": Renamed("seed", ((-1, None),)),
     "options": Members("each member is a field of the request, by the same rules"),
@@ -84,18 +84,29 @@ _SAMPLING: dict[str, Foreign] = {
 _THINKING = "the prompt's text says whether the model reasons"
 
 
+# What /v1/responses has of the names above; a part of a field takes other values.
+_NAMES_OF_RESPONSES = {
+    "max_tokens": "max_output_tokens",
+    "seed": "seed",
+    "timeout_ms": "timeout_ms",
+    "json_schema": "text.format",
+    "response_format": "text.format",
+}
+
+
 def _of_responses(field: Foreign) -> Foreign:
     """What a field is on /v1/responses, which has few parameters of sampling."""
+    if isinstance(field, Hint):
+        return field
     if isinstance(field, Members):
         return Refused("a field for each of its members")
-    if not isinstance(field, Renamed):
-        return field
-    if field.to == "json_schema":
-        return Refused("text.format")
-    limits = {"max_tokens": "max_output_tokens", "seed": "seed"}
-    if field.to in limits:
-        return field._replace(to=limits[field.to])
-    return Refused(f"/v1/chat/completions, whose {field.to} it is")
+    chats_name = field.to if isinstance(field, Renamed) else field.instead
+    name = _NAMES_OF_RESPONSES.get(chats_name)
+    if name is None:
+        return Refused(f"/v1/chat/completions, which has {chats_name}")
+    if isinstance(field, Renamed) and "." not in name:
+        return field._replace(to=name)
+    return Refused(name)
 
 
 OF_COMPLETIONS: dict[str, Foreign] = _SAMPLING | {
@@ -116,8 +127,10 @@ OF_RESPONSES: dict[str, Foreign] = {
     "max_tokens": Renamed("max_output_tokens", _UNLIMITED),
     "max_completion_tokens": Renamed("max_output_tokens", _UNLIMITED),
     "include_reasoning": Hint("reasoning is given as it is", (True,)),
+    "thinking": Hint("reasoning.effort says whether to reason"),
     **dict.fromkeys(
-        ("thinking", "enable_thinking", "think"), Hint("reasoning.effort says whether to reason")
+        ("enable_thinking", "think"),
+        Renamed("reasoning", ((False, {"effort": "none"}), (True, {}))),
     ),
 }
 OF_MESSAGES: dict[str, Foreign] = {

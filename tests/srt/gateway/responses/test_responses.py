@@ -444,9 +444,3 @@ async def test_schemas_of_tools_are_named() -> None:
         "tools[0].parameters",
         "tools[0].parameters: bad",
     )
-
-
-async def test_other_models_are_not_found() -> None:
-    async with in_process(FakeClient()) as http:
-        response = await http.post(ROUTE, json={"input": "a", "model": "gpt"})
-    assert response.status_code == 404 and error_of(response)["code"] == "model_not_found"
