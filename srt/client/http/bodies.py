@@ -32,8 +32,6 @@ def generate_body(request: Request, interval: int | None = None) -> dict[str, An
     has it)."""
     check_tenant(request.tenant)
     _check_chat_only(request)
-    if request.prediction:
-        raise RequestError(" is not supported over HTTP", at="prediction")
     body: dict[str, Any] = {
         "stream": True,
         "incremental": True,
@@ -48,6 +46,8 @@ def generate_body(request: Request, interval: int | None = None) -> dict[str, An
         body["timeout_ms"] = request.timeout_ms
     if request.routed_replica is not None:
         body["routed_replica"] = request.routed_replica
+    if request.prediction:
+        body["prediction"] = request.prediction
     if request.literal_spans:
         body["literal_spans"] = request.literal_spans
     if (scoring := request.scoring) is not None:
