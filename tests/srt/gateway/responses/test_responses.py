@@ -269,7 +269,7 @@ ERRORS = [
     ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
     ({"input": "a", "top_logprobs": 2}, "top_logprobs"),
     ({"input": "a", "truncation": "auto"}, "truncation"),
-    ({"input": "a", "max_output_tokens": -1}, "max_output_tokens"),
+    ({"input": "a", "max_output_tokens": -2}, "max_output_tokens"),
     ({"input": "a", "top_p": 2}, "top_p"),
     ({"input": "a", "reasoning": {"effort": 1}}, "reasoning.effort"),
     ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
