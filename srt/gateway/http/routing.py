@@ -108,8 +108,9 @@ class Application:
         try:
             answer = await self._answer(HttpRequest(scope, receive))
         except Exception as exc:
-            is_renamed = isinstance(exc, RequestError) and RENAMED in scope
-            answer = failure(exc.renamed(scope[RENAMED]) if is_renamed else exc)
+            if isinstance(exc, RequestError) and RENAMED in scope:
+                exc = exc.renamed(scope[RENAMED])
+            answer = failure(exc)
         except asyncio.CancelledError:  # at the end of its grace period, or of the server's drain
             stopped = RingError("the server has stopped before the answer was complete")
             await failure(stopped)(scope, receive, send)

@@ -68,7 +68,7 @@ class ChatReader:
     def _deltas(self, text: str, final: bool) -> list[ChatDelta]:
         if self._splitter is None:
             return self._answer(text, final)
-        deltas = []
+        deltas: list[ChatDelta] = []
         for part in self._splitter.feed(text, final):
             if part.is_reasoning:
                 deltas += [] if self._hides else [ChatDelta(reasoning_content=part.text)]

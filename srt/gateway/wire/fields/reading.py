@@ -7,6 +7,7 @@ under ours, a hint is left out and named in the answer's header, and what constr
 answer, or is nearly a name of ours, is refused.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from srt.gateway.wire.fields.classes import (
@@ -153,7 +154,7 @@ def honoured_only(value: Any, kind: Kind, path: Path = (), notes: Notes | None =
     others: list[tuple[str, Any]] = []
     fields, nested_kinds, with_null, honoured, _, values = kind
     checks = notes is not None and len(honoured) > 0
-    translated = () if notes is None else values
+    translated: Collection[str] = () if notes is None else values
     for name, item in value.items():
         if item is None and name not in with_null:
             continue

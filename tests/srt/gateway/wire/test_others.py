@@ -267,7 +267,8 @@ async def test_names_are_bounded_and_escaped_and_have_no_values(
     shown = header.split(", ")
     assert shown[:4] == ["a%0D%0Aset-cookie%3A%20b", "%C3%BC", "c%2C%20d", "e" * MAX_NAME_CHARS]
     assert len(shown) == MAX_NAMES and "secret" not in header + caplog.text
-    assert [record.args[0] for record in caplog.records if record.args] == shown
+    told = [record.getMessage().split()[4].removesuffix(",") for record in caplog.records]
+    assert told == shown
 
 
 async def test_there_is_an_end_to_unknown_names(caplog: pytest.LogCaptureFixture) -> None:
