@@ -52,8 +52,7 @@ class TokenizedReq(RingMessage, frozen=True):
     If it was with an earlier scheduler, `reported` is what that has reported. `arrival_s` is when
     it came (0: now), on the same clock.
 
-    `media` are the spans of its prompt that stand for items, in their order. `prediction` are the
-    ids (packed) of the text that the client expects as its output.
+    `media` are its prompt's spans for items, in order, `prediction` (packed) ids expected as output.
     """
 
     client: bytes

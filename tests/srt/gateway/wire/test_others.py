@@ -22,8 +22,8 @@ from srt.gateway.wire.fields import (
     Refused,
     Renamed,
 )
-from srt.gateway.wire.fields.near import nearest, rules_answers
-from srt.gateway.wire.fields.reading import MAX_IGNORED
+from srt.gateway.wire.kinds.near import nearest, rules_answers
+from srt.gateway.wire.kinds.reading import MAX_IGNORED
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, sse_payloads
 

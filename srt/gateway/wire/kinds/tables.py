@@ -1,7 +1,7 @@
 """The fields of each kind of request that are not honoured, and the values of other servers."""
 
 from srt.gateway.wire.chat import Message
-from srt.gateway.wire.fields.classes import (
+from srt.gateway.wire.kinds.classes import (
     NO_EXTRAS,
     FieldClass,
     Hint,
@@ -11,7 +11,7 @@ from srt.gateway.wire.fields.classes import (
     OnlyNeutral,
     names_of,
 )
-from srt.gateway.wire.fields.others import (
+from srt.gateway.wire.kinds.others import (
     OF_CHATS,
     OF_COMPLETIONS,
     OF_MESSAGES,

@@ -1,12 +1,12 @@
 """Fields of other servers and their clients, and what they are here: by level of a request.
 
-The OpenAI routes read them (`wire.fields.reading`). A name that is in no table is ignored and named
+The OpenAI routes read them (`wire.kinds.reading`). A name that is in no table is ignored and named
 too, unless it is nearly one of ours or says that it constrains or bounds an answer. So these tables
 have the names that are honoured, those whose neutral values need no naming, and those that other
 rules would take for something else.
 """
 
-from srt.gateway.wire.fields.classes import Foreign, Hint, Meanings, Members, Refused, Renamed
+from srt.gateway.wire.kinds.classes import Foreign, Hint, Meanings, Members, Refused, Renamed
 
 _UNLIMITED: Meanings = ((-1, None), (-2, None))  # -2: until the context is full
 

@@ -10,7 +10,7 @@ answer, or is nearly a name of ours, is refused.
 from collections.abc import Collection
 from typing import Any
 
-from srt.gateway.wire.fields.classes import (
+from srt.gateway.wire.kinds.classes import (
     FieldClass,
     Hint,
     Ignored,
@@ -22,8 +22,8 @@ from srt.gateway.wire.fields.classes import (
     Renamed,
     same,
 )
-from srt.gateway.wire.fields.kinds import OURS
-from srt.gateway.wire.fields.near import nearest, rules_answers
+from srt.gateway.wire.kinds.near import nearest, rules_answers
+from srt.gateway.wire.kinds.tables import OURS
 from srt.wire.errors import RequestError
 
 MAX_OBJECTS = 4096  # in a list: to check more would hold up all other requests
