@@ -52,7 +52,7 @@ class TokenizedReq(RingMessage, frozen=True):
     If it was with an earlier scheduler, `reported` is what that has reported. `arrival_s` is when
     it came (0: now), on the same clock.
 
-    `media` are its prompt's spans for items, in order, `prediction` (packed) ids expected as output.
+    `media` are its prompt's spans for items, in order, `prediction` (packed) the ids it may give.
     """
 
     client: bytes
