@@ -49,6 +49,7 @@ class BatchArgs(ScoreArgs, ChatArgs, total=False):
     joined: bool
     timeout_ms: int
     routed_replica: int | None
+    prediction: str
 
 
 class StreamArgs(BatchArgs, total=False):

@@ -60,6 +60,9 @@ class Request(PromptRequest, frozen=True, kw_only=True):
 
     Of a server's replicas, `routed_replica` serves it, unless that has no scheduler just then. None
     leaves the choice to the server.
+
+    If the output will mostly be a known text, its `prediction` makes it faster: tokens are guessed
+    from it, and the output is the same.
     """
 
     messages: list[ChatMessage] | None = None
@@ -71,6 +74,7 @@ class Request(PromptRequest, frozen=True, kw_only=True):
     joined: bool = False
     timeout_ms: int = 0
     routed_replica: int | None = None
+    prediction: str = ""
 
 
 class GenerateOutput(AnswerMeta, frozen=True, kw_only=True, array_like=False, omit_defaults=False):

@@ -88,6 +88,8 @@ class GatewayActor(Actor):
             cors_origins=self.args.cors_origins(),
             allowed_hosts=self.args.host_names(),
             has_page=not self.args.no_ui,
+            unknown_fields=self.args.unknown_fields,
+            strict_model=self.args.strict_model,
             sampling=sampling,
             media=MediaRules(limit=self.args.limit_media, domains=self.args.media_domains()),
             server_args=self.args.public(),

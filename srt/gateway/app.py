@@ -13,6 +13,7 @@ from srt.files.vocab import Vocab
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import RETRY_AFTER
+from srt.gateway.http.ignored import IGNORED_HEADER
 from srt.gateway.http.routing import Application, routes_of
 from srt.gateway.introspection.feed import Facts, Feed
 from srt.gateway.limits.keys import Keys
@@ -54,7 +55,7 @@ def app_of(gateway: Gateway) -> ASGIApp:
         allow_headers=["*"],
         # Origins that the owner has named may be of other networks.
         allow_private_network="*" not in gateway.info.cors_origins,
-        expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER],
+        expose_headers=[PROMPT_TOKENS_HEADER, IGNORED_HEADER, *RETRY_AFTER],
     )
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:

@@ -35,6 +35,10 @@ from srt.wire.errors import CONFLICT, ErrorInfo, RequestError, RingError, quoted
 
 log = logging.getLogger(__name__)
 
+# In a request's scope: the names of fields that were ignored, and by our names of fields those that
+# the client gave them.
+IGNORED, RENAMED = "srt.ignored", "srt.renamed"
+
 HttpRequest = starlette.requests.Request
 
 
@@ -51,7 +55,9 @@ class GatewayInfo(Struct, frozen=True):
     `allowed_hosts` further names that a server without keys may be called by. `activations` is what
     `--activations` resolves to; `fingerprint` tells the model's files, with that, from others.
     `sampling` has the defaults of parameters that requests leave unset, which the front fills in.
-    `media` says what pictures and videos may be shown. Where there are no `admin_keys`, `page_key`
+    `media` says what pictures and videos may be shown. `unknown_fields` ("warn", "refuse") is what
+    becomes of fields that the OpenAI routes do not know; with `strict_model` other models' names
+    are refused. Where there are no `admin_keys`, `page_key`
     opens what the page shows of the server.
     """
 
@@ -76,6 +82,8 @@ class GatewayInfo(Struct, frozen=True):
     media: MediaRules = NO_MEDIA
     has_page: bool = True
     page_key: str = ""
+    unknown_fields: str = "warn"
+    strict_model: bool = False
     server_args: dict[str, Any] = {}
 
     @property
@@ -254,8 +262,27 @@ def shown_path(info: GatewayInfo) -> str:
     return path.name or info.model_path  # the root, which tells nothing
 
 
-def check_model(model: str | None, info: GatewayInfo) -> None:
-    """Raise RequestError (404) if a request is for another model than the one that is served."""
+def check_model(model: str, info: GatewayInfo) -> None:
+    """Raise RequestError (404) for a name of another model than the one that is served."""
     if not is_served(model, info):
-        message = f" {quoted(model or '')} is not served here; this server has {info.model_name!r}"
+        message = f" {quoted(model)} is not served here; this server has {info.model_name!r}"
         raise RequestError(message, at="model", code=MODEL_NOT_FOUND)
+
+
+def model_of(request: HttpRequest, model: str | None) -> str:
+    """The name under which an answer is given to a request for `model`: with one model, that is
+    meant whatever it is called, and the answer's header says that the name was ignored. Raises
+    RequestError (404) for an unknown name where names are strict."""
+    info = gateway_of(request).info
+    if info.strict_model and model is not None:
+        check_model(model, info)
+    elif not is_served(model, info):
+        ignored_in(request)["model"] = None
+        return info.model_name
+    return model or info.model_name
+
+
+def ignored_in(request: HttpRequest) -> dict[str, None]:
+    """The names of a request's fields that were ignored, in their order, to be added to."""
+    names: dict[str, None] = request.scope.setdefault(IGNORED, {})
+    return names

@@ -134,6 +134,8 @@ def failure(exc: Exception, headers: Mapping[str, str] | None = None) -> Respons
         return Response(status_code=499)  # nobody reads it
     info = exc.info if isinstance(exc, RequestError) else ErrorInfo(INTERNAL, "")
     status, body = http_status(info), msgspec.json.encode(body_of(exc))
+    if status == 401:
+        headers = {"WWW-Authenticate": "Bearer"}
     if status in (429, 503):  # it says when to try again, in whole seconds
         headers = {"Retry-After": str(max(1, math.ceil(info.retry_after_s)))}
     return Response(body, status, headers, "application/json")

@@ -243,6 +243,13 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     ),
     "What answers are like": (
         Option("stream-interval", "tokens between two events of a stream"),
+        Option(
+            "unknown-fields",
+            "of requests to the OpenAI routes: ignored and named in the answer's header "
+            "x-ignored-fields, or refused",
+            choices=("warn", "refuse"),
+        ),
+        Option("strict-model", "refuse requests for a model of another name"),
         Option("random-seed", "seed of unseeded requests; -1: a fresh one"),
         Option(
             "reasoning-parser",

@@ -73,7 +73,8 @@ class GenerateReq(PromptMessage, frozen=True, kw_only=True):
 
     `joined` marks the later requests of a batch whose first was admitted: the bound on the expected
     wait does not apply to them, or a large batch could never come in. `timeout_ms` 0 is none.
-    The client chooses the replica by `routed_replica`; otherwise the router does.
+    The client chooses the replica by `routed_replica`; otherwise the router does. The output may be
+    mostly the text `prediction`, from which tokens are guessed.
     """
 
     sampling: SamplingParams
@@ -85,6 +86,7 @@ class GenerateReq(PromptMessage, frozen=True, kw_only=True):
     joined: bool = False
     timeout_ms: int = 0
     routed_replica: int | None = None
+    prediction: str = ""
 
 
 class AbortReq(RingMessage, frozen=True):
@@ -268,7 +270,7 @@ class Expired(RingMessage, frozen=True):
     must come back under a new identity."""
 
 
-DRAFT_SOURCES = ("own", "tree", "seen")  # what the server guesses tokens from
+DRAFT_SOURCES = ("own", "tree", "seen", "prediction")  # what the server guesses tokens from
 
 
 class Output(Struct, frozen=True, array_like=True, omit_defaults=True):

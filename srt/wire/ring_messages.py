@@ -52,7 +52,7 @@ class TokenizedReq(RingMessage, frozen=True):
     If it was with an earlier scheduler, `reported` is what that has reported. `arrival_s` is when
     it came (0: now), on the same clock.
 
-    `media` are the spans of its prompt that stand for items, in their order.
+    `media` are its prompt's spans for items, in order, `prediction` (packed) the ids it may give.
     """
 
     client: bytes
@@ -73,6 +73,7 @@ class TokenizedReq(RingMessage, frozen=True):
     arrival_s: float = 0.0
     media: list[MediaSpan] = []
     begun: bytes = b""
+    prediction: bytes = b""
 
 
 class Abort(RingMessage, frozen=True):

@@ -1,11 +1,24 @@
 """The fields of requests with their classes, as the documentation lists them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from srt.gateway.wire.fields import Ignored, Kind, OnlyNeutral, rule_sentences
+from srt.gateway.wire.fields import (
+    CHAT,
+    COMPLETION,
+    RESPONSES,
+    Foreign,
+    Hint,
+    Ignored,
+    Kind,
+    Members,
+    OnlyNeutral,
+    Refused,
+    Renamed,
+    rule_sentences,
+)
 
 
 class FieldRow(NamedTuple):
@@ -25,7 +38,49 @@ def describe(struct: type[msgspec.Struct], kind: Kind) -> Iterator[FieldRow]:
     for name, field in sorted(kind.fields.items()):
         if isinstance(field, Ignored):
             yield FieldRow(name, "accepted", field.why)
+        if isinstance(field, Hint):
+            yield FieldRow(name, *_foreign(field))
     for name, field in sorted(kind.fields.items()):
         if isinstance(field, OnlyNeutral):
-            values = ", ".join(msgspec.json.encode(v).decode() for v in (None, *field.neutral))
-            yield FieldRow(name, f"only {values}", field.why)
+            yield FieldRow(name, f"only {_listed((None, *field.neutral))}", field.why)
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return ", ".join(msgspec.json.encode(value).decode() for value in values)
+
+
+def _foreign(field: Foreign) -> tuple[str, str]:
+    """What becomes of another server's field, and a note."""
+    if isinstance(field, Renamed):
+        values = "; ".join(
+            f"{_listed((theirs,))} is {_listed((ours,))}" for theirs, ours in field.meant
+        )
+        return f"honoured as {field.to}", values
+    if isinstance(field, Members):
+        return "honoured", field.why
+    if isinstance(field, Refused):
+        return "refused", f"use {field.instead}"
+    neutral = f"; {_listed(field.neutral)} asks for nothing" if field.neutral else ""
+    return "ignored and named", field.why + neutral
+
+
+# Where requests have objects with fields of other servers, as the documentation calls these places.
+_PLACES: dict[str, Mapping[str, Foreign]] = {
+    "chats": CHAT.others,
+    "completions": COMPLETION.others,
+    "responses": RESPONSES.others,
+    "messages": CHAT.nested["messages"].others,
+    "tools": CHAT.nested["tools"].others,
+}
+
+
+def foreign() -> Iterator[tuple[str, str, str, str]]:
+    """Every field of another server, the places where it is known, and what becomes of it there."""
+    names = dict.fromkeys(name for others in _PLACES.values() for name in others)
+    for name in sorted(names):
+        found: dict[tuple[str, str], list[str]] = {}
+        for place, others in _PLACES.items():
+            if name in others:
+                found.setdefault(_foreign(others[name]), []).append(place)
+        for (treatment, note), places in found.items():
+            yield name, ", ".join(places), treatment, note

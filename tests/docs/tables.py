@@ -57,7 +57,7 @@ from srt.wire.sampling import (
     CommonSampling,
     SamplingParams,
 )
-from tests.docs.fields import describe
+from tests.docs.fields import describe, foreign
 from tests.rooms import ROOMS
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +70,12 @@ _PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n(?P<table>.*?)<!-- end -
 _MEANINGS = {
     "bad_request": "a field is missing, unknown, of the wrong type or out of range; see `param`",
     "context_length_exceeded": "prompt and `max_new_tokens` do not fit into the context",
-    "unauthorized": "the API key is missing or wrong",
+    "unauthorized": "the API key is missing or wrong; `WWW-Authenticate`",
     "forbidden": "the operation needs an admin's API key; or, on a server without keys, a "
     "[web page of another origin](security.md#web-pages) may have sent the request",
     "not_found": "no such route",
-    "model_not_found": "`model` is not the served name or path",
+    "model_not_found": "no model of this name is served: of `/v1/models/NAME`, and with "
+    "`--strict-model` of every route",
     "method_not_allowed": "the route does not take this HTTP method",
     "request_timeout": "the body did not arrive in time",
     "conflict": "the operation cannot be done now (`/flush_cache` while requests run), or the "
@@ -165,6 +166,12 @@ def fields(struct: type[msgspec.Struct], kind: Kind) -> str:
     """The fields of one kind of request, by class."""
     rows = [(f"`{row.name}`", row.treatment, row.note) for row in describe(struct, kind)]
     return _table(("field", "class", "note"), rows)
+
+
+def foreign_fields() -> str:
+    """Every field of other servers that the OpenAI routes know."""
+    rows = [(f"`{name}`", places, what, note) for name, places, what, note in foreign()]
+    return _table(("field", "in", "class", "note"), rows)
 
 
 def errors() -> str:
@@ -275,6 +282,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "structured-outputs-fields": lambda: fields(
         StructuredOutputs, CHAT.nested["structured_outputs"]
     ),
+    "foreign-fields": foreign_fields,
     "sampling-params": sampling_params,
     "answer-facts": answer_facts,
     "errors": errors,

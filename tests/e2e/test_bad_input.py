@@ -129,7 +129,6 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
     ),
     "oversized": (raw(b'{"text":"' + b"a" * (16 * 2**20) + b'"}'), 413, None),
     # the OpenAI routes
-    "unknown model": (chat(model="gpt-4"), 404, "model"),
     "no messages": (chat(messages=[]), 400, "messages"),
     "unknown role": (chat(messages=[{"role": "robot", "content": "Hi"}]), 400, "messages[0].role"),
     "no content": (chat(messages=[{"role": "user"}]), 400, "messages[0].content"),
@@ -174,9 +173,9 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
     "allowed token": (completion(allowed_token_ids=[49152]), 400, "allowed_token_ids"),
     "stop_regex": (completion(stop_regex="("), 400, "stop_regex"),
     "unknown stream option": (
-        completion(stream=True, stream_options={"usage": True}),
+        completion(stream=True, stream_options={"include_usag": True}),
         400,
-        "stream_options.usage",
+        "stream_options.include_usag",
     ),
     "stream_options as text": (completion(stream_options="usage"), 400, "stream_options"),
     "echo": (completion(echo="yes"), 400, "echo"),

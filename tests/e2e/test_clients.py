@@ -100,7 +100,7 @@ async def test_openai_errors(oai: openai.AsyncOpenAI) -> None:
         await oai.chat.completions.create(model="smollm2", messages=CHAT, top_p=0)
     assert bad.value.param == "top_p" and bad.value.code == "bad_request"
     with pytest.raises(openai.NotFoundError) as missing:
-        await oai.chat.completions.create(model="gpt-4o", messages=CHAT)
+        await oai.models.retrieve("gpt-4o")
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as long:
         await oai.completions.create(model="smollm2", prompt="x " * 9000)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
@@ -81,3 +82,29 @@ async def test_alone_and_in_a_crowd(guessing: Server, names: tuple[str, ...]) ->
         found = await asyncio.gather(*tasks)
         for number, name in enumerate(name for name in names for _ in range(2)):
             assert found[number] == expected[name], name
+
+
+async def test_a_predicted_answer_is_the_same(guessing: Server) -> None:
+    """The prediction is the answer, or begins and ends like it, or is something else."""
+    messages = [{"role": "user", "content": "Tell me about the fox and the bear."}]
+    wish: dict[str, Any] = {"messages": messages, "temperature": 0, "max_tokens": 32}
+    async with httpx2.AsyncClient(base_url=guessing.url, timeout=60) as http:
+
+        async def asked(prediction: Any) -> tuple[str, dict[str, int]]:
+            body = {**wish, "prediction": {"type": "content", "content": prediction}}
+            answer = (await http.post("/v1/chat/completions", json=body)).json()
+            details = answer["usage"].get("completion_tokens_details", {})
+            return answer["choices"][0]["message"]["content"], details
+
+        plain = (
+            await http.post("/v1/chat/completions", json={**wish, "speculative": "off"})
+        ).json()
+        text = plain["choices"][0]["message"]["content"]
+        same, details = await asked(text)
+        assert same == text and details["accepted_prediction_tokens"] > 15
+        parts = [{"type": "text", "text": text[:30]}, {"type": "text", "text": f"XYZ{text[34:]}"}]
+        for prediction in (parts, "x" * 2000, "", f"<|im_end|>{text}"):
+            assert (await asked(prediction))[0] == text
+        long = {"type": "content", "content": "x" * 300_000}
+        refused = await http.post("/v1/chat/completions", json=wish | {"prediction": long})
+        assert refused.json()["error"]["param"] == "prediction"

@@ -120,6 +120,7 @@ class Builder:
             healed_bytes=len(healing.text.encode()),
             bad_ids=reading.bad_ids,
             media=reading.media,
+            prediction=reading.prediction[: packed_size(sampling.max_new_tokens or 0)],
             begun=self._vocab.begun_by(unpack_ids(reading.ids)[-MAX_CHARACTER_BYTES:].tolist()),
         )
 

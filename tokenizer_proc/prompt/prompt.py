@@ -82,6 +82,8 @@ class PromptReader:
         tools = (len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
         self.check_chars(sum(tools), "tools")
         self.check_chars(len(req.chat.template_args), "chat.template_args")
+        if isinstance(req, GenerateReq):
+            self.check_chars(len(req.prediction), "prediction")
 
     def read(self, req: GenerateReq, shown: Shown = NOTHING) -> Prompt:
         """The prompt of `req`, which shows these media. Raises RequestError naming the field."""

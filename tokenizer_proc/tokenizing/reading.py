@@ -27,7 +27,8 @@ MAX_BAD_TOKENS = 4096
 
 
 class ReadPrompt(Struct, frozen=True, tag=True, array_like=True):
-    """A `prompt.Prompt`, its ids packed, and the ids that its bad words stand for."""
+    """A `prompt.Prompt`, its ids packed, the ids that its bad words stand for, and those of the
+    predicted output, packed."""
 
     ids: bytes
     param: str
@@ -35,6 +36,7 @@ class ReadPrompt(Struct, frozen=True, tag=True, array_like=True):
     closes_reasoning: bool = False
     bad_ids: list[list[int]] = []
     media: list[MediaSpan] = []
+    prediction: bytes = b""
 
 
 class ReadScore(Struct, frozen=True, tag=True, array_like=True):
@@ -65,7 +67,7 @@ def has_text(req: TextReq) -> bool:
     """Whether a request has anything to read besides token ids."""
     if not isinstance(req, GenerateReq) or req.input_ids is None or req.media:
         return True
-    return bool(req.sampling.bad_words or req.sampling.stop_regex)
+    return bool(req.sampling.bad_words or req.sampling.stop_regex or req.prediction)
 
 
 def num_chars(req: TextReq) -> int:
@@ -76,6 +78,8 @@ def num_chars(req: TextReq) -> int:
     if isinstance(req, CaptureReq):
         return len(req.constraint.source) + len(req.text)
     total = len(req.text or "") + len(req.chat.template_args)
+    if isinstance(req, GenerateReq):
+        total += len(req.prediction)
     total += sum(len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
     return total + sum(map(_message_chars, req.messages or ()))
 
@@ -115,10 +119,13 @@ class TextReader:
             packed = [pack_ids(sequence) for sequence in score.sequences]
             return ReadScore(packed, score.start, score.prefix_tokens, score.media)
         bad: list[list[int]] = []
+        prediction = b""
         if isinstance(req, GenerateReq):
             _check_stop_patterns(req.sampling.stop_regex)
             prompt = self.prompts.read(req, Shown(req.media, items))
             bad = bad_ids(req.sampling.bad_words, self._tokenizer)
+            if req.prediction:
+                prediction = pack_ids(self.prompts.encode_inside(req.prediction, "prediction"))
         else:
             prompt = self.prompts.tokenize(req)
         return ReadPrompt(
@@ -128,6 +135,7 @@ class TextReader:
             prompt.closes_reasoning,
             bad,
             prompt.media,
+            prediction,
         )
 
 

@@ -9,6 +9,7 @@ from scheduler_proc.core.drafting.base import Match, Source
 from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
 from scheduler_proc.core.drafting.ngrams import LONGEST
 from scheduler_proc.core.drafting.own import OwnTokens
+from scheduler_proc.core.drafting.predicted import PredictedTokens
 from scheduler_proc.core.drafting.seen import SeenOutputs
 from scheduler_proc.core.drafting.tree import TreeTokens
 from scheduler_proc.core.requests.request import Req
@@ -40,7 +41,9 @@ class Speculation:
         self._is_measured = mode == "auto"
         self._seen = SeenOutputs()
         self.sources: list[Source] = []
-        if mode in ("auto", "tree"):  # the first: what it finds is longer than all others
+        if mode in ("auto", "own"):  # the first: it is what the request itself expects
+            self.sources.append(PredictedTokens())
+        if mode in ("auto", "tree"):  # what it finds is longer than that of the others
             self.sources.append(TreeTokens(cache))
         if mode in ("auto", "own"):
             self.sources.append(OwnTokens())

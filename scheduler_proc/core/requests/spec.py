@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.filled_params import FilledParams
-from srt.wire.packing import num_packed
+from srt.wire.packing import num_packed, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import Scoring
 
@@ -29,6 +29,7 @@ class Wish(Struct, frozen=True):
     is_watched: bool
     healed_bytes: int
     begun: bytes
+    prediction: np.ndarray  # int32 [n]: what the output may be, for guesses
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -59,6 +60,7 @@ class Wish(Struct, frozen=True):
             is_watched=is_watched,
             healed_bytes=wire.healed_bytes,
             begun=wire.begun,
+            prediction=unpack_ids(wire.prediction),
         )
 
 

@@ -46,6 +46,8 @@ def generate_body(request: Request, interval: int | None = None) -> dict[str, An
         body["timeout_ms"] = request.timeout_ms
     if request.routed_replica is not None:
         body["routed_replica"] = request.routed_replica
+    if request.prediction:
+        body["prediction"] = request.prediction
     if request.literal_spans:
         body["literal_spans"] = request.literal_spans
     if (scoring := request.scoring) is not None:

@@ -76,6 +76,7 @@ class RingSamples:
             joined=request.joined,
             timeout_ms=request.timeout_ms,
             routed_replica=request.routed_replica,
+            prediction=request.prediction,
         )
 
     async def captures(self, text: str) -> list[Capture] | None:

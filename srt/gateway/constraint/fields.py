@@ -148,7 +148,9 @@ def _pattern(pattern: str, path: str) -> Whitespace:
 
 def _response_format(form: ResponseFormat) -> list[Given]:
     if isinstance(form, JsonObjectFormat):
-        return [Given("json_schema", _ANY_OBJECT, "response_format")]
+        if form.schema is UNSET:
+            return [Given("json_schema", _ANY_OBJECT, "response_format")]
+        return [Given("json_schema", form.schema, "response_format.schema")]
     if isinstance(form, JsonSchemaFormat):
         schema = form.json_schema.schema
         if form.json_schema.strict and isinstance(schema, dict):

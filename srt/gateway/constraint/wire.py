@@ -66,7 +66,9 @@ class TextFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="text"):
 
 
 class JsonObjectFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="json_object"):
-    """Any JSON object."""
+    """Any JSON object, or, as on other servers, one that `schema` allows."""
+
+    schema: dict[str, Any] | UnsetType = UNSET
 
 
 class NamedSchema(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

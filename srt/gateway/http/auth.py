@@ -1,5 +1,5 @@
-"""Checks the API key, `Authorization: Bearer KEY`, on every route that is not marked public, and
-notes the request's caller. Routes marked for admins need an admin's key.
+"""Checks the API key, `Authorization: Bearer KEY` or `x-api-key: KEY`, on every route that is not
+marked public, and notes the request's caller. Routes marked for admins need an admin's key.
 
 Routes that show what the server does, others' prompts among it, are marked to be watched. They need
 an admin's key even where nothing else needs one: a server without such keys has made a key for its
@@ -33,7 +33,8 @@ async def require_key(request: HttpRequest, access: Access) -> None:
         set_caller(Caller(address, is_admin=False))
         return
     header = request.headers.get("authorization", "")
-    given = header[len(_SCHEME) :] if header[: len(_SCHEME)].lower() == _SCHEME else ""
+    is_bearer = header[: len(_SCHEME)].lower() == _SCHEME
+    given = header[len(_SCHEME) :] if is_bearer else request.headers.get("x-api-key", "")
     gateway = gateway_of(request)
     if access == WATCH:
         _check_origin(request, gateway)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect
 
-from srt.gateway.context import HttpRequest, gateway_of, media_rules
+from srt.gateway.context import RENAMED, HttpRequest, gateway_of, ignored_in, media_rules
 from srt.gateway.errors import (
     REQUEST_TIMEOUT,
     TOO_LARGE,
@@ -22,7 +22,7 @@ from srt.gateway.errors import (
 from srt.gateway.http.json_pieces import MAX_ENTRIES, PIECE_BYTES, decoded, text_too_long
 from srt.gateway.limits.large_bodies import LARGE_BYTES, LargeBodies, Room
 from srt.gateway.limits.tenant import tenant
-from srt.gateway.wire.fields import NO_EXTRAS, Kind, honoured_only
+from srt.gateway.wire.fields import NO_EXTRAS, Kind, Notes, honoured_only
 from srt.wire.errors import RequestError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -38,10 +38,13 @@ async def read_body(
     kind: Kind = NO_EXTRAS,
     media_texts: Callable[[T], Iterable[str]] | None = None,
     empty: T | None = None,
+    *,
+    takes_others: bool = False,
 ) -> T:
     """The body of `request` as `struct`, without the fields that `kind` handles. The texts of a
     body that are its `media_texts` may be as long as files; and the body, if the model sees.
-    `empty`, if given, is what no body means. Raises RequestError naming the field that is wrong."""
+    `empty`, if given, is what no body means. `takes_others`: the body may have fields of other
+    servers, as `--unknown-fields` says. Raises RequestError naming the field that is wrong."""
     gateway = gateway_of(request)
     large, max_entries = gateway.large_bodies, max(MAX_ENTRIES, gateway.info.max_entries)
     long_texts: list[str] | None = None if media_texts is None else []
@@ -53,7 +56,12 @@ async def read_body(
         is_large = len(data) > PIECE_BYTES
         value = await _decoded(data, large, max_entries, long_texts)
         del data
-    value = honoured_only(value, kind)
+    notes = Notes(gateway.info.unknown_fields == "refuse") if takes_others else None
+    value = honoured_only(value, kind, notes=notes)
+    if notes is not None and notes.renamed:
+        request.scope[RENAMED] = notes.renamed
+    if notes is not None and notes.ignored:
+        ignored_in(request).update(notes.ignored)
     if is_large:
         await asyncio.sleep(0)
     try:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from srt.gateway.errors import ErrorBody
 from srt.gateway.http.auth import PUBLIC
 from srt.gateway.http.routing import JSON, Route
-from srt.gateway.wire.fields import Ignored, Kind, rule_sentences
+from srt.gateway.wire.fields import Hint, Ignored, Kind, rule_sentences
 
 EVENTS = "text/event-stream"
 _REFS = "#/components/schemas/"
@@ -118,6 +118,8 @@ def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _unused(treatment: Any) -> dict[str, Any]:
     if isinstance(treatment, Ignored):
         return {"description": f"Accepted: {treatment.why}."}
+    if isinstance(treatment, Hint):
+        return {"description": f"Without effect: {treatment.why}."}
     values = [None, *treatment.neutral]
     return {"enum": values, "description": f"These values only: {treatment.why}."}
 

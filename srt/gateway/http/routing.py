@@ -16,10 +16,11 @@ from msgspec import Struct
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from srt.gateway.context import Gateway, HttpRequest
+from srt.gateway.context import IGNORED, RENAMED, Gateway, HttpRequest
 from srt.gateway.errors import METHOD_NOT_ALLOWED, failure
 from srt.gateway.http.auth import PUBLIC, Access, require_key
 from srt.gateway.http.foreign import ForeignPages, get_with_effect, may_act
+from srt.gateway.http.ignored import IgnoredNames
 from srt.gateway.wire.fields import NO_EXTRAS, Kind
 from srt.wire.errors import NOT_FOUND, RequestError, RingError
 
@@ -93,6 +94,7 @@ class Application:
     def __init__(self, gateway: Gateway, routes: Sequence[Route]) -> None:
         self.gateway = gateway
         self._pages = ForeignPages(gateway.info.allowed_hosts, gateway.info.cors_origins)
+        self._ignored = IgnoredNames()
         self._at: dict[str, dict[str, Route]] = {}
         self._below: dict[str, dict[str, Route]] = {}  # by what is in front of the name
         for each in routes:
@@ -106,11 +108,15 @@ class Application:
         try:
             answer = await self._answer(HttpRequest(scope, receive))
         except Exception as exc:
+            if isinstance(exc, RequestError) and RENAMED in scope:
+                exc = exc.renamed(scope[RENAMED])
             answer = failure(exc)
         except asyncio.CancelledError:  # at the end of its grace period, or of the server's drain
             stopped = RingError("the server has stopped before the answer was complete")
             await failure(stopped)(scope, receive, send)
             raise
+        if IGNORED in scope:
+            send = self._ignored.telling(scope[IGNORED], send)
         await answer(scope, receive, send)
 
     async def _answer(self, request: HttpRequest) -> ASGIApp:

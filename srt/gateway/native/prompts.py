@@ -76,6 +76,7 @@ def prompts_of(
             rid=rids[i],
             timeout_ms=body.timeout_ms,
             routed_replica=body.routed_replica,
+            prediction=body.prediction,
             literal_spans=tuple(body.literal_spans),
             **(chat or {name: value}),
         )

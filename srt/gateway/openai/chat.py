@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from srt.answers.reasoning import (
     CHANNELS,
+    SWITCHES,
     THINK,
     THINKING,
     Tags,
@@ -28,7 +29,7 @@ from srt.gateway.openai.chat_messages import chat_messages, decoded_json
 from srt.gateway.openai.tool_plan import tool_plan
 from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.native import shared_fields
-from srt.gateway.wire.openai import ChatRequest
+from srt.gateway.wire.openai import ChatReasoning, ChatRequest
 from srt.wire.constraint import ConstraintKind
 from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatOptions
@@ -36,6 +37,7 @@ from srt.wire.sampling import SamplingParams, Scoring
 
 _TOOLS = "tools"
 _NO_CHAT = ChatFields()
+_SWITCHED = {"enabled": True, "disabled": False}  # the other types leave it to the model
 
 
 class AnswerReading(Struct, frozen=True, kw_only=True):
@@ -45,7 +47,8 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
     the texts of their parameters' schemas. `constrained` says that all text except the reasoning
     is constrained, so that calls are known to be valid; `calls_first` that an answer is calls
     only, or has none, and `forced` that it is calls. `reasoning` says that what is between `tags`
-    is split off; `opened` that the answer begins inside it unless the prompt has its end.
+    is split off, and `hides_reasoning` that nobody gets it; `opened` that the answer begins inside
+    it unless the prompt has its end.
     """
 
     functions: Mapping[str, str] = MappingProxyType({})
@@ -54,6 +57,7 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
     calls_first: bool = False
     forced: bool = False
     reasoning: bool = False
+    hides_reasoning: bool = False
     tags: Tags = THINK
     opened: bool = False
 
@@ -90,7 +94,8 @@ def chat_of(
     _check_raw(body, plan, reasoning)
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
-    variables = _template_variables(body, vocab.chat_template or "")
+    effort, thinks, hides = _asked_reasoning(body)
+    variables = _template_variables(body, vocab.chat_template or "", effort, thinks)
     begun = messages[-1].content if body.continue_final_message else ""
     waits = reasoning and given is not None and may_reason(begun, tags, variables)
     reasoned = _end_of_reasoning(tags, plan) if waits else ""
@@ -108,6 +113,7 @@ def chat_of(
         tools=shown,
         chat=_chat_options(body, variables),
         scoring=scoring,
+        prediction="" if body.prediction is None else body.prediction.text,
         **shared_fields(body),
     )
     constrained = plan is not None and given is not None and after in ("", reasoned)
@@ -117,7 +123,8 @@ def chat_of(
         constrained=constrained,
         forced=constrained and plan is not None and plan.choice != "auto",
         calls_first=own is not None and after in ("", reasoned),
-        reasoning=reasoning and body.separate_reasoning,
+        reasoning=reasoning and (body.separate_reasoning or hides),
+        hides_reasoning=hides,
         # The constraint waits for the reasoning's end: text before that is not part of the answer.
         tags=tags,
         opened=given is not None and after == tags.end and not sampling.constraint_opener,
@@ -176,17 +183,32 @@ def chat_prompt(
                 raise RequestError(" goes with messages only", at=name)
         return {}
     _, shown = tool_plan(body.tools, None, True)
-    variables = _template_variables(body, template)
+    variables = _template_variables(body, template, body.reasoning_effort)
     chat = _chat_options(body, variables)
     return {"messages": chat_messages(body.messages, media, roles), "tools": shown, "chat": chat}
 
 
-def _template_variables(body: ChatRequest | ChatFields, template: str) -> dict[str, Any]:
+def _asked_reasoning(body: ChatRequest) -> tuple[str | None, bool | None, bool]:
+    """What the body's fields of several servers say together: the effort, whether to reason (None:
+    as the template does), and whether the answer is to be without the reasoning."""
+    asked = body.reasoning or ChatReasoning()
+    effort = asked.effort if body.reasoning_effort is None else body.reasoning_effort
+    thinking = None if body.thinking is None else _SWITCHED.get(body.thinking.type)
+    switches = (body.enable_thinking, thinking, asked.enabled)
+    thinks = next((switch for switch in switches if switch is not None), None)
+    return effort, thinks, asked.exclude or not body.include_reasoning
+
+
+def _template_variables(
+    body: ChatRequest | ChatFields, template: str, effort: str | None, thinks: bool | None = None
+) -> dict[str, Any]:
     """The body's further variables of the template. That there is no reasoning is always said: if
     the template begins some all the same, the prompt ends it."""
-    hints: dict[str, Any] = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
+    hints: dict[str, Any] = {"reasoning_effort": effort, "verbosity": body.verbosity}
+    if thinks:
+        hints |= dict.fromkeys(SWITCHES, True)
     known = {name: hint for name, hint in hints.items() if hint is not None and name in template}
-    if body.reasoning_effort == "none":
+    if thinks is False or (thinks is None and effort == "none"):
         known[THINKING] = False
     given = body.chat_template_kwargs
     return given | {name: hint for name, hint in known.items() if name not in given}

@@ -44,6 +44,7 @@ class ChatReader:
     """Reads one answer. `opened`: it begins inside the reasoning."""
 
     def __init__(self, reading: AnswerReading, opened: bool) -> None:
+        self._hides = reading.hides_reasoning
         self._splitter: ReasoningSplitter | None = None
         has_channels = reading.form.in_channels and reading.reasoning
         if reading.reasoning and not has_channels:
@@ -67,10 +68,10 @@ class ChatReader:
     def _deltas(self, text: str, final: bool) -> list[ChatDelta]:
         if self._splitter is None:
             return self._answer(text, final)
-        deltas = []
+        deltas: list[ChatDelta] = []
         for part in self._splitter.feed(text, final):
             if part.is_reasoning:
-                deltas.append(ChatDelta(reasoning_content=part.text))
+                deltas += [] if self._hides else [ChatDelta(reasoning_content=part.text)]
             else:
                 deltas += self._answer(part.text, False)
         return [*deltas, *self._answer("", True)] if final else deltas
@@ -85,7 +86,9 @@ class ChatReader:
     def _answer(self, text: str, final: bool) -> list[ChatDelta]:
         if self._parser is None:
             return [ChatDelta(content=text)] if text else []
-        return [_delta(event) for event in self._parser.feed(text, final)]
+        events = self._parser.feed(text, final)
+        hides = self._hides
+        return [_delta(e) for e in events if not (hides and isinstance(e, Reasoning))]
 
 
 def _delta(event: ToolEvent) -> ChatDelta:

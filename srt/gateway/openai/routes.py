@@ -17,6 +17,7 @@ from srt.gateway.context import (
     check_model,
     gateway_of,
     media_rules,
+    model_of,
     sees,
     shown_path,
 )
@@ -73,7 +74,7 @@ FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several, `n` times each."""
-    body = await read_body(request, CompletionRequest, COMPLETION)
+    body = await read_body(request, CompletionRequest, COMPLETION, takes_others=True)
     given = openai_constraint(body)
     gateway = gateway_of(request)
     prompts = completion_requests(body, given, gateway.info)
@@ -96,7 +97,7 @@ async def completions(request: HttpRequest) -> ASGIApp:
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
-    body = await read_body(request, ChatRequest, CHAT, chat_media_texts)
+    body = await read_body(request, ChatRequest, CHAT, chat_media_texts, takes_others=True)
     gateway = gateway_of(request)
     media = MediaList(media_rules(gateway))
     chat = chat_of(body, gateway.info.reasoning, gateway.vocab, call_format(gateway), media)
@@ -119,15 +120,13 @@ async def _answer(
     media: Sequence[MediaList] = (),
 ) -> ASGIApp:
     gateway = gateway_of(request)
-    check_model(body.model, gateway.info)
+    model = model_of(request, body.model)
     check_details(body)
 
     def names_at(index: int) -> Names:
         prompt = f"prompt[{index}]"
         own = {"text": prompt, "input_ids": prompt, "media": prompt, None: prompt}
         return {**names, **own} if len(prompts) > 1 else names
-
-    model = body.model or gateway.info.model_name
 
     async def admitted() -> tuple[Batch, Face]:
         name = body.rid if len(prompts) > 1 else None

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 from srt.client.programs import VarFailed
 from srt.gateway.context import (
     HttpRequest,
-    check_model,
     gateway_of,
     is_served,
+    model_of,
     programs_of,
 )
 from srt.gateway.http.body import read_body
@@ -80,7 +80,7 @@ async def semantic_call(request: HttpRequest) -> ASGIApp:
     gateway = gateway_of(request)
     check_auth(body.session_id, body.session_auth)
     if body.models and not any(is_served(model, gateway.info) for model in body.models):
-        check_model(body.models[0], gateway.info)
+        model_of(request, body.models[0])
     program = program_of(body)
     ids = await programs_of(request).submit_program(body.session_id, program, "", tenant())
     info = [

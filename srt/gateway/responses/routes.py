@@ -22,9 +22,9 @@ from srt.gateway.context import (
     Gateway,
     HttpRequest,
     call_format,
-    check_model,
     gateway_of,
     media_rules,
+    model_of,
 )
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -69,9 +69,9 @@ _NAMES: Names = {
 @post("/v1/responses", ResponsesRequest, ResponseObject, kind=RESPONSES, events=ResponseEvent)
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items with a list of items."""
-    body = await read_body(request, ResponsesRequest, RESPONSES, media_texts)
+    body = await read_body(request, ResponsesRequest, RESPONSES, media_texts, takes_others=True)
     gateway = gateway_of(request)
-    check_model(body.model, gateway.info)
+    model = model_of(request, body.model)
     owner, stored = tenant(), gateway.stored
     before = body.previous_response_id
     earlier = NO_ITEMS if before is None else stored.items(owner, before)
@@ -95,7 +95,6 @@ async def responses(request: HttpRequest) -> ASGIApp:
         chat.media.files.clear()
         if not is_stored:
             batch.held.close()
-        model = body.model or gateway.info.model_name
         (generation,) = batch.generations
         vocab = gateway.vocab
         return batch, ResponseWriter(body, model, chat.reading, vocab, generation, is_stored)

@@ -16,9 +16,9 @@ from srt.gateway.batch import load_media, submit_all
 from srt.gateway.context import (
     Gateway,
     HttpRequest,
-    check_model,
     gateway_of,
     media_rules,
+    model_of,
 )
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -89,7 +89,7 @@ async def score_labels(request: HttpRequest) -> ASGIApp:
     """How likely each label is as the next token after query and item, for every item."""
     body = await read_body(request, LabelBody, LABEL_KIND)
     gateway = gateway_of(request)
-    check_model(body.model, gateway.info)
+    model = model_of(request, body.model)
     if not body.label_token_ids:
         raise RequestError(" must not be empty", at="label_token_ids")
     prompts = _label_prompts(body)
@@ -98,7 +98,7 @@ async def score_labels(request: HttpRequest) -> ASGIApp:
         LabelScores(
             id=body.rid or outputs[0].rid,
             scores=[_probabilities(output, body.apply_softmax) for output in outputs],
-            model=body.model or gateway.info.model_name,
+            model=model,
             usage=_usage(outputs),
         )
     )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from srt.client.generation import Client, TokenizeRequest
-from srt.gateway.context import HttpRequest, check_model, gateway_of
+from srt.gateway.context import HttpRequest, gateway_of, model_of
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.json_pieces import MAX_ENTRIES
@@ -27,7 +27,7 @@ async def tokenize(request: HttpRequest) -> ASGIApp:
     """The token ids of a text, of several, or of a chat as the model's template writes it."""
     body = await read_body(request, TokenizeBody, TOKENIZE)
     gateway = gateway_of(request)
-    check_model(body.model, gateway.info)
+    model_of(request, body.model)
     requests = _requests(body, gateway.vocab.chat_template or "")
     rows = await while_connected(request.receive, _tokenized(gateway.client, requests, body))
     is_list = isinstance(body.prompt, list)
@@ -79,7 +79,7 @@ async def detokenize(request: HttpRequest) -> ASGIApp:
     """The text of token ids, or of several lists of them; bytes that are no UTF-8 are U+FFFD."""
     body = await read_body(request, DetokenizeBody)
     gateway = gateway_of(request)
-    check_model(body.model, gateway.info)
+    model_of(request, body.model)
     _check_length(body.tokens)
     lists: list[Any] = [item for item in body.tokens if isinstance(item, list)]
     if lists and len(lists) != len(body.tokens):

@@ -138,6 +138,9 @@ class NativeRequest(ChatFields, kw_only=True, frozen=True):
     ] = field(default_factory=list)
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
+    prediction: Annotated[
+        str, Meta(description="What the output will mostly be: tokens are guessed from it first.")
+    ] = ""
     image_data: Annotated[
         ShownData, Meta(description="Pictures, one for each placeholder; lists for each prompt.")
     ] = None

@@ -34,6 +34,42 @@ class StreamOptions(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     ] = False
 
 
+class ChatReasoning(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """OpenRouter's way to say how to reason; `exclude` leaves the reasoning out of the answer."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+    exclude: bool = False
+
+
+class Thinking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Z.ai's and DeepSeek's switch of reasoning, and Anthropic's; the last two leave it to the
+    model."""
+
+    type: Literal["enabled", "disabled", "auto", "adaptive"]
+
+
+class PredictedText(Struct, frozen=True):
+    """A part of a predicted answer."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the answer will mostly be: a text or parts."""
+
+    type: Literal["content"]
+    content: str | list[PredictedText]
+
+    @property
+    def text(self) -> str:
+        """The whole of it."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     """The fields that completions and chat completions have in common."""
 
@@ -80,7 +116,9 @@ class CompletionRequest(OpenAIRequest, kw_only=True, frozen=True):
         str | list[str | TokenId | list[TokenId]],
         Meta(description="A text or token ids, or a list of either: one choice each."),
     ]
-    max_tokens: Annotated[Count, Meta(description="Tokens to generate at most.")] = 16
+    max_tokens: Annotated[
+        Count | None, Meta(description="Tokens to generate at most; -1: all the room.")
+    ] = 16
     best_of: Annotated[
         Count | None,
         Meta(description="How many to generate; the n likeliest are returned; not streamed."),
@@ -97,7 +135,8 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
 
     messages: Annotated[list[Message], Meta(description="The chat so far.")]
     max_tokens: Annotated[
-        Count | None, Meta(description="Tokens to generate at most; all the room by default.")
+        Count | None,
+        Meta(description="Tokens to generate at most; all the room by default, and for -1."),
     ] = None
     max_completion_tokens: Annotated[
         Count | None, Meta(description="The newer name of max_tokens, which it overrides.")
@@ -112,10 +151,31 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
     ] = False
     chat_template_kwargs: TemplateArgs = field(default_factory=dict)
     reasoning_effort: ReasoningEffort = None
+    enable_thinking: Annotated[
+        bool | None, Meta(description="The template's variable of this name.")
+    ] = None
+    thinking: Annotated[
+        Thinking | None, Meta(description="`type`: enabled or disabled; enable_thinking is first.")
+    ] = None
+    reasoning: Annotated[
+        ChatReasoning | None,
+        Meta(
+            description="`effort`, `enabled` and `exclude`; the fields above and below go before "
+            "them."
+        ),
+    ] = None
+    include_reasoning: Annotated[
+        bool, Meta(description="false leaves the reasoning out of the answer.")
+    ] = True
     verbosity: VerbosityHint = None
+    prediction: Annotated[
+        Prediction | None,
+        Meta(description="What the answer will mostly be: tokens are guessed from it first."),
+    ] = None
     tools: Tools = field(default_factory=list)
     tool_choice: Annotated[
-        ToolChoiceIn | None, Meta(description='"none", "auto", "required" or one function.')
+        ToolChoiceIn | None,
+        Meta(description='"none", "auto", "required" (or "any") or one function.'),
     ] = None
     parallel_tool_calls: Annotated[
         bool, Meta(description="Whether there may be more than one call.")

@@ -115,7 +115,7 @@ class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
     )
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | FunctionChoice,
-        Meta(description='"none", "auto", "required" or one function.'),
+        Meta(description='"none", "auto", "required" (or "any") or one function.'),
     ] = "auto"
     parallel_tool_calls: Annotated[
         bool, Meta(description="Whether there may be more than one call.")

@@ -24,9 +24,9 @@ def test_drafts_are_counted_by_source() -> None:
     driver.core.state.counters.verified("tree", 8, 8)
     driver.core.state.counters.verified("a test's", 1, 1)
     stats = stats_of(driver.core, driver.executor, StepClock())
-    names = ("own", "tree", "seen")
-    assert [stats[f"drafted_tokens_{name}_total"] for name in names] == [6, 8, 0]
-    assert [stats[f"accepted_draft_tokens_{name}_total"] for name in names] == [3, 8, 0]
+    names = ("own", "tree", "seen", "prediction")
+    assert [stats[f"drafted_tokens_{name}_total"] for name in names] == [6, 8, 0, 0]
+    assert [stats[f"accepted_draft_tokens_{name}_total"] for name in names] == [3, 8, 0, 0]
     assert stats["verified_drafts_total"] == 4
 
 

@@ -16,13 +16,21 @@ MAX_NEW = 5000
 _handles = count()
 
 
-def req_of(prompt: Sequence[int], salt: str = "", spans: Spans | None = None) -> Req:
+def req_of(
+    prompt: Sequence[int],
+    salt: str = "",
+    spans: Spans | None = None,
+    prediction: Sequence[int] = (),
+) -> Req:
     """A running req, with a handle of its own."""
     handle = next(_handles)
     sampling = FilledParams(max_new_tokens=MAX_NEW)
     media = [] if spans is None else list(spans.spans)
     wire = TokenizedReq(
-        b"c", str(handle), 0, pack_ids(list(prompt)), sampling, cache_salt=salt, media=media
+        *(b"c", str(handle), 0, pack_ids(list(prompt)), sampling),
+        cache_salt=salt,
+        media=media,
+        prediction=pack_ids(list(prediction)),
     )
     return Req.of(handle, wire, 0.0, VOCAB)
 

@@ -67,7 +67,7 @@ def test_names_of_the_command_line() -> None:
 async def test_served_names(
     names: tuple[str, ...], served: tuple[str | None, ...], refused: tuple[str, ...]
 ) -> None:
-    async with in_process(FakeClient(), model_names=names) as http:
+    async with in_process(FakeClient(), model_names=names, strict_model=True) as http:
         listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
         assert listed == ["tiny", *(name for name in names if name != "*")]
         for name in served:

@@ -91,8 +91,8 @@ async def test_bad_bodies_of_tokenize(body: dict[str, Any], param: str) -> None:
     assert (response.status_code, error_of(response)["param"]) == (400, param)
 
 
-async def test_the_model_must_be_the_served_one() -> None:
-    async with in_process(FakeClient()) as http:
+async def test_the_model_must_be_the_served_one_where_names_are_strict() -> None:
+    async with in_process(FakeClient(), strict_model=True) as http:
         for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})):
             response = await http.post(path, json=body | {"model": "other"})
             assert (response.status_code, error_of(response)["code"]) == (404, "model_not_found")

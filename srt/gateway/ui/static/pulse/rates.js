@@ -2,7 +2,7 @@
 
 /** @typedef {import('../types.js').Pulse} Pulse */
 
-const SOURCES = ['own', 'tree', 'seen'];
+const SOURCES = ['own', 'tree', 'seen', 'prediction'];
 const STEPS = ['decode', 'verify', 'prefill', 'mixed'];
 const WINDOW = 4; // pulses back that a rate is taken over
 
