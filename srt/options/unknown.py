@@ -16,7 +16,7 @@ _ELSEWHERE = {
     "max-num-batched-tokens": "chunked-prefill-size",
     "no-enable-prefix-caching": "disable-radix-cache",
     "seed": "random-seed",
-    "run": "chat",
+    "ask": "run",
     "pull": "serve",
     "list": "models",
     "ls": "models",
