@@ -51,8 +51,9 @@ def main(backend: Any, essay: str = ESSAY, image: str | None = None) -> dict[str
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
+    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     parser.add_argument("--image", help="a file with an image")
     args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime("smollm2") as backend:
+    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
         print(json.dumps(main(backend, image=args.image), indent=2))

@@ -49,9 +49,10 @@ def main(backend: Any, questions: tuple[str, ...] = QUESTIONS) -> list[dict[str,
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
+    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     parser.add_argument("--data", type=Path, help="a file with one question a line")
     args = parser.parse_args()
     asked = tuple(args.data.read_text().splitlines()) if args.data else QUESTIONS
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime("smollm2") as backend:
+    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
         print(json.dumps(main(backend, asked), indent=2))

@@ -39,9 +39,10 @@ def main(backend: Any, text: str = TEXT) -> Person:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
+    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     parser.add_argument("--data", type=Path, help="a file with another text")
     args = parser.parse_args()
     text = args.data.read_text() if args.data else TEXT
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime("smollm2") as backend:
+    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
         print(main(backend, text))

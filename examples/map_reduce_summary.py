@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import lang as sgl
-from examples.chain_summary import PARTS
 
+PARTS = (
+    "The lighthouse was built in 1911 on a rock two miles off the coast, of local granite.",
+    "Its first keeper lived there for thirty years and wrote down the weather every evening.",
+    "Today the lamp is electric, and the keeper's house is a small museum of storms.",
+)
 SHORT: dict[str, Any] = {"max_tokens": 24, "stop": "\n", "temperature": 0}
 
 
@@ -40,7 +44,8 @@ def main(backend: Any, parts: Sequence[str] = PARTS) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
+    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime("smollm2") as backend:
+    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
         print(json.dumps(main(backend), indent=2))

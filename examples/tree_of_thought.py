@@ -42,8 +42,9 @@ def main(backend: Any, question: str = QUESTION, width: int = 2) -> dict[str, An
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
+    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     parser.add_argument("--width", type=int, default=2)
     args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime("smollm2") as backend:
+    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
         print(json.dumps(main(backend, width=args.width), indent=2))

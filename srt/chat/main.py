@@ -2,10 +2,12 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 from rich.console import Console
 
@@ -21,10 +23,13 @@ _STYLES: dict[Kind, str] = {"answer": "", "remark": "dim", "error": "red"}
 
 
 class Screen:
-    """Where the chat is written: plain text, or with colours where the terminal wants them."""
+    """Where the chat is written, or with `is_stderr` what is no answer: plain text, or with colours
+    where the terminal wants them."""
 
-    def __init__(self) -> None:
-        self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    def __init__(self, *, is_stderr: bool = False) -> None:
+        self.console = Console(
+            stderr=is_stderr, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
         self.has_errors = False
 
     def write(self, text: str, kind: Kind = "answer") -> None:
@@ -73,6 +78,12 @@ def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
         type=given,
         help="as of `srt serve`; without it, what a running server has, else the default",
     )
+    add_options(parser)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that asks a server: where it is, and how it answers."""
     parser.add_argument(
         "--url",
         type=_ring_or_url,
@@ -82,22 +93,22 @@ def make_parser(prog: str = "python -m srt.chat") -> argparse.ArgumentParser:
     parser.add_argument(
         "--api-key-file", dest="api_key", type=key_of_file, metavar="FILE", help="file with it"
     )
-    parser.add_argument("--system", default="", help="system text")
+    parser.add_argument("--system", default="", type=message_text, help="system text")
     parser.add_argument("--max-tokens", type=count, default=512, help="tokens of an answer at most")
     parser.add_argument("--temperature", type=float, help="0 is greedy (default: the model's)")
     parser.add_argument(
         "--top-p", type=float, help="nucleus sampling; 1 is off (default: the model's)"
     )
     parser.add_argument("--seed", type=int, help="the same seed gives the same answers")
-    return parser
 
 
-def _ring_or_url(text: str) -> str:
-    return text if text.startswith("ipc://") else server_url(text)
+def message_text(argument: str) -> str:
+    """What a message may hold: bytes of the command line that are no text become U+FFFD."""
+    return os.fsencode(argument).decode(errors="replace")
 
 
-async def _main(args: argparse.Namespace) -> int:
-    screen = Screen()
+def sampling_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The sampling parameters that the options ask for. Raises ConfigError."""
     sampling = {
         "max_new_tokens": args.max_tokens,
         "temperature": args.temperature,
@@ -108,6 +119,16 @@ async def _main(args: argparse.Namespace) -> int:
         SamplingParams(**sampling).check_values()
     except RequestError as error:
         raise ConfigError(error.info.message) from error
+    return sampling
+
+
+def _ring_or_url(text: str) -> str:
+    return text if text.startswith("ipc://") else server_url(text)
+
+
+async def _main(args: argparse.Namespace) -> int:
+    screen = Screen()
+    sampling = sampling_of(args)
     async with place(args.url, args.MODEL, args.api_key, screen.waiting) as where:
         engine = where.engine
         async with AsyncClient(where.url, api_key=args.api_key) as client:

@@ -121,8 +121,8 @@ async def place(
     name = shown_model(args.model)
     with _ended_by_ctrl_c():
         here = with_model_here(args)
-    with waiting(f"starting a server of {name} ..."):
-        engine = await asyncio.to_thread(Engine, here.model)
+    with waiting(f"starting a server of {name} ..."), _ended_by_ctrl_c():
+        engine = Engine(here.model)
     try:
         yield Place(f"ipc://{engine.directory}", name, engine)
     finally:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import resource
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -65,8 +66,7 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     parser = Parser(
         prog=prog,
         description="Measure a server that runs. Without --dataset and --input-len it gets a "
-        "workload that this project is measured by. Its prefix cache is emptied before, if it is "
-        "ours, for all who use it: --keep-cache leaves it.",
+        "workload that this project is measured by.",
     )
     server = parser.add_argument_group("The server")
     server.add_argument(
@@ -78,7 +78,10 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
         "--api-key-file", dest="api_key", type=key_of_file, metavar="FILE", help="file with it"
     )
     server.add_argument(
-        "--keep-cache", action="store_true", help="do not empty the server's prefix cache"
+        "--flush-cache",
+        action="store_true",
+        help="empty the prefix cache before each workload, for all who use the server, if it is "
+        "one of ours",
     )
     server.add_argument(
         "--no-ignore-eos",
@@ -112,7 +115,12 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     what.add_argument(
         "--warmup", type=count_or_none, default=0, help="requests before (default: %(default)s)"
     )
-    what.add_argument("--seed", type=int, default=0, help="of texts and arrivals")
+    what.add_argument(
+        "--seed",
+        type=int,
+        help="of texts and arrivals (default: another each time, so that the server has cached "
+        "nothing of an earlier run)",
+    )
     when = parser.add_argument_group("When")
     when.add_argument(
         "--request-rate",
@@ -139,6 +147,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             )
     if has_prompts and args.scale is not None:
         parser.error("--scale goes with --workload")
+    if args.seed is None:
+        args.seed = secrets.randbelow(10**9)
     if has_prompts:
         args.output_len = args.output_len or _OUTPUT_TOKENS
     else:
@@ -173,9 +183,9 @@ async def measure(args: argparse.Namespace) -> Measured:
         for _ in range(args.warmup):
             await load.complete(source.text(_WARMUP_TOKENS[0]), _WARMUP_TOKENS[1])
         for workload in _workloads(args, per_word):
-            emptied = not args.keep_cache and await _emptied(load)
+            emptied = args.flush_cache and await _emptied(load)
             word = "emptied" if emptied else "left as it was"
-            print(f"{workload.name}: the prefix cache was {word}", flush=True)
+            print(f"{workload.name}: the prefix cache was {word}; seed {args.seed}", flush=True)
             rate, count = args.request_rate, len(workload.roots)
             times = arrivals(count, rate, args.seed) if rate else ()
             run = await _run(load, workload, times)
@@ -222,7 +232,9 @@ def _workloads(args: argparse.Namespace, per_word: float) -> Sequence[Workload]:
         lengths = (args.input_len, args.output_len)
         return [of_length(count, args.seed, per_word, *lengths, concurrency)]
     names = list(WORKLOADS) if args.workload == "all" else [args.workload]
-    return [WORKLOADS[name](TextSource(args.seed, per_word), args.scale) for name in names]
+    # Each has texts of its own: with the same ones, a workload would find those of the one before.
+    sources = {name: TextSource(f"{args.seed}/{name}", per_word) for name in names}
+    return [WORKLOADS[name](source, args.scale) for name, source in sources.items()]
 
 
 async def _emptied(load: LoadGenerator) -> bool:

@@ -110,6 +110,12 @@ COMMANDS: dict[str, Command] = {
         lambda words: _of("srt.chat.main", "main", words, "srt chat"),
         lambda: _of("srt.chat.main", "make_parser", "srt chat"),
     ),
+    "run": Command(
+        "PROMPT",
+        "print one answer, to a prompt and to what a pipe brings",
+        lambda words: _of("srt.chat.run", "main", words),
+        lambda: _of("srt.chat.run", "make_parser"),
+    ),
     "models": Command(
         "[MODEL ...]",
         "list the models of this machine, whether they fit, and how fast they are",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from srt.options.elsewhere import ALWAYS_ON, CALLED, IN_NAME, NONE
 
 _COMMANDS = {
-    "run": "chat",
+    "ask": "run",
     "pull": "serve",
     "list": "models",
     "ls": "models",

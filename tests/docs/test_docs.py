@@ -240,6 +240,7 @@ def known_options() -> set[str]:
             "bench/overload.py",
             _SPECULATION,
             "srt/chat/main.py",
+            "srt/chat/run.py",
             "srt/commands/doctor.py",
             "srt/commands/models.py",
             "srt/commands/bench.py",

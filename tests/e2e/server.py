@@ -27,7 +27,7 @@ class Server:
     def __init__(self, tmp: Path, *args: str, launcher: str = "srt.launch") -> None:
         self.directory = tmp / "ring"
         self._log = tmp / "log"
-        command = [sys.executable, "-m", launcher, "--ring-dir", str(self.directory)]
+        command = [sys.executable, "-m", *launcher.split(), "--ring-dir", str(self.directory)]
         command += ["--grammar-cache-dir", str(tmp / "grammars")]
         for name, value in (("--threads", "1"), ("--max-total-tokens", "8192")):
             if name not in args:

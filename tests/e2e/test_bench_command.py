@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ def test_chosen_lengths_at_a_rate(
     report = tmp_path / "new" / "report.json"
     args = ["--url", f"{server.url}/v1", "--input-len", "32", "--output-len", "8"]
     args += ["--num-prompts", "6", "--request-rate", "50", "--warmup", "1", "--api-key", "secret"]
+    args += ["--flush-cache"]
     assert main([*args, "--json", str(report)]) == 0
     said = capsys.readouterr().out
     assert "random: the prefix cache was emptied" in said and "6 requests ok, 0 failed" in said
@@ -41,7 +43,7 @@ def test_a_data_set(server: Server, tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "prompts.jsonl"
     chat = json.dumps({"messages": [{"role": "user", "content": "Hello"}]})
     path.write_text(f'{{"prompt": "Hello", "max_tokens": 4}}\n\n{chat}\n')
-    args = ["--url", server.url, "--dataset", str(path), "--output-len", "2", "--keep-cache"]
+    args = ["--url", server.url, "--dataset", str(path), "--output-len", "2"]
     assert main(args) == 0
     said = capsys.readouterr().out
     assert "prompts.jsonl: the prefix cache was left as it was" in said
@@ -66,7 +68,7 @@ def test_a_data_set_that_changes_meanwhile(
         return await flush(load)
 
     monkeypatch.setattr(LoadGenerator, "flush_cache", changed)
-    assert main(["--url", server.url, "--dataset", str(file)]) == 1
+    assert main(["--url", server.url, "--dataset", str(file), "--flush-cache"]) == 1
     assert "(it has changed meanwhile)" in capsys.readouterr().err
 
 
@@ -79,6 +81,20 @@ def test_a_workload_that_fails_in_part(
     assert main(args) == 1
     said = capsys.readouterr()
     assert "1 times: HTTP 400" in said.err and "1 requests ok, 1 failed" in said.out
+
+
+def test_a_second_run_finds_nothing_of_the_first(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cache stays as it is, so its texts are others, unless the seed is given."""
+    args = ["--url", server.url, "--input-len", "64", "--output-len", "2", "--num-prompts", "2"]
+    shares = []
+    for seed in ([], [], ["--seed", "5"], ["--seed", "5"]):
+        assert main([*args, *seed]) == 0
+        said = capsys.readouterr().out
+        assert "random: the prefix cache was left as it was; seed " in said
+        shares.append(float(re.findall(r"([0-9.]+) % cached", said)[0]))
+    assert max(shares[:2]) < 10 and shares[3] > 80
 
 
 def test_reports_that_cannot_be_written(

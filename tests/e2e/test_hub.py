@@ -9,11 +9,24 @@ import httpx2
 import pytest
 
 from srt.files.model_files import resolve_model
+from tests.docs.blocks import blocks_of, commands_of
 from tests.e2e.server import running_server
 from tests.hub_server import Hub, Repo, running_hub
 
+ROOT = Path(__file__).parents[2]
 TOKEN = "hf_tokentokentoken"
-NAME = "org/smollm2:Q4_1"
+# README's commands: those after the name of the program.
+SERVE, RUN = (
+    next(
+        words[2:]
+        for block in blocks_of(ROOT / "README.md")
+        if block.tag == "sh"
+        for words in commands_of(block.code)
+        if words[0].endswith("/srt") and words[1] == command
+    )
+    for command in ("serve", "run")
+)
+NAME = SERVE[0]
 REQUEST = {"model": NAME, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
 
 
@@ -34,11 +47,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_server_of_a_model_of_the_hub(
     content: bytes, home: Path, monkeypatch: pytest.MonkeyPatch, is_again: bool
 ) -> None:
-    """And one more that has no hub."""
-    repo = Repo({"SmolLM2-Q4_1.gguf": content, "SmolLM2-Q8_0.gguf": b""}, needs=TOKEN)
-    with running_hub(Hub({"org/smollm2": repo})) as hub:
+    """That of README's second step, where the hub has the embedded model under its name. And one
+    more that has no hub."""
+    name, _, quantisation = NAME.rpartition(":")
+    stem = name.partition("/")[2].removesuffix("-GGUF").lower()
+    files = {f"{stem}-{quantisation.lower()}.gguf": content, f"{stem}-q8_0.gguf": b""}
+    with running_hub(Hub({name: Repo(files, needs=TOKEN)})) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        with running_server(home, "--model", NAME) as server:
+        with running_server(home, *SERVE, launcher="srt serve") as server:
             models = httpx2.get(f"{server.url}/v1/models").json()["data"]
             assert [model["id"] for model in models] == [NAME]
             first = httpx2.post(f"{server.url}/v1/completions", json=REQUEST, timeout=60).json()
@@ -46,6 +62,15 @@ def test_a_server_of_a_model_of_the_hub(
             assert "93.8 MiB" in server.log()
             assert TOKEN not in server.log() + info
             assert "HTTP Request" not in server.log()  # addresses may hold what gives access
+            command = [sys.executable, "-m", "srt", "run", *RUN, "--url", server.url]
+            done = subprocess.run(
+                [*command, "--max-tokens", "8"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.returncode == 0 and done.stdout.strip(), done.stderr
     if not is_again:
         return
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -16,7 +16,7 @@ from srt.wire.errors import ConfigError
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n  {name} " in shown for name in ("serve", "chat", "doctor"))
+    assert all(f"\n  {name} " in shown for name in ("serve", "chat", "run", "doctor"))
 
 
 def test_an_unknown_word_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +24,7 @@ def test_an_unknown_word_has_a_suggestion(capsys: pytest.CaptureFixture[str]) ->
     assert "'sevre' is not a command; did you mean serve?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["serve", "chat", "doctor"])
+@pytest.mark.parametrize("word", ["serve", "chat", "run", "doctor"])
 def test_each_command_has_its_own_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([word, "--help"])
@@ -88,5 +88,5 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["help", "models"])
     assert capsys.readouterr().out.startswith("usage: srt models ")
-    assert main(["run"]) == 2
-    assert "did you mean chat?" in capsys.readouterr().err
+    assert main(["pull"]) == 2
+    assert "did you mean serve?" in capsys.readouterr().err
