@@ -284,6 +284,22 @@ def test_a_text_that_cannot_be_had_is_not_asked_for_at_once(page: Page) -> None:
     assert call(page, "tree/texts.js", body, nodes) == [[False, False], 2]
 
 
+def test_reasoning_stands_apart_and_is_not_sent(page: Page) -> None:
+    body = """
+        const answer = new m.Answer(false);
+        answer.take({ delta: { reasoning_content: 'hm, ' } });
+        const isOpen = answer.folded.open;
+        answer.take({ delta: { content: 'yes' } });
+        answer.end();
+        await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+        const parts = [answer.reasoning, answer.content].map((part) => part.root.textContent);
+        const { withSystem } = await import('/ui/chat/requests.js');
+        return [parts, isOpen, answer.folded.open, withSystem({}, [answer.message()])];
+    """
+    sent = [{"role": "assistant", "content": "yes"}]
+    assert call(page, "chat/answer.js", body) == [["hm, ", "yes"], True, False, sent]
+
+
 def test_who_is_told_everything_forgets_runs(page: Page) -> None:
     body = """
         const feed = new m.Feed({});
