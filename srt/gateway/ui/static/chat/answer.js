@@ -1,11 +1,18 @@
 /** One answer: what was reasoned and what was answered, each as text that comes or as its tokens. */
 
 import { el, visible } from '../dom.js';
+import { Markdown } from './markdown.js';
 import { TokenList, tokensOf } from './tokens.js';
 
 /** @typedef {import('./tokens.js').Token} Token */
 
 const MOST_CHARS = 200_000; // of a text; a browser lays out more too slowly
+
+/**
+ * @typedef {object} Manner  how answers are shown
+ * @property {boolean} isMarkdown
+ * @property {boolean} isConstrained
+ */
 
 /** A text as it was written. */
 class Plain {
@@ -18,18 +25,21 @@ class Plain {
   append(text) {
     this.shown.appendData(visible(text));
   }
+
+  end() {}
 }
 
 /** The reasoning of an answer, or the rest of it. */
 class Part {
-  /** @param {boolean} isConstrained */
-  constructor(isConstrained) {
+  /** @param {Manner} manner */
+  constructor(manner) {
     this.text = '';
     /** @type {Token[]} */
     this.tokens = [];
+    this.isEnded = false;
     this.shown = 0; // characters of the text
-    this.prose = new Plain();
-    this.list = new TokenList(isConstrained);
+    this.prose = manner.isMarkdown ? new Markdown() : new Plain();
+    this.list = new TokenList(manner.isConstrained);
     this.root = el('div', {}, this.prose.root);
   }
 
@@ -43,15 +53,17 @@ class Part {
     const text = isCut ? `${this.text.slice(0, MOST_CHARS)} … (cut here)` : this.text;
     if (text.length > this.shown) this.prose.append(text.slice(this.shown));
     this.shown = text.length;
+    if (this.isEnded) this.prose.end();
   }
 }
 
 /** What streams have told of one answer. */
 export class Answer {
-  /** @param {boolean} isConstrained */
-  constructor(isConstrained) {
-    this.reasoning = new Part(isConstrained);
-    this.content = new Part(isConstrained); // what the chat goes on with
+  /** @param {Manner} manner */
+  constructor(manner) {
+    this.reasoning = new Part(manner);
+    this.content = new Part(manner); // what the chat goes on with
+    this.manner = manner;
     /** Which of them came last. @type {Part | null} */
     this.current = null;
     /** Tokens of which no text has come yet. @type {Token[]} */
@@ -91,6 +103,8 @@ export class Answer {
   /** Nothing follows. */
   end() {
     if (this.early.length) this.goOn(this.content);
+    this.reasoning.isEnded = true;
+    this.content.isEnded = true;
     this.draw();
   }
 
@@ -107,13 +121,13 @@ export class Answer {
 
   /** What is kept of it, and sent with the next turn of the chat. @returns {import('./requests.js').Message} */
   message() {
-    return { role: 'assistant', content: this.content.text, reasoning: this.reasoning.text };
+    return { role: 'assistant', content: this.content.text, reasoning: this.reasoning.text, isPlain: !this.manner.isMarkdown };
   }
 }
 
 /** An answer that was kept. @param {import('./requests.js').Message} message */
-export function answerOf({ content, reasoning }) {
-  const answer = new Answer(false);
+export function answerOf({ content, reasoning, isPlain }) {
+  const answer = new Answer({ isMarkdown: !isPlain, isConstrained: false });
   if (reasoning) answer.take({ delta: { reasoning_content: reasoning } });
   answer.take({ delta: { content } });
   answer.end();

@@ -6,6 +6,7 @@
  * @property {string} role
  * @property {string} content
  * @property {string} [reasoning]  of an answer, for the page alone
+ * @property {boolean} [isPlain]  for the page alone: shown as it was written
  */
 
 /** The settings that have one name everywhere. @param {Settings} settings @returns {Record<string, any>} */

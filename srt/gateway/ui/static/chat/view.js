@@ -157,6 +157,8 @@ class ChatView {
     /** @type {Answer[]} */
     const answers = [];
     const card = el('article', { class: 'turn assistant', attrs: { 'aria-label': 'Answer' } });
+    const isConstrained = settings.kind !== 'none';
+    const manner = { isMarkdown: settings.mode === 'chat' && !isConstrained, isConstrained };
     const columns = el('div', { class: 'columns' });
     const facts = el('p', { class: 'facts muted' });
     card.append(el('h3', {}, settings.mode === 'chat' ? 'Assistant' : 'Completion'), columns, facts);
@@ -169,7 +171,7 @@ class ChatView {
       const path = isChat ? '/v1/chat/completions' : '/v1/completions';
       for await (const chunk of events(path, streaming(body, settings), this.context.keys.chatHeaders(), controller.signal)) {
         if (!card.isConnected && this.messages === log) this.log.append(card);
-        for (const choice of chunk.choices) this.take(answers, columns, choice, settings, timing);
+        for (const choice of chunk.choices) this.take(answers, columns, choice, settings, manner, timing);
         if (chunk.usage) timing.usage = chunk.usage;
         this.follow();
       }
@@ -195,13 +197,14 @@ class ChatView {
    * @param {HTMLElement} columns
    * @param {any} choice
    * @param {Settings} settings
+   * @param {import('./answer.js').Manner} manner
    * @param {{first: number, last: number}} timing
    */
-  take(answers, columns, choice, settings, timing) {
+  take(answers, columns, choice, settings, manner, timing) {
     timing.last = performance.now();
     if (!timing.first && (choice.text || choice.delta?.content || choice.delta?.reasoning_content)) timing.first = timing.last;
     while (answers.length <= choice.index) {
-      const answer = new Answer(settings.kind !== 'none');
+      const answer = new Answer(manner);
       const goesOn = settings.mode === 'chat' && answers.length === 0 ? ', with which the chat goes on' : '';
       const title = settings.samples > 1 ? el('h4', {}, `Sample ${answers.length + 1}${goesOn}`) : null;
       columns.append(el('div', { class: 'column' }, title, answer.root));
