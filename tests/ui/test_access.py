@@ -1,6 +1,7 @@
 """The page for everybody: screen readers, small screens, dark and light."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,63 @@ def test_axe_finds_nothing(
         # Nothing is wider than the screen.
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     assert found == []
+
+
+CROOKED = """
+    [...document.querySelectorAll('table')].flatMap((table) => [...table.tHead?.rows[0].cells ?? []]
+        .filter((head, at) => {
+            const cells = [...table.tBodies[0].rows].map((row) => row.cells[at]);
+            const side = (cell) => getComputedStyle(cell).textAlign;
+            return cells.some((cell) => side(cell) !== side(head));
+        })
+        .map((head) => head.textContent))
+"""
+
+
+def test_heads_of_tables_stand_above_their_cells(server: Server, open_page: Open) -> None:
+    run = RUN | {"run": "b" * 32, "started": time.time() - 5}
+    key = {"authorization": f"Bearer {page_key(server)}"}
+    httpx2.post(f"{server.url}/ui/runs", json={"runs": [run]}, headers=key).raise_for_status()
+    page = open_page(address(server))
+    long = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 3000}, "rid": "long"}
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(httpx2.post, f"{server.url}/generate", json=long, timeout=120)
+        for title in ("Tree", "Pulse", "Programs"):
+            page.get_by_role("tab", name=title).click()
+            if title == "Programs":
+                page.get_by_text("As a table").click()
+            rows = page.get_by_role("tabpanel").locator("tbody tr")
+            expect(rows.first).to_be_visible()
+            if title == "Tree":
+                expect(page.get_by_role("row", name="long")).to_be_visible()
+            assert page.locator("th.number:visible").count() > 2
+            assert page.evaluate(CROOKED) == []
+        httpx2.post(f"{server.url}/abort_request", json={"rid": "long"}, headers=key)
+        call.result()
+
+
+def test_times_of_charts_are_written_as_the_reader_does(server: Server, open_page: Open) -> None:
+    page = open_page(address(server), locale="de-DE")
+    page.evaluate("""() => {
+        window.drawn = new Set();
+        const real = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+            if (this.canvas.closest('#pulse')) window.drawn.add(text);
+            return real.call(this, text, ...place);
+        };
+    }""")
+    page.get_by_role("tab", name="Pulse").click()
+    page.wait_for_function("[...window.drawn].some((text) => /^[0-9]+:[0-9]+:[0-9]+$/.test(text))")
+    odd = page.evaluate("[...window.drawn].filter((text) => /[/]|am|pm/i.test(text))")
+    assert odd == []
+
+
+def test_the_slider_reaches_its_ends(server: Server, open_page: Open) -> None:
+    page = open_page(address(server))
+    page.get_by_role("tab", name="Tree").click()
+    slider = page.get_by_label("Moment")
+    padding = "(slider) => getComputedStyle(slider).paddingInline"
+    assert slider.evaluate(padding) == "0px"
 
 
 def test_all_views_are_reached_by_the_keyboard(server: Server, open_page: Open) -> None:

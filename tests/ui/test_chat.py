@@ -1,10 +1,12 @@
 """The chat and the playground, as a person uses them."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -52,7 +54,7 @@ def test_a_chat_streams(server: Server, open_page: Open) -> None:
     expect(page.get_by_text("ended by")).to_have_count(0)  # some of it, before its end
     first = answer.inner_text()
     expect(page.get_by_text("ended by")).to_have_count(1)
-    assert answer.inner_text().startswith(first) and len(answer.inner_text()) > len(first)
+    assert len(answer.inner_text()) > len(first)
     send(page, "And then?", ends=2)
     # A regex: of a text, Playwright drops the blank at the start, and then 100 has it too.
     cached = page.get_by_text("prompt tokens from the cache").last
@@ -121,11 +123,17 @@ def test_tokens_tell_their_chances_and_origins(server: Server, open_page: Open) 
     tokens.first.hover()
     tip = page.get_by_role("tooltip")
     expect(tip).to_contain_text("sampled")
+    expect(tip).to_contain_text("without the constraint, which may forbid some")
     assert tip.get_by_role("row").count() == 5
     tokens.first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    expect(tip).to_contain_text("forced by the constraint")
+    expect(tip).to_contain_text("forced by the constraint; ")
+    # It is painted neither likely nor unlikely, and nothing else was allowed there.
+    forced = tokens.locator("xpath=self::*[@data-origin='j']")
+    assert {each.get_attribute("class") for each in forced.all()} == {"token from-j"}
+    expect(tip.get_by_role("row", name="not allowed").first).to_be_visible()
+    expect(page.get_by_text("Colours are probabilities without")).to_be_visible()
     # The second time, the prompt is in the cache.
     page.get_by_role("button", name="Regenerate").click()
     expect(page.get_by_text("tokens from the cache").last).not_to_contain_text(" 0 of")
@@ -209,7 +217,7 @@ def test_a_reload_keeps_the_chat(server: Server, open_page: Open) -> None:
     answer = page.locator(".answer").inner_text()
     page.reload()
     expect(page.get_by_text("Remember this.")).to_be_visible()
-    expect(page.locator(".turn.assistant .text")).to_have_text(answer)
+    expect(page.locator(".turn.assistant .answer")).to_have_text(answer)
     expect(page.get_by_label("System text")).to_have_value("Be kind.")
     page.get_by_role("tab", name="Tree").click()
     expect(page.locator("#status")).to_have_text("live")  # the key was kept too
@@ -271,3 +279,49 @@ def test_a_refused_second_try_leaves_the_first(server: Server, open_page: Open) 
     expect(page.locator(".answer")).to_have_text(said)
     saved = page.evaluate("JSON.parse(sessionStorage.getItem('srt-chat'))")
     assert [each["role"] for each in saved] == ["user", "assistant"]
+
+
+def test_an_empty_page_says_what_the_server_is(
+    server: Server, open_page: Open, picture: Any
+) -> None:
+    page = open_page(address(server))
+    welcome = page.locator(".welcome")
+    expect(welcome.locator("p")).to_contain_text(f"{server.url}/v1")
+    picture(page, "empty")
+    for number, answers in enumerate((1, 1, 1, 4)):
+        expect(welcome.get_by_role("button")).to_have_count(4)
+        settings(page, Most_tokens="40")
+        welcome.get_by_role("button").nth(number).click()
+        expect(page.get_by_text("ended by")).to_have_count(1)
+        expect(page.locator(".answer")).to_have_count(answers)
+        expect(welcome).to_have_count(0)
+        if number == 1:  # its schema admits no other keys
+            assert set(json.loads(page.locator(".answer").inner_text())) == {"name", "year"}
+        expect(page.locator(".answer .tokens")).to_have_count(1 if number == 2 else 0)
+        page.get_by_role("button", name="Clear").click()
+
+
+@pytest.mark.parametrize(("width", "height"), [(375, 667), (375, 560), (1280, 720)])
+def test_send_is_in_sight(server: Server, open_page: Open, width: int, height: int) -> None:
+    page = open_page(address(server), viewport={"width": width, "height": height})
+    settings_shown = page.locator(".side")
+    if width < 800:
+        expect(settings_shown).not_to_have_attribute("open", "")
+    button = page.get_by_role("button", name="Send")
+
+    def is_in_sight() -> bool:
+        box = button.bounding_box()
+        return box is not None and box["y"] >= 0 and box["y"] + box["height"] <= height
+
+    assert is_in_sight()
+    page.evaluate("""() => {
+        for (let i = 0; i < 40; i += 1) {
+            const line = document.createElement('p');
+            line.textContent = 'x';
+            document.querySelector('#chat .log').append(line);
+        }
+    }""")
+    assert is_in_sight()
+    settings_shown.evaluate("(side) => { side.open = true }")
+    button.scroll_into_view_if_needed()
+    assert is_in_sight()

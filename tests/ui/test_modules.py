@@ -237,6 +237,36 @@ def test_rows_stay_the_same_elements(page: Page) -> None:
     assert call(page, "dom.js", body) == [["c3", "b4", "a1"], True, True]
 
 
+def test_rows_of_requests_that_share_an_id_go_when_they_end(page: Page) -> None:
+    """As those of a `select` with several choices do."""
+    body = """
+        const requests = new m.Requests(() => {});
+        const counts = [];
+        for (const rids of a) {
+            const running = rids.map((rid, prompt) => (
+                { rid, prompt, output: 0, age_s: 1, cached: 0, node: 0 }));
+            requests.show({ running, waiting: [] }, new Map());
+            const words = ({ cells }) => cells[0].textContent + cells[2].textContent;
+            counts.push([...requests.body.rows].map(words));
+        }
+        return counts;
+    """
+    rids = [["a"] * 4 + ["b"], ["b", "a", "a"], ["b"], []]
+    shown = [[f"{rid}{at} + 0" for at, rid in enumerate(each)] for each in rids]
+    assert call(page, "tree/requests.js", body, rids) == shown
+
+
+def test_rows_of_equal_keys_are_replaced(page: Page) -> None:
+    body = """
+        const row = (key, text) => m.el('tr', { attrs: { 'data-key': key } }, m.el('td', {}, text));
+        const table = m.el('tbody');
+        m.renew(table, [row('a', 1), row('a', 2), row('b', 3)]);
+        m.renew(table, [row('a', 4)]);
+        return table.textContent;
+    """
+    assert call(page, "dom.js", body) == "4"
+
+
 def test_a_text_that_cannot_be_had_is_not_asked_for_at_once(page: Page) -> None:
     body = """
         const real = window.fetch;
@@ -254,14 +284,20 @@ def test_a_text_that_cannot_be_had_is_not_asked_for_at_once(page: Page) -> None:
     assert call(page, "tree/texts.js", body, nodes) == [[False, False], 2]
 
 
-def test_the_chat_goes_on_without_what_was_reasoned(page: Page) -> None:
+def test_reasoning_stands_apart_and_is_not_sent(page: Page) -> None:
     body = """
-        const answer = new m.Answer();
+        const answer = new m.Answer(false);
         answer.take({ delta: { reasoning_content: 'hm, ' } });
+        const isOpen = answer.folded.open;
         answer.take({ delta: { content: 'yes' } });
-        return [answer.text, answer.content];
+        answer.end();
+        await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+        const parts = [answer.reasoning, answer.content].map((part) => part.root.textContent);
+        const { withSystem } = await import('/ui/chat/requests.js');
+        return [parts, isOpen, answer.folded.open, withSystem({}, [answer.message()])];
     """
-    assert call(page, "chat/answer.js", body) == ["hm, yes", "yes"]
+    sent = [{"role": "assistant", "content": "yes"}]
+    assert call(page, "chat/answer.js", body) == [["hm, ", "yes"], True, False, sent]
 
 
 def test_who_is_told_everything_forgets_runs(page: Page) -> None:

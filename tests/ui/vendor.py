@@ -25,6 +25,23 @@ class File(NamedTuple):
 
 
 PACKAGES = {
+    "marked@18.2.1": (  # MIT; reads the Markdown of answers
+        File(
+            "lib/marked.esm.js",
+            "marked.esm.js",
+            "5371fea86fd0656b4fc7bea7c94c663109d82789b69433eeee78d42895aa44de",
+        ),
+        File(
+            "lib/marked.d.ts",
+            "marked.esm.d.ts",
+            "d7d5a034b73c62e4681ad6cb2945e9862a89e56ab92b06fd7d77e2652e667ac5",
+        ),
+        File(
+            "LICENSE",
+            "marked.LICENSE.txt",
+            "8e3a3f82f59a60958f56ca08f445647c32a4733dc7ca6c2c46f6eb898471ab9c",
+        ),
+    ),
     "uplot@1.6.32": (  # MIT; charts of the pulse
         File(
             "dist/uPlot.esm.js",

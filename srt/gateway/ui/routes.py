@@ -29,6 +29,8 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
+    # A link in an answer would otherwise have its name looked up before anybody follows it.
+    "x-dns-prefetch-control": "off",
     "cache-control": "no-cache",
 }
 _TYPES = {

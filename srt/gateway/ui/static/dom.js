@@ -34,8 +34,17 @@ export function byId(id) {
 }
 
 /**
- * Makes the rows of a table be those that are wanted, each of which has a `data-key`. A row that is there stays,
- * under the pointer and the reader's eyes, with its handlers; only cells that differ are put into it.
+ * The head of a table. A name that begins with # is that of a column of numbers, and stands right as they do.
+ * @param {...string} names
+ */
+export function tableHead(...names) {
+  const cells = names.map((name) => el('th', { class: name.startsWith('#') ? 'number' : undefined, attrs: { scope: 'col' } }, name.replace(/^#/, '')));
+  return el('thead', {}, el('tr', {}, ...cells));
+}
+
+/**
+ * Makes the rows of a table be those that are wanted, each of which has a `data-key` of its own. A row that is there
+ * stays, under the pointer and the reader's eyes, with its handlers; only cells that differ are put into it.
  * @param {HTMLElement} body
  * @param {HTMLElement[]} wanted
  */
@@ -52,7 +61,8 @@ export function renew(body, wanted) {
     });
     return known;
   });
-  for (const gone of there.values()) gone.remove();
+  const kept = new Set(rows);
+  for (const row of [...body.children]) if (!kept.has(/** @type {HTMLElement} */ (row))) row.remove();
   rows.forEach((row, at) => {
     if (body.children[at] !== row) body.insertBefore(row, body.children[at] ?? null);
   });

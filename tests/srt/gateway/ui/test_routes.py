@@ -31,6 +31,7 @@ async def test_files_are_open_and_have_a_strict_policy() -> None:
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
         assert page.headers["x-content-type-options"] == "nosniff"
+        assert page.headers["x-dns-prefetch-control"] == "off"
         script = await http.get("/ui/main.js")
         assert script.headers["content-type"] == "text/javascript; charset=utf-8"
         tag = {"if-none-match": script.headers["etag"]}

@@ -1,7 +1,13 @@
 /** The bodies of requests, for the server and for people who copy them. */
 
 /** @typedef {import('./settings.js').Settings} Settings */
-/** @typedef {{role: string, content: string}} Message */
+/**
+ * @typedef {object} Message
+ * @property {string} role
+ * @property {string} content
+ * @property {string} [reasoning]  of an answer, for the page alone
+ * @property {boolean} [isPlain]  for the page alone: shown as it was written
+ */
 
 /** The settings that have one name everywhere. @param {Settings} settings @returns {Record<string, any>} */
 export function sampling(settings) {
@@ -47,7 +53,8 @@ export function streaming(body, settings) {
   return { ...stream, ...logprobs, token_origins: true };
 }
 
-/** @param {Settings} settings @param {Message[]} messages */
+/** The messages as requests have them. @param {Settings} settings @param {Message[]} messages */
 export function withSystem(settings, messages) {
-  return settings.system ? [{ role: 'system', content: settings.system }, ...messages] : messages;
+  const sent = messages.map(({ role, content }) => ({ role, content }));
+  return settings.system ? [{ role: 'system', content: settings.system }, ...sent] : sent;
 }

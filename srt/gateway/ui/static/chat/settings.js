@@ -20,7 +20,7 @@ import { el, freshId } from '../dom.js';
  */
 
 const SAVED = 'srt-settings';
-const EXAMPLES = {
+export const CONSTRAINTS = {
   none: '',
   regex: '(yes|no), because [a-z ]{3,40}\\.',
   json_schema: '{"type": "object", "properties": {"name": {"type": "string"}, "year": {"type": "integer"}}, "required": ["name", "year"]}',
@@ -67,7 +67,7 @@ export class SettingsForm {
     this.root.append(el('p', { class: 'check' }, tokens, el('label', { attrs: { for: tokens.id } }, 'Show tokens: probabilities, and where they are from')));
     kinds.addEventListener('change', () => {
       const field = this.field('constraint');
-      if (!field.value || Object.values(EXAMPLES).includes(field.value)) field.value = EXAMPLES[this.values().kind];
+      if (!field.value || Object.values(CONSTRAINTS).includes(field.value)) field.value = CONSTRAINTS[this.values().kind];
     });
     this.restore();
     this.root.addEventListener('input', (event) => this.changed(event.target));
@@ -107,13 +107,23 @@ export class SettingsForm {
   }
 
   restore() {
-    let saved;
     try {
-      saved = JSON.parse(sessionStorage.getItem(SAVED) ?? '{}');
+      this.fill(JSON.parse(sessionStorage.getItem(SAVED) ?? '{}'));
     } catch {
-      return;
+      // what is kept there is no JSON
     }
-    for (const [name, value] of Object.entries(saved)) {
+  }
+
+  /** Takes these values for those of an example: constraint, samples and tokens are as at first where it has none.
+   * @param {Partial<Settings>} values */
+  apply(values) {
+    this.fill({ mode: 'chat', kind: 'none', constraint: '', samples: 1, tokens: false, ...values });
+    this.root.dispatchEvent(new Event('change'));
+  }
+
+  /** @param {Partial<Settings>} values */
+  fill(values) {
+    for (const [name, value] of Object.entries(values)) {
       const field = this.field(name);
       if (!field || value === null) continue;
       if (field.type === 'checkbox') field.checked = value;

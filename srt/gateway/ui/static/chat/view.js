@@ -2,10 +2,12 @@
 
 import { ApiError, events, getJson, postJson } from '../api.js';
 import { el, freshId, visible } from '../dom.js';
-import { Answer, promptTokens } from './answer.js';
+import { Answer, answerOf } from './answer.js';
 import { asCurl, asLang, asPython } from './copy.js';
 import { chatBody, completionBody, streaming, withSystem } from './requests.js';
 import { SettingsForm } from './settings.js';
+import { promptTokens } from './tokens.js';
+import { welcome } from './welcome.js';
 
 /** @typedef {import('./requests.js').Message} Message */
 /** @typedef {import('./settings.js').Settings} Settings */
@@ -45,15 +47,17 @@ class ChatView {
     this.againButton = this.button('Regenerate', () => this.regenerate());
     this.inputLabel = el('label', { attrs: { for: this.input.id } }, 'Message');
     this.copied = el('span', { class: 'muted', attrs: { role: 'status' } });
-    this.legend = el('p', { class: 'legend row' }, ...LEGEND.map(([name, title]) => el('span', { class: `token ${name}` }, title)));
+    this.legendNote = el('span', { class: 'muted' }, 'Colours are probabilities without the constraint.');
+    this.legend = el('p', { class: 'legend row' }, ...LEGEND.map(([name, title]) => el('span', { class: `token ${name}` }, title)), this.legendNote);
+    this.welcome = welcome((message, settings) => this.tryOut(message, settings));
     const buttons = el('p', { class: 'row' }, this.sendButton, this.stopButton, this.againButton, this.button('Clear', () => this.clear()));
     const copies = el('p', { class: 'row' }, el('span', { class: 'muted' }, 'Copy the request as'), this.copyButton('curl', asCurl), this.copyButton('Python', asPython), this.copyButton('lang', asLang), this.copied);
-    const composer = el('form', { class: 'composer', on: { submit: (event) => this.submit(event) } }, this.inputLabel, this.input, this.error, buttons, copies);
+    const composer = el('form', { class: 'composer', on: { submit: (event) => this.submit(event) } }, this.inputLabel, this.input, this.error, buttons);
     this.input.addEventListener('keydown', (event) => {
       if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) this.submit(event);
     });
     const side = el('details', { class: 'side', attrs: { open: innerWidth > 800 } }, el('summary', {}, 'Settings'), this.settings.root);
-    root.append(el('h2', { class: 'unseen' }, 'Chat and playground'), side, el('div', { class: 'panel talk' }, this.legend, this.log, composer));
+    root.append(el('h2', { class: 'unseen' }, 'Chat and playground'), side, el('div', { class: 'panel talk' }, this.legend, this.log, composer, copies));
     this.settings.root.addEventListener('change', () => this.refresh());
     context.keys.addEventListener('changed', () => this.showDefaults());
     this.restore();
@@ -76,9 +80,11 @@ class ChatView {
   }
 
   refresh() {
-    const { mode, tokens } = this.settings.values();
+    const { mode, tokens, kind } = this.settings.values();
     this.inputLabel.textContent = mode === 'chat' ? 'Message' : 'Text to complete';
     this.legend.hidden = !tokens;
+    this.legendNote.hidden = kind === 'none';
+    if (!this.log.hasChildNodes()) this.log.append(this.welcome);
     const busy = this.running !== null;
     this.sendButton.disabled = busy;
     this.stopButton.disabled = !busy;
@@ -104,6 +110,13 @@ class ChatView {
       this.input.value = '';
     }
     this.ask(settings, () => this.takeBack(settings));
+  }
+
+  /** @param {string} message @param {Partial<Settings>} settings */
+  tryOut(message, settings) {
+    this.settings.apply(settings);
+    this.input.value = message;
+    this.sendButton.click();
   }
 
   regenerate() {
@@ -144,6 +157,8 @@ class ChatView {
     /** @type {Answer[]} */
     const answers = [];
     const card = el('article', { class: 'turn assistant', attrs: { 'aria-label': 'Answer' } });
+    const isConstrained = settings.kind !== 'none';
+    const manner = { isMarkdown: settings.mode === 'chat' && !isConstrained, isConstrained };
     const columns = el('div', { class: 'columns' });
     const facts = el('p', { class: 'facts muted' });
     card.append(el('h3', {}, settings.mode === 'chat' ? 'Assistant' : 'Completion'), columns, facts);
@@ -156,7 +171,7 @@ class ChatView {
       const path = isChat ? '/v1/chat/completions' : '/v1/completions';
       for await (const chunk of events(path, streaming(body, settings), this.context.keys.chatHeaders(), controller.signal)) {
         if (!card.isConnected && this.messages === log) this.log.append(card);
-        for (const choice of chunk.choices) this.take(answers, columns, choice, settings, timing);
+        for (const choice of chunk.choices) this.take(answers, columns, choice, settings, manner, timing);
         if (chunk.usage) timing.usage = chunk.usage;
         this.follow();
       }
@@ -167,10 +182,11 @@ class ChatView {
       else this.showError(error);
     } finally {
       this.running = null;
+      for (const answer of answers) answer.end();
     }
     if (this.messages !== log) return this.refresh();
     if (!answers.length) undo();
-    else if (isChat) log.push({ role: 'assistant', content: answers[0].content });
+    else if (isChat) log.push(answers[0].message());
     this.save();
     this.refresh();
     if (settings.tokens && timing.usage) await this.showPrompt(card, settings, messages, timing.usage);
@@ -181,13 +197,14 @@ class ChatView {
    * @param {HTMLElement} columns
    * @param {any} choice
    * @param {Settings} settings
+   * @param {import('./answer.js').Manner} manner
    * @param {{first: number, last: number}} timing
    */
-  take(answers, columns, choice, settings, timing) {
+  take(answers, columns, choice, settings, manner, timing) {
     timing.last = performance.now();
     if (!timing.first && (choice.text || choice.delta?.content || choice.delta?.reasoning_content)) timing.first = timing.last;
     while (answers.length <= choice.index) {
-      const answer = new Answer();
+      const answer = new Answer(manner);
       const goesOn = settings.mode === 'chat' && answers.length === 0 ? ', with which the chat goes on' : '';
       const title = settings.samples > 1 ? el('h4', {}, `Sample ${answers.length + 1}${goesOn}`) : null;
       columns.append(el('div', { class: 'column' }, title, answer.root));
@@ -232,11 +249,12 @@ class ChatView {
     this.error.textContent = isKey ? `${message}: it goes in with the button "Keys"` : message;
   }
 
-  /** @param {string} role @param {string} text */
-  show(role, text) {
+  /** @param {string} role @param {string} text @param {HTMLElement} [body]  of an answer */
+  show(role, text, body) {
     const titles = { user: 'You', assistant: 'Assistant', prompt: 'Text' };
     const shown = text.length > 20_000 ? `${text.slice(0, 20_000)} … (${text.length} characters in all)` : text;
-    const card = el('article', { class: `turn ${role}` }, el('h3', {}, titles[/** @type {keyof typeof titles} */ (role)]), el('div', { class: 'text', attrs: { dir: 'auto' } }, visible(shown)));
+    const card = el('article', { class: `turn ${role}` }, el('h3', {}, titles[/** @type {keyof typeof titles} */ (role)]), body ?? el('div', { class: 'text', attrs: { dir: 'auto' } }, visible(shown)));
+    this.welcome.remove();
     this.log.append(card);
     this.follow();
   }
@@ -276,7 +294,7 @@ class ChatView {
     } catch {
       this.messages = [];
     }
-    for (const { role, content } of this.messages) this.show(role, content);
+    for (const each of this.messages) this.show(each.role, each.content, each.role === 'assistant' ? answerOf(each).root : undefined);
   }
 }
 

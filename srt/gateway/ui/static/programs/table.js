@@ -1,11 +1,11 @@
 /** The calls of a run as a table, for who does not see the lanes or wants the numbers. */
 
-import { el, visible } from '../dom.js';
+import { el, tableHead, visible } from '../dom.js';
 import { laneOf, laneTitle } from './lanes.js';
 
 /** @typedef {import('../types.js').Step} Step */
 
-const HEADS = ['Start', 'Took', 'Lane', 'Call', 'Prompt', 'Cached', 'New', 'Waited for', 'Notes'];
+const HEADS = ['#Start', '#Took', 'Lane', 'Call', '#Prompt', '#Cached', '#New', 'Waited for', 'Notes'];
 
 /**
  * @param {Step[]} steps
@@ -14,9 +14,8 @@ const HEADS = ['Start', 'Took', 'Lane', 'Call', 'Prompt', 'Cached', 'New', 'Wait
  */
 export function tableOf(steps, path) {
   const names = new Map(steps.map((step) => [step.id, step.name || step.kind]));
-  const head = el('tr', {}, ...HEADS.map((text) => el('th', { attrs: { scope: 'col' } }, text)));
   const rows = [...steps].sort((a, b) => a.t0 - b.t0).map((step) => row(step, names, path.has(step.id)));
-  return el('table', {}, el('caption', { class: 'unseen' }, 'Calls of the run, by their start'), el('thead', {}, head), el('tbody', {}, ...rows));
+  return el('table', {}, el('caption', { class: 'unseen' }, 'Calls of the run, by their start'), tableHead(...HEADS), el('tbody', {}, ...rows));
 }
 
 /** @param {Step} step @param {Map<string, string>} names @param {boolean} isCritical */

@@ -1,6 +1,6 @@
 /** Figures of the last minutes. */
 
-import { el, short } from '../dom.js';
+import { el, short, tableHead } from '../dom.js';
 import uPlot from '../vendor/uPlot.esm.js';
 import { ratesOf } from './rates.js';
 
@@ -11,7 +11,7 @@ const CHARTS = [
   { title: 'Hit rate', unit: '% of prompt tokens', lines: [['hit', 'from the cache', 'good', '']] },
   { title: 'Time to first token', unit: 'ms, of streams in the last minute', lines: [['ttft50', 'p50', 'accent', ''], ['ttft99', 'p99', 'bad', 'long']] },
   { title: 'Between tokens', unit: 'ms, of streams in the last minute', lines: [['itl50', 'p50', 'accent', ''], ['itl99', 'p99', 'bad', 'long']] },
-  { title: 'Requests', unit: 'requests', lines: [['running', 'running', 'accent', ''], ['waiting', 'waiting', 'warn', 'long']] },
+  { title: 'Requests', unit: 'at work', lines: [['running', 'running', 'accent', ''], ['waiting', 'waiting', 'warn', 'long']] },
   { title: 'KV pool', unit: 'tokens', lines: [['used', 'held by requests', 'accent', ''], ['kept', 'in the tree', 'good', 'long'], ['free', 'free', 'muted', 'short']] },
   { title: 'Exposed scheduling', unit: '% of busy time', lines: [['exposed', 'between forward passes', 'bad', '']] },
   { title: 'Not sampled one by one', unit: 'tokens/s', lines: [['jumped', 'jumped', 'jumped', ''], ['guessed', 'guessed', 'muted', 'short'], ['accepted', 'guessed, and right', 'guessed', 'long']] },
@@ -34,9 +34,8 @@ class PulseView {
     /** @type {{plot: any, holder: HTMLElement, values: HTMLElement, lines: Line[]}[]} */
     this.charts = [];
     this.body = el('tbody');
-    const names = ['Part', 'State', 'CPU, cores', 'Memory, MiB', 'Lost'];
-    const head = el('tr', {}, ...names.map((name) => el('th', { attrs: { scope: 'col' } }, name)));
-    const table = el('table', {}, el('caption', { class: 'unseen' }, 'Processes of the server'), el('thead', {}, head), this.body);
+    const head = tableHead('Part', 'State', '#CPU, cores', '#Memory, MiB', '#Lost');
+    const table = el('table', {}, el('caption', { class: 'unseen' }, 'Processes of the server'), head, this.body);
     this.grid = el('div', { class: 'grid' });
     root.append(el('h2', {}, 'Pulse'), this.grid, el('div', { class: 'panel scroll', attrs: { tabindex: 0, role: 'region', 'aria-label': 'Processes' } }, el('h3', {}, 'Processes'), table));
     this.feed.addEventListener('pulse', () => this.draw());
@@ -73,7 +72,7 @@ class PulseView {
       legend: { show: false },
       cursor: { show: false },
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 1) * 1.08] } },
-      axes: [axis, { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => short(tick, tick < 10 && tick % 1 ? 1 : 0)) }],
+      axes: [{ ...axis, size: 28, space: 90, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => short(tick, tick < 10 && tick % 1 ? 1 : 0)) }],
       series: [{}, ...lines.map(([, name, hue, dash]) => ({ label: name, stroke: colour(hue), width: 2, dash: DASHES[/** @type {keyof typeof DASHES} */ (dash)], points: { show: false } }))],
     };
     return { plot: new uPlot(options, [[], ...lines.map(() => [])], holder), holder, values, lines };
@@ -94,6 +93,11 @@ class PulseView {
     const parts = pulses.at(-1)?.parts ?? [];
     this.body.replaceChildren(...parts.map(partRow));
   }
+}
+
+/** The time of day as it is written where the browser is. @param {number} seconds  Unix time */
+function clock(seconds) {
+  return new Date(1000 * seconds).toLocaleTimeString();
 }
 
 /** @param {string} title @param {string} hue @param {string} dash @param {number | null} now */

@@ -1,6 +1,6 @@
 /** The same nodes as a list, for the keyboard and for screen readers. */
 
-import { el, renew, visible } from '../dom.js';
+import { el, renew, tableHead, visible } from '../dom.js';
 import { WORDS, stateOf } from './draw.js';
 import { BELOW, LOCKS, MATCHED, START, TOKENS, UID, childrenOf, pathTo } from './layout.js';
 import { nameOf } from './texts.js';
@@ -21,9 +21,8 @@ export class NodeList {
     this.path = el('ol', { class: 'path row' });
     this.body = el('tbody');
     this.more = el('button', { attrs: { type: 'button' }, on: { click: () => (this.most += AT_ONCE) } }, 'Show more');
-    const names = ['Node', 'Text', 'From', 'Tokens', 'With what is below', 'Matched', 'State'];
-    const head = el('tr', {}, ...names.map((name) => el('th', { attrs: { scope: 'col' } }, name)));
-    const table = el('table', { class: 'nodes' }, el('caption', { class: 'unseen' }, 'Nodes of the tree'), el('thead', {}, head), this.body);
+    const head = tableHead('Node', 'Text', '#From', '#Tokens', '#With what is below', '#Matched', 'State');
+    const table = el('table', { class: 'nodes' }, el('caption', { class: 'unseen' }, 'Nodes of the tree'), head, this.body);
     const scroll = el('div', { class: 'scroll', attrs: { tabindex: 0, role: 'region', 'aria-label': 'Nodes of the tree' } }, table);
     this.root = el('div', { class: 'panel' }, el('h3', {}, 'Nodes'), el('nav', { attrs: { 'aria-label': 'Path to the chosen node' } }, this.path), scroll, this.more);
   }

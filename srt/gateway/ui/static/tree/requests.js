@@ -1,6 +1,6 @@
 /** The requests that run and that wait, and what they share. */
 
-import { el, renew, visible } from '../dom.js';
+import { el, renew, tableHead, visible } from '../dom.js';
 import { LOCKS, START, TOKENS, UID, pathTo } from './layout.js';
 
 /** @typedef {import('../types.js').Req} Req */
@@ -12,13 +12,12 @@ export class Requests {
   /** @param {(uids: Set<number>) => void} mark  frames nodes of the tree */
   constructor(mark) {
     this.mark = mark;
-    /** The nodes that each request uses, by its id. @type {Map<string, Set<number>>} */
+    /** The nodes that each request uses, by its row. @type {Map<string, Set<number>>} */
     this.paths = new Map();
     this.title = el('h3');
     this.body = el('tbody');
-    const names = ['Request', 'State', 'Prompt + output', 'From the cache', 'Shares', 'For'];
-    const head = el('tr', {}, ...names.map((name) => el('th', { attrs: { scope: 'col' } }, name)));
-    const table = el('table', {}, el('caption', { class: 'unseen' }, 'Requests that run and that wait'), el('thead', {}, head), this.body);
+    const head = tableHead('Request', 'State', '#Prompt + output', '#From the cache', 'Shares', '#For');
+    const table = el('table', {}, el('caption', { class: 'unseen' }, 'Requests that run and that wait'), head, this.body);
     this.root = el('div', { class: 'panel requests scroll', attrs: { tabindex: 0, role: 'region', 'aria-label': 'Requests' } }, this.title, table);
   }
 
@@ -29,18 +28,20 @@ export class Requests {
     this.title.textContent = `${queue?.num_running ?? 0} running, ${queue?.num_waiting ?? 0} waiting`;
     const focused = /** @type {HTMLElement | null} */ (this.body.contains(document.activeElement) ? document.activeElement : null);
     this.paths.clear();
-    renew(this.body, [...running, ...waiting].slice(0, MOST).map((req) => this.row(req, nodes)));
+    const reqs = [...running, ...waiting].slice(0, MOST);
+    const keys = distinct(reqs.map((req) => req.rid));
+    renew(this.body, reqs.map((req, index) => this.row(req, keys[index], nodes)));
     if (focused?.isConnected) focused.focus(); // it may have been moved
   }
 
-  /** @param {Req} req @param {Map<number, Node>} nodes */
-  row(req, nodes) {
+  /** @param {Req} req @param {string} key @param {Map<number, Node>} nodes */
+  row(req, key, nodes) {
     const path = pathTo(nodes, req.node);
-    this.paths.set(req.rid, new Set(path.map((node) => node[UID])));
+    this.paths.set(key, new Set(path.map((node) => node[UID])));
     const shared = path.find((node) => node[LOCKS] > 1);
     const share = shared ? `first ${shared[START] + shared[TOKENS]} tokens, ${shared[LOCKS]} requests` : '–';
     const why = req.why ? `waits: ${req.why}` : req.state;
-    const mark = () => this.mark(this.paths.get(req.rid) ?? new Set());
+    const mark = () => this.mark(this.paths.get(key) ?? new Set());
     const on = {
       pointerenter: mark,
       focus: mark,
@@ -49,7 +50,7 @@ export class Requests {
     };
     return el(
       'tr',
-      { class: req.state, attrs: { tabindex: 0, 'data-key': req.rid }, on },
+      { class: req.state, attrs: { tabindex: 0, 'data-key': key }, on },
       el('td', { class: 'mono text' }, visible(req.rid.slice(0, 24)), req.constrained ? ' (constrained)' : ''),
       el('td', {}, why),
       el('td', { class: 'number' }, `${req.prompt} + ${req.output}`),
@@ -58,4 +59,16 @@ export class Requests {
       el('td', { class: 'number' }, `${req.age_s.toFixed(1)} s`),
     );
   }
+}
+
+/** The ids with their places among equal ones: samples of one request, and the continuations of a `select`, share one.
+ * @param {string[]} rids */
+function distinct(rids) {
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  return rids.map((rid) => {
+    const count = counts.get(rid) ?? 0;
+    counts.set(rid, count + 1);
+    return `${count} ${rid}`;
+  });
 }

@@ -58,7 +58,7 @@ class TreeView {
     const replica = freshId('replica');
     this.replicas = el('select', { attrs: { id: replica }, on: { change: () => this.choose() } });
     this.replicaRow = el('span', { class: 'row' }, el('label', { attrs: { for: replica } }, 'Replica'), this.replicas);
-    this.search = el('input', { attrs: { type: 'search', id: freshId('search'), placeholder: 'text, or a node’s number' } });
+    this.search = el('input', { attrs: { type: 'search', size: 26, id: freshId('search'), placeholder: 'text, or a node’s number' } });
     const search = el('form', { class: 'row', on: { submit: (event) => this.find(event) } }, el('label', { attrs: { for: this.search.id } }, 'Find'), this.search, el('button', { attrs: { type: 'submit' } }, 'Find'));
     this.found = el('span', { class: 'muted', attrs: { role: 'status' } });
     this.slider = el('input', { attrs: { type: 'range', min: 0, max: 0, value: 0, id: freshId('moment') }, on: { input: () => this.slide() } });
