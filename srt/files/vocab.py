@@ -255,11 +255,12 @@ def _gguf_bytes(tokens: GGUFTokens) -> list[bytes]:
 
 
 def positions_of(files: HFFiles) -> int:
-    """The context of a model in tokens. Raises ConfigError, which names the folder."""
+    """The context of a model in tokens. Raises ConfigError, which names the file."""
+    positions = files.required(*_CONTEXT_LEN)
     try:
-        return hf_context_len(files.config, files.required(*_CONTEXT_LEN))
+        return hf_context_len(files.config, positions)
     except ConfigError as error:
-        raise ConfigError(f"{files.path}: {error}") from error
+        raise ConfigError(f"{files.config_path.parent}: {error}") from error
 
 
 def _from_hf(name: str, files: HFFiles) -> Vocab:

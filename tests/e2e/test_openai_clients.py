@@ -372,7 +372,7 @@ async def test_errors(oai: openai.AsyncOpenAI, route: str) -> None:
     )
     assert error.value.param in (param, "max_tokens")
     assert "maximum context length is 8192 tokens" in error.value.message
-    short = {name: CHAT if name == "messages" else "a" for name in prompt}
+    short: dict[str, Any] = {name: CHAT if name == "messages" else "a" for name in prompt}
     short["extra_body"] = {"num_predict": 1}
     answer = await create.with_raw_response.create(model="gpt-4o", **short)
     assert (answer.headers["x-ignored-fields"], answer.parse().model) == ("model", "smollm2")

@@ -91,7 +91,7 @@ def answer_with(page: Page, *deltas: dict[str, str]) -> None:
     """Have the page's next requests answered with these deltas."""
     ends = {"delta": {}, "finish_reason": "stop"}
     choices = [*({"delta": delta} for delta in deltas), ends]
-    chunks = [json.dumps({"choices": [{"index": 0} | choice]}) for choice in choices]
+    chunks = [json.dumps({"choices": [{"index": 0, **choice}]}) for choice in choices]
     body = "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"])
     page.route(
         "**/v1/chat/completions",
