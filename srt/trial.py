@@ -156,7 +156,7 @@ def _tried(files: ModelFiles) -> bytes:
 
     path = tokenizer_path(files.text_path)
     try:
-        positions_of(HFFiles(files.path, files.text_path))
+        positions_of(files.path, HFFiles(files.path, files.text_path))
         tokenizer = load_tokenizer(files)
         length = tokenizer.normalized_length(_TEXT)
         if length > _MAX_GROWTH * len(_TEXT):

@@ -159,11 +159,6 @@ class HFFiles:
         self._config_ids = _convert(self._config_path, self.config, _Ids)
 
     @property
-    def config_path(self) -> Path:
-        """config.json, or the GGUF file."""
-        return self._config_path
-
-    @property
     def _folder(self) -> Path:
         return self.tokenizer_path.parent
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from srt.answers.reasoning import reasoning_tags
@@ -157,10 +158,7 @@ def load_vocab(files: ModelFiles, chat_template: str = "") -> Vocab:
 
     Raises ConfigError for kinds that are not supported, and for the template.
     """
-    if files.text_kind == "gguf":
-        vocab = _from_gguf(files)
-    else:
-        vocab = _from_hf(files.name, HFFiles(files.path, files.text_path))
+    vocab = _from_gguf(files) if files.text_kind == "gguf" else _from_hf(files)
     chosen = chosen_template(chat_template)
     if chosen is None:
         return vocab
@@ -254,16 +252,17 @@ def _gguf_bytes(tokens: GGUFTokens) -> list[bytes]:
 # ---- Hugging Face directory ------------------------------------------------------------------
 
 
-def positions_of(files: HFFiles) -> int:
-    """The context of a model in tokens. Raises ConfigError, which names the file."""
+def positions_of(path: Path, files: HFFiles) -> int:
+    """The context in tokens of the model at `path`. Raises ConfigError, which names the file."""
     positions = files.required(*_CONTEXT_LEN)
     try:
         return hf_context_len(files.config, positions)
     except ConfigError as error:
-        raise ConfigError(f"{files.config_path.parent}: {error}") from error
+        raise ConfigError(f"{path}: {error}") from error
 
 
-def _from_hf(name: str, files: HFFiles) -> Vocab:
+def _from_hf(model: ModelFiles) -> Vocab:
+    files = HFFiles(model.path, model.text_path)
     to_bytes = _token_decoder(files)
     added = {token.id: token for token in files.added_tokens}
     token_bytes = {i: to_bytes(token) for token, i in files.token_ids.items() if i not in added}
@@ -272,13 +271,13 @@ def _from_hf(name: str, files: HFFiles) -> Vocab:
     size, bos_id = files.vocab_size, files.bos_id
     eos_ids = tuple(i for i in files.eos_ids if 0 <= i < size)
     return Vocab(
-        model_name=name,
+        model_name=model.name,
         token_bytes=[token_bytes.get(i, b"") for i in range(size)],
         special_ids=frozenset(i for i, token in added.items() if token.special and i < size),
         eos_ids=eos_ids,
         bos_id=bos_id if bos_id is not None and 0 <= bos_id < size else None,
         add_bos=bos_id in files.frame.before,
-        context_len=positions_of(files),
+        context_len=positions_of(model.path, files),
         chat_template=files.chat_templates.get("default"),
         tool_template=files.chat_templates.get("tool_use"),
         add_eos=not set(eos_ids[:1]).isdisjoint(files.frame.after),

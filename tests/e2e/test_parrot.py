@@ -92,7 +92,6 @@ def test_a_chain_of_semantic_calls(parrot: Parrot) -> None:
         ([output("a"), output("a")], {}, "parameters"),
         ([given("a")], {}, "template"),
         ([output("a"), output("b"), output("c")], {}, "parameters"),
-        ([given("a", value="x"), output("b")], {"models": ["another"]}, "model"),
         ([given("a", value="x"), output("b")], {"session_auth": "wrong"}, "session_auth"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from srt.args import ServerArgs
 from srt.client.face import AsyncClient
 from srt.client.media import Video
 from srt.llm import LLM, SamplingParams, StructuredOutputsParams, _parts_of
@@ -55,8 +56,7 @@ def test_videos_of_pictures() -> None:
 class FakeEngine:
     """Runs what it is given on a loop of its own, against `transport`."""
 
-    model = "of this machine"
-    chat_template = ""
+    args = ServerArgs()
 
     def __init__(self, transport: FakeClient) -> None:
         self.client = AsyncClient.__new__(AsyncClient)  # without a connection
@@ -74,8 +74,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     """What an LLM asks; its vocabulary is not read."""
     made = FakeClient()
     monkeypatch.setattr("srt.llm.Engine", lambda *_, **__: FakeEngine(made))
-    monkeypatch.setattr("srt.llm.resolve_model", lambda _: None)
-    monkeypatch.setattr("srt.llm.load_vocab", lambda *_: fake_vocab())
+    monkeypatch.setattr("srt.llm.served_vocab", lambda _: fake_vocab())
     return made
 
 

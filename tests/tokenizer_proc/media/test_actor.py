@@ -87,8 +87,8 @@ class Bench:
 async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     processor = FakeProcessor()
     module = tokenizer_proc.actor
-    monkeypatch.setattr(module, "resolve_model", lambda model: None)
-    monkeypatch.setattr(module, "load_vocab", lambda *_: SEEING)
+    monkeypatch.setattr(module, "resolve_model", lambda *_: None)
+    monkeypatch.setattr(module, "served_vocab", lambda _: SEEING)
     monkeypatch.setattr(module, "load_processor", lambda files: processor)
     monkeypatch.setattr(construction, "load_tokenizer", lambda *_: seeing_tokenizer(processor))
     monkeypatch.setattr(TokenizerActor, "niceness", 0)
