@@ -70,6 +70,15 @@ class Prediction(Struct, forbid_unknown_fields=True, frozen=True):
         return "".join(part.text for part in self.content)
 
 
+PredictionIn = Annotated[
+    Prediction | None,
+    Meta(
+        description="What the answer to the one prompt will mostly be: tokens are guessed from it "
+        "first."
+    ),
+]
+
+
 class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     """The fields that completions and chat completions have in common."""
 
@@ -90,6 +99,7 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     return_tokens_as_token_ids: Annotated[
         bool, Meta(description="vLLM's: tokens in log-probabilities are written token_id:5.")
     ] = False
+    prediction: PredictionIn = None
     rid: OwnRid = None
     cache_salt: Salt = ""
     timeout_ms: TimeoutMs = 0
@@ -168,10 +178,6 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
         bool, Meta(description="false leaves the reasoning out of the answer.")
     ] = True
     verbosity: VerbosityHint = None
-    prediction: Annotated[
-        Prediction | None,
-        Meta(description="What the answer will mostly be: tokens are guessed from it first."),
-    ] = None
     tools: Tools = field(default_factory=list)
     tool_choice: Annotated[
         ToolChoiceIn | None,
