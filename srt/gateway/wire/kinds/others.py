@@ -6,6 +6,8 @@ have the names that are honoured, those whose neutral values need no naming, and
 rules would take for something else.
 """
 
+from typing import Any
+
 from srt.gateway.wire.kinds.classes import Foreign, Hint, Meanings, Members, Refused, Renamed
 
 _UNLIMITED: Meanings = ((-1, None), (-2, None))  # -2: until the context is full
@@ -14,7 +16,7 @@ _SAMPLERS = "this server has no such sampler"
 _FIXED = "chosen when the server starts"
 _ONE_MODEL = "there is one model and one provider"
 _FIELDS = Members("each member is a field of the request, by the same rules")
-_NONE = ([], "")
+_NONE: tuple[Any, ...] = ([], "")
 
 # llama.cpp, Ollama, vLLM, SGLang, TGI, Mistral, OpenRouter and libraries that write for several.
 _SAMPLING: dict[str, Foreign] = {

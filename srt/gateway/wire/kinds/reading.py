@@ -7,7 +7,6 @@ under ours, a hint is left out and named in the answer's header, and what constr
 answer, or is nearly a name of ours, is refused.
 """
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from srt.gateway.wire.kinds.classes import (
@@ -175,8 +174,8 @@ def _names_of(kind: Kind) -> _Names:
         fields: dict[str, FieldClass | Foreign] = {**kind.fields, **kind.others}
         effective = [n for n, field in fields.items() if not isinstance(field, Ignored | Hint)]
         ours = {n: field.to for n, field in kind.others.items() if isinstance(field, Renamed)}
-        ours |= dict.fromkeys(kind.honoured)
-        ruling = frozenset(name for name, to in ours.items() if _rules(to or name, kind))
+        ours |= {name: name for name in kind.honoured}
+        ruling = frozenset(name for name, to in ours.items() if _rules(to, kind))
         _names[id(kind)] = _Names((*sorted(kind.honoured), *effective), ruling)
     return _names[id(kind)]
 
@@ -222,18 +221,19 @@ def honoured_only(value: Any, kind: Kind, path: Path = (), notes: Notes | None =
     others: list[tuple[str, Any]] = []
     fields, nested_kinds, with_null, honoured, _, values = kind
     checks = notes is not None and len(honoured) > 0
-    translated: Collection[str] = () if notes is None else values
+    translated = values if checks and values else None
     for name, item in value.items():
         if item is None and name not in with_null:
             continue
-        if name in fields and needs_no_action(item, fields[name], (*path, name), notes):
-            continue
-        if checks and name not in honoured:
-            others.append((name, item))
-            continue
+        if name not in honoured:
+            if name in fields and needs_no_action(item, fields[name], (*path, name), notes):
+                continue
+            if checks:
+                others.append((name, item))
+                continue
         nested = nested_kinds.get(name)
         kept[name] = honoured_only(item, nested, (*path, name), notes) if nested else item
-        if name in translated:
+        if translated is not None and name in translated:
             kept[name] = meant(kept[name], values[name])
     if others and notes is not None:  # after the honoured ones, whose other names they may be
         notes.take(kept, others, kind, path)
