@@ -9,6 +9,7 @@ from srt.gateway.constraint.wire import OpenAISamplingFields
 from srt.gateway.wire.chat import (
     BeginsAnswer,
     Message,
+    PredictionIn,
     ReasoningEffort,
     TemplateArgs,
     Tools,
@@ -47,36 +48,6 @@ class Thinking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     model."""
 
     type: Literal["enabled", "disabled", "auto", "adaptive"]
-
-
-class PredictedText(Struct, frozen=True):
-    """A part of a predicted answer."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Prediction(Struct, forbid_unknown_fields=True, frozen=True):
-    """What the answer will mostly be: a text or parts."""
-
-    type: Literal["content"]
-    content: str | list[PredictedText]
-
-    @property
-    def text(self) -> str:
-        """The whole of it."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
-
-PredictionIn = Annotated[
-    Prediction | None,
-    Meta(
-        description="What the answer to the one prompt will mostly be: tokens are guessed from it "
-        "first."
-    ),
-]
 
 
 class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.chat import Detail, Verbosity
+from srt.gateway.wire.chat import Detail, PredictionIn, Verbosity
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
-from srt.gateway.wire.openai import PredictionIn
 from srt.wire.answer_meta import USAGE, meta_struct
 from srt.wire.sampling import Int
 

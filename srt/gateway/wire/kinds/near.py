@@ -30,7 +30,7 @@ def asks_for_nothing(name: str, value: Any) -> bool:
     """Whether a field that probably rules answers does not do so with this value."""
     if value is False:
         return "allow" not in name.lower()  # what is not allowed is a rule
-    return value in ("", [], {})
+    return value in (None, "", [], {})
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

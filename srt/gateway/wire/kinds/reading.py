@@ -136,8 +136,10 @@ class Notes:
             rules = self._judged[key] = self._judge(name, kind, at)
         if rules and not asks_for_nothing(name, item):
             raise _unknown(at, f", {_MAY_RULE}")
-        if isinstance(item, dict) and (members := item.keys() & _names_of(kind).ruling):
-            raise _unknown((*at, min(members)), f", {_MAY_RULE}")
+        if isinstance(item, dict):
+            for member in sorted(item.keys() & _names_of(kind).ruling):
+                if not asks_for_nothing(member, item[member]):
+                    raise _unknown((*at, member), f", {_MAY_RULE}")
         self.ignore(at)
         return rules
 

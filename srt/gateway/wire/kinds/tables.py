@@ -2,7 +2,14 @@
 
 from msgspec import Struct
 
-from srt.gateway.wire.chat import ContentPart, ImageUrl, Message, VideoUrl
+from srt.gateway.wire.chat import (
+    ContentPart,
+    ImageUrl,
+    Message,
+    PredictedText,
+    Prediction,
+    VideoUrl,
+)
 from srt.gateway.wire.kinds.classes import (
     NO_EXTRAS,
     FieldClass,
@@ -25,8 +32,6 @@ from srt.gateway.wire.openai import (
     ChatReasoning,
     ChatRequest,
     CompletionRequest,
-    PredictedText,
-    Prediction,
     StreamOptions,
     Thinking,
 )

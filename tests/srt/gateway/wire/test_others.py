@@ -159,6 +159,7 @@ REQUESTS: list[tuple[dict[str, Any], list[str] | str]] = [
     ({"options": {"options": {"num_predict": 0.5}}}, "options.options.num_predict"),
     ({"options": {"options": {"best_of": 2}}}, "options.options.best_of"),
     ({"client_args": {"a": [], "n_predict": 5}}, "client_args.n_predict"),
+    ({"client_args": {"max_tokens": None, "stop": []}}, ["client_args"]),
     ({"trace": {"tool": "x", "timeout": 5, "temperature": 1}}, ["trace"]),
     ({"custom_token_bans": "", "ban_eos_token": False}, ["custom_token_bans", "ban_eos_token"]),
     ({"custom_token_bans": "x"}, "custom_token_bans"),
