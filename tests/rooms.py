@@ -286,7 +286,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "sse": "disconnect",
         "server": "framing places unread",
         "routing": "auth foreign ignored",
-        "openapi": "auth routing",
+        "openapi": "auth ignored routing",
     },
     "srt.patterns": {
         "errors": "",

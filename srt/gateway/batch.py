@@ -182,6 +182,13 @@ def check_size(num_prompts: int, samples: int, limit: int, name: str) -> None:
         raise RequestError(f" asks for {asked}; the limit is {limit} in all", at=name)
 
 
+def check_prediction(prediction: str, num_prompts: int) -> None:
+    """Raise RequestError if there is a prediction for several prompts: each would have all of it,
+    so that a small body would be a large batch."""
+    if prediction and num_prompts > 1:
+        raise RequestError(" goes with one prompt only", at="prediction")
+
+
 async def prompt_ids_of(gateway: Gateway, request: Request) -> list[int]:
     """The ids of a prompt, which the server makes of a text or of messages."""
     if request.input_ids is not None:

@@ -58,9 +58,9 @@ def _foreign(field: Foreign) -> tuple[str, str]:
         return f"honoured as {field.to}", values
     if isinstance(field, Members):
         return "honoured", field.why
+    neutral = "".join(f"; {_listed((value,))} asks for nothing" for value in field.neutral)
     if isinstance(field, Refused):
-        return "refused", f"use {field.instead}"
-    neutral = f"; {_listed(field.neutral)} asks for nothing" if field.neutral else ""
+        return "refused", f"use {field.instead}{neutral}"
     return "ignored and named", field.why + neutral
 
 

@@ -35,7 +35,7 @@ def sacrificial(sacrificial_server: Sacrificial, request: pytest.FixtureRequest)
 @pytest.fixture(scope="session")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with API keys, from its command line and from the file `keys` beside `directory`,
-    which everybody may read; and with pages of two origins that may ask it."""
+    which everybody may read; with pages of two origins that may ask it; and strict about names."""
     tmp: Path = tmp_path_factory.mktemp("keyed")
     keys = tmp / "keys"
     keys.write_text(f"{KEYS[0]}\n{KEYS[1]}\n\n  {KEYS[2]}  \n")
@@ -43,6 +43,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     options = ["--api-key-file", str(keys), "--api-key", KEYS[3], "--admin-api-key", ADMIN]
     options += ["--response-store-mib", "1", "--max-queue-wait", "600", "--stream-interval", "4"]
     options += ["--cors-allow-origins", "https://app.example, https://b.example"]
+    options += ["--strict-model", "--unknown-fields", "refuse"]
     with running_server(tmp, *options) as server:
         yield server
 

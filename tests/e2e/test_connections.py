@@ -190,6 +190,21 @@ async def test_a_page_of_an_allowed_origin_asks_first(keyed: Server) -> None:
         assert "access-control-allow-origin" not in other.headers
 
 
+async def test_names_are_strict_where_the_options_say_so(keyed: Server) -> None:
+    body = {"prompt": "a", "max_tokens": 1}
+    async with fresh_client(keyed) as http:
+        for fields, status, param in (
+            ({"model": "gpt-4o"}, 404, "model"),
+            ({"num_ctx": 5}, 400, "num_ctx"),
+            ({"nothing_known": 5}, 400, "nothing_known"),
+            ({"num_predict": 1}, 200, None),
+        ):
+            headers = {"x-api-key": KEYS[0]}
+            answer = await http.post("/v1/completions", json=body | fields, headers=headers)
+            assert answer.status_code == status, answer.text
+            assert answer.json().get("error", {}).get("param") == param
+
+
 async def test_the_servers_stream_interval(keyed: Server) -> None:
     body = {"text": PROMPT, "stream": True, "sampling_params": {**LONG, "max_new_tokens": 9}}
     async with fresh_client(keyed, headers=bearer(KEYS[0])) as http:

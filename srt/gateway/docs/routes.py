@@ -35,16 +35,16 @@ async def openapi(request: HttpRequest) -> ASGIApp:
     return json_reply(_document(*_facts(request)))
 
 
-def _facts(request: HttpRequest) -> tuple[str, bool]:
+def _facts(request: HttpRequest) -> tuple[str, bool, bool]:
     info = gateway_of(request).info
-    return info.version, bool(info.api_keys)
+    return info.version, bool(info.api_keys), info.unknown_fields != "refuse"
 
 
 @cache
-def _page(version: str, has_keys: bool) -> bytes:
-    return page(_document(version, has_keys)).encode()
+def _page(version: str, has_keys: bool, takes_others: bool) -> bytes:
+    return page(_document(version, has_keys, takes_others)).encode()
 
 
 @cache
-def _document(version: str, has_keys: bool) -> dict[str, Any]:
-    return openapi_document(HANDLERS, version, has_keys=has_keys)
+def _document(version: str, has_keys: bool, takes_others: bool) -> dict[str, Any]:
+    return openapi_document(HANDLERS, version, has_keys=has_keys, takes_others=takes_others)

@@ -34,7 +34,8 @@ async def require_key(request: HttpRequest, access: Access) -> None:
         return
     header = request.headers.get("authorization", "")
     is_bearer = header[: len(_SCHEME)].lower() == _SCHEME
-    given = header[len(_SCHEME) :] if is_bearer else request.headers.get("x-api-key", "")
+    given = header[len(_SCHEME) :] if is_bearer else ""
+    given = given or request.headers.get("x-api-key", "")
     gateway = gateway_of(request)
     if access == WATCH:
         _check_origin(request, gateway)

@@ -46,5 +46,7 @@ class IgnoredNames:
 
 
 def _escaped(name: str) -> str:
-    """A name in ASCII, without blanks, commas and control characters, cut if it is long."""
+    """A name in ASCII, without blanks, commas and control characters, cut if it is long, and two
+    quotes if it has no characters."""
+    name = name or '""'
     return urllib.parse.quote(name[:MAX_NAME_CHARS], safe="[].", errors="replace")[:MAX_NAME_CHARS]

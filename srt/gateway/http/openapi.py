@@ -12,17 +12,22 @@ from msgspec import Struct
 
 from srt.gateway.errors import ErrorBody
 from srt.gateway.http.auth import PUBLIC
+from srt.gateway.http.ignored import IGNORED_HEADER
 from srt.gateway.http.routing import JSON, Route
 from srt.gateway.wire.fields import Hint, Ignored, Kind, rule_sentences
 
 EVENTS = "text/event-stream"
 _REFS = "#/components/schemas/"
-_KEY = "key"
+_TEXT = {"type": "string"}
+_KEY, _HEADER = "key", "header"
 
 
-def openapi_document(routes: Sequence[Route], version: str, *, has_keys: bool) -> dict[str, Any]:
-    """The document of all `routes`. `has_keys`: those that are not public need an API key."""
-    schemas = _Schemas(routes)
+def openapi_document(
+    routes: Sequence[Route], version: str, *, has_keys: bool, takes_others: bool = True
+) -> dict[str, Any]:
+    """The document of all `routes`. `has_keys`: those that are not public need an API key.
+    `takes_others`: bodies with fields of other servers may have any."""
+    schemas = _Schemas(routes, takes_others)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         for path in sorted(route.paths):
@@ -36,15 +41,17 @@ def openapi_document(routes: Sequence[Route], version: str, *, has_keys: bool) -
         "components": {"schemas": schemas.components},
     }
     if has_keys:
-        scheme = {"type": "http", "scheme": "bearer"}
-        document["components"]["securitySchemes"] = {_KEY: scheme}
+        document["components"]["securitySchemes"] = {
+            _KEY: {"type": "http", "scheme": "bearer"},
+            _HEADER: {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
     return document
 
 
 class _Schemas:
     """The schemas of all types that the routes name."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], takes_others: bool) -> None:
         types: list[Any] = [ErrorBody]
         for route in routes:
             named = (route.body, route.answer, route.events, *route.query.values())
@@ -59,6 +66,8 @@ class _Schemas:
         for route in routes:
             if route.body is not None:
                 self._widen(self.of(route.body), route.kind)
+            if route.kind.others:
+                self.components[route.body.__name__]["additionalProperties"] = takes_others
 
     def of(self, kind: Any) -> dict[str, Any]:
         """The schema of a type."""
@@ -78,6 +87,9 @@ class _Schemas:
             for field in properties:
                 if field not in required:
                     properties[field] = _or_null(properties[field])
+            for field in kind.meant.keys() & properties.keys():
+                values = {"enum": [theirs for theirs, _ in kind.meant[field]]}
+                properties[field]["anyOf"] = [*properties[field]["anyOf"], values]
             for field, treatment in kind.fields.items():
                 properties.setdefault(field, _unused(treatment))
 
@@ -136,17 +148,21 @@ def _operation(
     ]
     if "{" in path:
         name = path[path.index("{") + 1 :].removesuffix("}")
-        schema = {"type": "string"}
-        parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
+        parameters.append({"name": name, "in": "path", "required": True, "schema": _TEXT})
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
         content = {JSON: {"schema": schemas.of(route.body)}}
         operation["requestBody"] = {"required": True, "content": content}
     answers = {route.media_type: route.answer, EVENTS: route.events}
+    headers: dict[str, Any] = {}
+    if route.kind.others:
+        told = {"description": "The names of fields that were ignored.", "schema": _TEXT}
+        headers = {"headers": {IGNORED_HEADER: told}}
     operation["responses"] = {
         "200": {
             "description": "The answer.",
+            **headers,
             "content": {at: {"schema": schemas.of(kind)} for at, kind in answers.items() if kind},
         },
         "default": {
@@ -155,5 +171,5 @@ def _operation(
         },
     }
     if has_keys and route.access != PUBLIC:
-        operation["security"] = [{_KEY: []}]
+        operation["security"] = [{_KEY: []}, {_HEADER: []}]
     return operation

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from srt.client.generation import Request, scoring_of
-from srt.gateway.batch import check_size
+from srt.gateway.batch import check_prediction, check_size
 from srt.gateway.context import GatewayInfo
 from srt.gateway.media.given import NO_MEDIA, MediaList, MediaRules
 from srt.gateway.native.shown import media_of
@@ -60,6 +60,7 @@ def prompts_of(
     samplings = _per_prompt(body.sampling_params, count, "sampling_params")
     samples = _samples(samplings)
     check_size(count, samples, info.max_requests, name)
+    check_prediction(body.prediction, count)
     scorings, salts = _scorings(body, samplings), _salts(body, count)
     rids = _rids(body.rid, count, is_list)
     media = media_of(body, count, is_list, rules)

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
-from srt.gateway.batch import check_size
+from srt.gateway.batch import check_prediction, check_size
 from srt.gateway.constraint.fields import Given
 from srt.gateway.context import GatewayInfo
 from srt.gateway.openai.answers import (
@@ -53,6 +53,8 @@ def completion_requests(
     if body.prompt == []:
         raise RequestError(" must not be empty", at="prompt")
     check_size(len(values), sampling.n, info.max_requests, "prompt")
+    prediction = "" if body.prediction is None else body.prediction.text
+    check_prediction(prediction, len(values))
     if len({type(value) for value in values}) > 1:
         raise RequestError(" must not mix texts and token ids", at="prompt")
     scoring = None
@@ -67,6 +69,7 @@ def completion_requests(
             text=value if isinstance(value, str) else None,
             input_ids=None if isinstance(value, str) else value,
             scoring=scoring,
+            prediction=prediction,
             **shared_fields(body, i if many else None),
         )
         for i, value in enumerate(values)

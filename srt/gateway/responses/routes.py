@@ -156,6 +156,7 @@ def _chat(
         tools=[_tool(tool) for tool in body.tools],
         tool_choice=_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
+        prediction=body.prediction,
         **shared_fields(body),
     )
     names = _names(body) | places
@@ -172,7 +173,7 @@ def _echoed(body: ResponsesRequest, defaults: SamplingDefaults) -> ResponsesRequ
     """The body as the answer shows it: with the parameters that the front fills in."""
     temperature = defaults.temperature if body.temperature is None else body.temperature
     top_p = defaults.top_p if body.top_p is None else body.top_p
-    return replace(body, input="", temperature=temperature, top_p=top_p)
+    return replace(body, input="", prediction=None, temperature=temperature, top_p=top_p)
 
 
 def _names(body: ResponsesRequest) -> dict[str | None, str]:

@@ -77,6 +77,36 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     reasoning: Annotated[str, Meta(description="The same; reasoning_content goes before it.")] = ""
 
 
+class PredictedText(Struct, frozen=True):
+    """A part of a predicted answer."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the answer will mostly be: a text or parts."""
+
+    type: Literal["content"]
+    content: str | list[PredictedText]
+
+    @property
+    def text(self) -> str:
+        """The whole of it."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+PredictionIn = Annotated[
+    Prediction | None,
+    Meta(
+        description="What the answer to the one prompt will mostly be: tokens are guessed from it "
+        "first."
+    ),
+]
+
+
 class ChatFields(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A chat as a prompt; the other fields go with messages only."""
 

@@ -139,7 +139,11 @@ class NativeRequest(ChatFields, kw_only=True, frozen=True):
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
     prediction: Annotated[
-        str, Meta(description="What the output will mostly be: tokens are guessed from it first.")
+        str,
+        Meta(
+            description="What the output of the one prompt will mostly be: tokens are guessed from "
+            "it first."
+        ),
     ] = ""
     image_data: Annotated[
         ShownData, Meta(description="Pictures, one for each placeholder; lists for each prompt.")

@@ -9,6 +9,7 @@ from srt.gateway.constraint.wire import OpenAISamplingFields
 from srt.gateway.wire.chat import (
     BeginsAnswer,
     Message,
+    PredictionIn,
     ReasoningEffort,
     TemplateArgs,
     Tools,
@@ -49,27 +50,6 @@ class Thinking(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     type: Literal["enabled", "disabled", "auto", "adaptive"]
 
 
-class PredictedText(Struct, frozen=True):
-    """A part of a predicted answer."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Prediction(Struct, forbid_unknown_fields=True, frozen=True):
-    """What the answer will mostly be: a text or parts."""
-
-    type: Literal["content"]
-    content: str | list[PredictedText]
-
-    @property
-    def text(self) -> str:
-        """The whole of it."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
-
 class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     """The fields that completions and chat completions have in common."""
 
@@ -90,6 +70,7 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     return_tokens_as_token_ids: Annotated[
         bool, Meta(description="vLLM's: tokens in log-probabilities are written token_id:5.")
     ] = False
+    prediction: PredictionIn = None
     rid: OwnRid = None
     cache_salt: Salt = ""
     timeout_ms: TimeoutMs = 0
@@ -168,10 +149,6 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
         bool, Meta(description="false leaves the reasoning out of the answer.")
     ] = True
     verbosity: VerbosityHint = None
-    prediction: Annotated[
-        Prediction | None,
-        Meta(description="What the answer will mostly be: tokens are guessed from it first."),
-    ] = None
     tools: Tools = field(default_factory=list)
     tool_choice: Annotated[
         ToolChoiceIn | None,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.chat import Detail, Verbosity
+from srt.gateway.wire.chat import Detail, PredictionIn, Verbosity
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
 from srt.wire.answer_meta import USAGE, meta_struct
 from srt.wire.sampling import Int
@@ -123,6 +123,7 @@ class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
     metadata: Annotated[dict[str, str], Meta(description="Given back in the answer.")] = field(
         default_factory=dict
     )
+    prediction: PredictionIn = None
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
 

@@ -48,9 +48,10 @@ class Members(NamedTuple):
 
 class Refused(NamedTuple):
     """Another server's field that constrains or bounds an answer and is not supported under this
-    name; `instead` says what to send."""
+    name; `instead` says what to send. The values that are `neutral` ask for nothing."""
 
     instead: str
+    neutral: tuple[Any, ...] = ()
 
 
 FieldClass = Ignored | OnlyNeutral | Hint

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
 MAX_NAME_CHARS = 64
 LEAST_LETTERS = 5  # of a name; more of the shorter ones differ in one letter without being misspelt
@@ -10,10 +12,11 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NOT_IN_FORM = re.compile(r"[^a-z0-9]")
 # In a name that is not known, these say that an answer is to match something, or to end somewhere.
 _RULE = re.compile(
-    "(?:allow|bad|ban|blacklist|choice|constrain|constraint|ebnf|forbid|forbidden|force|forced|format"
-    "|function|gbnf|grammar|guide|guided|guidance|json|lark|limit|logit|max|maximum|min|minimum"
-    "|pattern|regex|regexp|require|required|schema|stop|structure|structured|terminate|tool"
-    "|truncate|truncation|whitelist|xml|yaml)(?:s|ed|ned|ing)?",
+    "(?:allow|allowlist|bad|ban|blacklist|block|blocklist|bnf|choice|constrain|constraint|denylist"
+    "|disallow|ebnf|enum|eos|forbid|forbidden|force|forced|format|function|gbnf|grammar|guide|guided"
+    "|guidance|json|jsonmode|lark|length|limit|logit|max|maxlen|maximum|min|minimum|pattern|regex"
+    "|regexp|require|required|schema|stop|stopping|strict|structural|structure|structured|suppress"
+    "|terminate|terminator|tool|truncate|truncation|until|whitelist|xml|yaml)(?:s|ed|ned|ing)?",
     re.IGNORECASE,
 )
 
@@ -21,6 +24,13 @@ _RULE = re.compile(
 def rules_answers(name: str) -> bool:
     """Whether a field of this name probably constrains or bounds an answer."""
     return any(_RULE.fullmatch(word) for word in _WORD.findall(name[:MAX_NAME_CHARS]))
+
+
+def asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether a field that probably rules answers does not do so with this value."""
+    if value is False:
+        return "allow" not in name.lower()  # what is not allowed is a rule
+    return value in (None, "", [], {})
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -32,12 +42,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return None
     for other in known:
         theirs = _form(other)
-        is_long = sum(map(str.isalpha, theirs)) >= LEAST_LETTERS
-        if form == theirs or (is_long and _differ_in_one(form, theirs)):
+        if form == theirs or (_differ_in_one(form, theirs) and _is_long(theirs)):
             return other
     return None
 
 
+def _is_long(form: str) -> bool:
+    return sum(map(str.isalpha, form)) >= LEAST_LETTERS
+
+
+@lru_cache(1024)
 def _form(name: str) -> str:
     return _NOT_IN_FORM.sub("", name.lower())
 

@@ -6,6 +6,8 @@ have the names that are honoured, those whose neutral values need no naming, and
 rules would take for something else.
 """
 
+from typing import Any
+
 from srt.gateway.wire.kinds.classes import Foreign, Hint, Meanings, Members, Refused, Renamed
 
 _UNLIMITED: Meanings = ((-1, None), (-2, None))  # -2: until the context is full
@@ -13,6 +15,8 @@ _UNLIMITED: Meanings = ((-1, None), (-2, None))  # -2: until the context is full
 _SAMPLERS = "this server has no such sampler"
 _FIXED = "chosen when the server starts"
 _ONE_MODEL = "there is one model and one provider"
+_FIELDS = Members("each member is a field of the request, by the same rules")
+_NONE: tuple[Any, ...] = ([], "")
 
 # llama.cpp, Ollama, vLLM, SGLang, TGI, Mistral, OpenRouter and libraries that write for several.
 _SAMPLING: dict[str, Foreign] = {
@@ -29,22 +33,27 @@ _SAMPLING: dict[str, Foreign] = {
     "format": Renamed("json_schema", (("json", {"type": "object"}),)),
     "sampling_seed": Renamed("seed", ((-1, None),)),
     "random_seed": Renamed("seed", ((-1, None),)),
-    "options": Members("each member is a field of the request, by the same rules"),
+    # Ollama's, what OpenAI's package calls its own way for other fields, NVIDIA's, TGI's, Gemini's.
+    **dict.fromkeys(("options", "extra_body", "nvext", "parameters", "generation_config"), _FIELDS),
     "max_length": Refused("max_tokens, which does not count the prompt"),
-    "min_length": Refused("min_tokens, which does not count the prompt"),
+    "min_length": Refused("min_tokens, which does not count the prompt", (0,)),
     "max_time": Refused("timeout_ms"),
     "timeout": Refused("timeout_ms"),
-    "t_max_predict_ms": Refused("timeout_ms"),
-    "bad_words_ids": Refused("bad_words, or logit_bias"),
-    "banned_strings": Refused("bad_words"),
-    "banned_tokens": Refused("bad_words, or logit_bias"),
-    "response_mime_type": Refused("response_format"),
+    "tokens_to_generate": Refused("max_tokens"),
+    "num_tokens": Refused("max_tokens"),
+    "t_max_predict_ms": Refused("timeout_ms", (-1, 0)),
+    "eos_token_id": Refused("stop_token_ids"),
+    "end_id": Refused("stop_token_ids"),
+    "bad_words_ids": Refused("bad_words, or logit_bias", _NONE),
+    "banned_strings": Refused("bad_words", _NONE),
+    "banned_tokens": Refused("bad_words, or logit_bias", _NONE),
+    "response_mime_type": Refused("response_format", ("text/plain",)),
     "response_schema": Refused("response_format"),
     "output_format": Refused("response_format"),
     "output_schema": Refused("response_format"),
     "output_config": Refused("response_format"),
-    "grammar_lazy": Refused("constraint_after with ebnf"),
-    "grammar_triggers": Refused("constraint_after with ebnf"),
+    "grammar_lazy": Refused("constraint_after with ebnf", (False,)),
+    "grammar_triggers": Refused("constraint_after with ebnf", _NONE),
     "guided_decoding": Refused("structured_outputs"),
     "forced_decoder_ids": Refused("regex or choices"),
     "watermark": Hint("nothing is marked", (False,)),
@@ -53,6 +62,8 @@ _SAMPLING: dict[str, Foreign] = {
     "num_ctx": Hint("the context is the model's, within --max-total-tokens"),
     "n_ctx": Hint("the context is the model's, within --max-total-tokens"),
     "keep_alive": Hint("the model stays in memory"),
+    "truncation_length": Hint("no prompt is shortened"),
+    "guidance_scale": Hint(_SAMPLERS, (1,)),
     "typical_p": Hint(_SAMPLERS, (1,)),
     "tfs_z": Hint(_SAMPLERS, (1,)),
     "top_a": Hint(_SAMPLERS, (0,)),
@@ -80,6 +91,9 @@ _SAMPLING: dict[str, Foreign] = {
     "provider": Hint(_ONE_MODEL),
     "models": Hint(_ONE_MODEL),
     "route": Hint(_ONE_MODEL),
+    "mode": Hint("the route says whether this is a chat"),
+    "tool_stream": Hint("calls stream as they come", (True,)),
+    "max_retries": Hint("the client's own"),
 }
 _THINKING = "the prompt's text says whether the model reasons"
 
@@ -102,11 +116,11 @@ def _of_responses(field: Foreign) -> Foreign:
         return Refused("a field for each of its members")
     chats_name = field.to if isinstance(field, Renamed) else field.instead
     name = _NAMES_OF_RESPONSES.get(chats_name)
-    if name is None:
-        return Refused(f"/v1/chat/completions, which has {chats_name}")
-    if isinstance(field, Renamed) and "." not in name:
-        return field._replace(to=name)
-    return Refused(name)
+    if isinstance(field, Renamed):
+        if name is not None and "." not in name:
+            return field._replace(to=name)
+        field = Refused(chats_name)
+    return field._replace(instead=name or f"/v1/chat/completions, which has {chats_name}")
 
 
 OF_COMPLETIONS: dict[str, Foreign] = _SAMPLING | {
@@ -117,16 +131,25 @@ OF_COMPLETIONS: dict[str, Foreign] = _SAMPLING | {
     "thinking": Hint(_THINKING),
     "enable_thinking": Hint(_THINKING),
     "think": Hint(_THINKING),
+    "reasoning_format": Hint(_THINKING),
     "parallel_tool_calls": Hint("completions call no tools"),
+    **dict.fromkeys(("verbosity", "chat_template_kwargs"), Hint("the prompt has no template")),
 }
 OF_CHATS: dict[str, Foreign] = _SAMPLING | {
     "think": Renamed("enable_thinking"),
+    # Groq's and llama.cpp's.
+    "reasoning_format": Renamed(
+        "include_reasoning",
+        (("hidden", False), ("parsed", True), ("auto", True), ("deepseek", True)),
+    ),
 }
 OF_RESPONSES: dict[str, Foreign] = {
     **{n: _of_responses(field) for n, field in _SAMPLING.items() if n != "max_output_tokens"},
     "max_tokens": Renamed("max_output_tokens", _UNLIMITED),
     "max_completion_tokens": Renamed("max_output_tokens", _UNLIMITED),
+    **dict.fromkeys(("response_format", "json_schema", "guided_json"), Refused("text.format")),
     "include_reasoning": Hint("reasoning is given as it is", (True,)),
+    "reasoning_format": Hint("reasoning is given as it is", ("parsed", "auto")),
     "thinking": Hint("reasoning.effort says whether to reason"),
     **dict.fromkeys(
         ("enable_thinking", "think"),
@@ -139,6 +162,12 @@ OF_MESSAGES: dict[str, Foreign] = {
     "provider_specific_fields": Hint("those of another server"),
     "reasoning_details": Hint("reasoning has the text"),
     "cache_control": Hint("the prefixes of prompts are always cached"),
+    "prefix": Refused("continue_final_message of the request", (False,)),
+    # What OpenAI's package adds to what it has read.
+    "parsed": Hint("content has the text"),
+    "parsed_arguments": Hint("arguments has the text"),
+    "annotations": Hint("those of another server", ([],)),
+    "logprobs": Hint("those of another answer", ([],)),
 }
 OF_TOOLS: dict[str, Foreign] = {
     "cache_control": Hint("the prefixes of prompts are always cached"),

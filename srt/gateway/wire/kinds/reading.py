@@ -7,11 +7,11 @@ under ours, a hint is left out and named in the answer's header, and what constr
 answer, or is nearly a name of ours, is refused.
 """
 
-from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from srt.gateway.wire.kinds.classes import (
     FieldClass,
+    Foreign,
     Hint,
     Ignored,
     Kind,
@@ -22,13 +22,15 @@ from srt.gateway.wire.kinds.classes import (
     Renamed,
     same,
 )
-from srt.gateway.wire.kinds.near import nearest, rules_answers
+from srt.gateway.wire.kinds.near import asks_for_nothing, nearest, rules_answers
+from srt.gateway.wire.kinds.others import OF_MESSAGES
 from srt.gateway.wire.kinds.tables import OURS
 from srt.wire.errors import RequestError
 
 MAX_OBJECTS = 4096  # in a list: to check more would hold up all other requests
 MAX_IGNORED = 64  # names of one body
 MAX_SHOWN_CHARS = 80  # of a name
+_MAY_RULE = "which may be a rule for the answer: /docs has ours"
 
 
 class Notes:
@@ -38,8 +40,12 @@ class Notes:
 
     def __init__(self, refuses: bool = False) -> None:
         self._refuses = refuses
-        # Kinds, by id, and their unknown names to leave out, which other items of a list have too.
-        self._judged: set[tuple[int, int, str]] = set()
+        # By kinds, by id, and their unknown names, which other items of a list have too: whether
+        # the name rules answers.
+        self._judged: dict[tuple[int, int, str], bool] = {}
+        # By kinds and where they are: names that were left out, with the members that such a field
+        # must not have.
+        self._left: dict[tuple[int, Path, int], dict[str, frozenset[str]]] = {}
         self.ignored: dict[str, None] = {}
         self.renamed: dict[str, str] = {}
 
@@ -57,25 +63,39 @@ class Notes:
             self.ignore(path)
         return not self._refuses
 
-    def take(self, kept: dict[str, Any], name: str, item: Any, kind: Kind, path: Path) -> None:
-        """Decide about the field `name` of an object of this kind at `path`, whose fields `kept`
+    def take(
+        self, kept: dict[str, Any], others: list[tuple[str, Any]], kind: Kind, path: Path
+    ) -> None:
+        """Decide about the fields `others` of an object of this kind at `path`, whose fields `kept`
         are those that are honoured."""
-        known = (id(kind), len(path), name)
-        if known in self._judged:
-            return
+        left = self._left.setdefault((id(kind), path[:1], len(path)), {})
+        for name, item in others:
+            members = left.get(name)
+            if members is None or (isinstance(item, dict) and item.keys() & members):
+                members = self._take(kept, name, item, kind, path)
+                if members is not None:
+                    left[name] = members
+
+    def _take(
+        self, kept: dict[str, Any], name: str, item: Any, kind: Kind, path: Path
+    ) -> frozenset[str] | None:
+        """Decide about one field. Of one that is left out whatever its value, without some members,
+        return the names of these; else None."""
         at, field = (*path, name), kind.others.get(name)
         if isinstance(field, Renamed):
             self._rename(kept, field, item, kind, at)
         elif isinstance(field, Members):
             self._take_members(kept, item, kind, at)
         elif isinstance(field, Refused):
-            raise RequestError(f" is not supported: use {field.instead}", at=_where(at))
+            if not any(same(item, value) for value in field.neutral):
+                raise _refused(field, at)
         elif isinstance(field, Hint):
             if not self.is_hint(field, item, at):
                 raise RequestError(f" is not supported: {field.why}", at=_where(at))
-        else:
-            self._take_unknown(name, kind, at)
-            self._judged.add(known)
+            return None if any(same(item, value) for value in field.neutral) else frozenset()
+        elif not self._take_unknown(name, item, kind, at):
+            return _names_of(kind).ruling
+        return None
 
     def _rename(
         self, kept: dict[str, Any], field: Renamed, item: Any, kind: Kind, at: Path
@@ -104,22 +124,71 @@ class Notes:
                 self._rename(kept, Renamed(name), read, kind, path)
             elif name in kind.fields:
                 needs_no_action(value, kind.fields[name], path, self)
-            elif not isinstance(kind.others.get(name), Members):
-                self.take(kept, name, value, kind, at)
             else:
-                self.ignore(path)
+                self._take(kept, name, value, kind, at)
 
-    def _take_unknown(self, name: str, kind: Kind, at: Path) -> None:
-        """Raise RequestError for a name that must not be left out."""
-        is_ours = name in OURS and len(at) <= 2  # of a request, or one of its options
-        if is_ours or self._refuses:
-            raise _unknown(at)
-        near = nearest(name, (*kind.honoured, *kind.fields, *kind.others))
-        if near is not None:
-            raise _unknown(at, f"; did you mean {near!r}?")
-        if rules_answers(name):
-            raise _unknown(at, ", which may be a rule for the answer: /docs has ours")
+    def _take_unknown(self, name: str, item: Any, kind: Kind, at: Path) -> bool:
+        """Leave out an unknown field, and return whether its name rules answers. Raises
+        RequestError if its value does so, or it has a member that is one of ours and would."""
+        key = (id(kind), len(at), name)
+        rules = self._judged.get(key)
+        if rules is None:
+            rules = self._judged[key] = self._judge(name, kind, at)
+        if rules and not asks_for_nothing(name, item):
+            raise _unknown(at, f", {_MAY_RULE}")
+        if isinstance(item, dict):
+            for member in sorted(item.keys() & _names_of(kind).ruling):
+                if not asks_for_nothing(member, item[member]):
+                    raise _unknown((*at, member), f", {_MAY_RULE}")
         self.ignore(at)
+        return rules
+
+    def _judge(self, name: str, kind: Kind, at: Path) -> bool:
+        """Whether an unknown name rules answers. Raises RequestError for one of another route, and
+        for one that is misspelt."""
+        is_of_request = all(part in kind.others for part in at[:-1])
+        if is_of_request and name in OURS:
+            raise _unknown(at, f" of this route; {OURS[name]} has it")
+        if self._refuses:
+            raise _unknown(at)
+        near = nearest(name, _names_of(kind).effective)
+        if near is not None:
+            field = kind.others.get(near)
+            if isinstance(field, Refused):
+                raise _refused(field, at)
+            raise _unknown(at, f"; did you mean {near!r}?")
+        return _rules(name, kind)
+
+
+class _Names(NamedTuple):
+    """Of a kind, the names whose fields have an `effect` (a misspelt one of another field loses
+    nothing), and those that rule the answer: in an object that has no meaning here, too."""
+
+    effective: tuple[str, ...]
+    ruling: frozenset[str]
+
+
+_names: dict[int, _Names] = {}  # by the kind's id
+
+
+def _names_of(kind: Kind) -> _Names:
+    if id(kind) not in _names:
+        fields: dict[str, FieldClass | Foreign] = {**kind.fields, **kind.others}
+        effective = [n for n, field in fields.items() if not isinstance(field, Ignored | Hint)]
+        ours = {n: field.to for n, field in kind.others.items() if isinstance(field, Renamed)}
+        ours |= {name: name for name in kind.honoured}
+        ruling = frozenset(name for name, to in ours.items() if _rules(to, kind))
+        _names[id(kind)] = _Names((*sorted(kind.honoured), *effective), ruling)
+    return _names[id(kind)]
+
+
+def _rules(name: str, kind: Kind) -> bool:
+    """Whether a field of this name probably rules answers, as none of a message does."""
+    return kind.others is not OF_MESSAGES and rules_answers(name)
+
+
+def _refused(field: Refused, path: Path) -> RequestError:
+    return RequestError(f" is not supported: use {field.instead}", at=_where(path))
 
 
 def _unknown(path: Path, reason: str = "") -> RequestError:
@@ -154,22 +223,22 @@ def honoured_only(value: Any, kind: Kind, path: Path = (), notes: Notes | None =
     others: list[tuple[str, Any]] = []
     fields, nested_kinds, with_null, honoured, _, values = kind
     checks = notes is not None and len(honoured) > 0
-    translated: Collection[str] = () if notes is None else values
+    translated = values if checks and values else None
     for name, item in value.items():
         if item is None and name not in with_null:
             continue
-        if name in fields and needs_no_action(item, fields[name], (*path, name), notes):
-            continue
-        if checks and name not in honoured:
-            others.append((name, item))
-            continue
+        if name not in honoured:
+            if name in fields and needs_no_action(item, fields[name], (*path, name), notes):
+                continue
+            if checks:
+                others.append((name, item))
+                continue
         nested = nested_kinds.get(name)
         kept[name] = honoured_only(item, nested, (*path, name), notes) if nested else item
-        if name in translated:
-            kept[name] = meant(item, values[name])
-    if notes is not None:
-        for name, item in others:  # after those that are honoured, whose other names they may be
-            notes.take(kept, name, item, kind, path)
+        if translated is not None and name in translated:
+            kept[name] = meant(kept[name], values[name])
+    if others and notes is not None:  # after the honoured ones, whose other names they may be
+        notes.take(kept, others, kind, path)
     return kept
 
 

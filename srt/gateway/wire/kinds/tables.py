@@ -1,6 +1,15 @@
 """The fields of each kind of request that are not honoured, and the values of other servers."""
 
-from srt.gateway.wire.chat import Message
+from msgspec import Struct
+
+from srt.gateway.wire.chat import (
+    ContentPart,
+    ImageUrl,
+    Message,
+    PredictedText,
+    Prediction,
+    VideoUrl,
+)
 from srt.gateway.wire.kinds.classes import (
     NO_EXTRAS,
     FieldClass,
@@ -29,11 +38,12 @@ from srt.gateway.wire.openai import (
 from srt.gateway.wire.responses import (
     FunctionTool,
     InputItem,
+    InputPart,
     ReasoningIn,
     ResponsesRequest,
     TextIn,
 )
-from srt.gateway.wire.tools import FunctionIn, ToolCallJson, ToolIn
+from srt.gateway.wire.tools import FunctionCall, FunctionIn, ToolCallJson, ToolIn
 
 _NOT_SUPPORTED = "not supported by this server"
 _NO_AUDIO = "texts, pictures and videos only"
@@ -67,10 +77,18 @@ _MESSAGE = Kind(
         "function_call": OnlyNeutral((), "use tool_calls"),
     },
     {
-        "content": Kind({}, {"image_url": NO_EXTRAS, "video_url": NO_EXTRAS}),
+        "content": Kind(
+            {},
+            {
+                "image_url": Kind({}, honoured=names_of(ImageUrl), others=OF_MESSAGES),
+                "video_url": Kind({}, honoured=names_of(VideoUrl), others=OF_MESSAGES),
+            },
+            honoured=names_of(ContentPart),
+            others=OF_MESSAGES,
+        ),
         "tool_calls": Kind(
             {"index": Ignored("the order says it")},
-            {"function": NO_EXTRAS},
+            {"function": Kind({}, honoured=names_of(FunctionCall), others=OF_MESSAGES)},
             honoured=names_of(ToolCallJson),
             others=OF_MESSAGES,
         ),
@@ -142,6 +160,11 @@ _CONSTRAINTS: dict[str, Kind] = {
     "response_format": Kind({}, {"json_schema": NO_EXTRAS}),
     "structured_outputs": _STRUCTURED_OUTPUTS,
 }
+_PREDICTION = Kind(
+    {},
+    {"content": Kind({}, honoured=names_of(PredictedText), others=OF_MESSAGES)},
+    honoured=names_of(Prediction),
+)
 
 COMPLETION = Kind(
     _OPENAI
@@ -149,7 +172,7 @@ COMPLETION = Kind(
         "suffix": OnlyNeutral(("",), "the model continues text, it does not fill gaps"),
         "add_special_tokens": OnlyNeutral((True,), _NOT_SUPPORTED),
     },
-    {"stream_options": _STREAM_OPTIONS, **_CONSTRAINTS},
+    {"stream_options": _STREAM_OPTIONS, "prediction": _PREDICTION, **_CONSTRAINTS},
     honoured=names_of(CompletionRequest),
     others=OF_COMPLETIONS,
     meant=_MEANT,
@@ -186,11 +209,11 @@ CHAT = Kind(
     },
     {
         "stream_options": _STREAM_OPTIONS,
+        "prediction": _PREDICTION,
         **_CHAT,
         "tool_choice": NO_EXTRAS,
         "reasoning": _REASONING,
         "thinking": _THINKING,
-        "prediction": Kind({}, {"content": NO_EXTRAS}),
         **_CONSTRAINTS,
     },
     honoured=names_of(ChatRequest),
@@ -198,6 +221,7 @@ CHAT = Kind(
     meant=_MEANT | _TOOL_CHOICE,
 )
 
+_INPUT_PART = Kind({}, honoured=names_of(InputPart), others=OF_MESSAGES)
 _NOT_STORED = "send the input, or previous_response_id"
 
 RESPONSES = Kind(
@@ -241,17 +265,25 @@ RESPONSES = Kind(
                 "summary": OnlyNeutral(([],), _NOT_SUPPORTED),
                 "encrypted_content": OnlyNeutral((), _NOT_SUPPORTED),
             },
-            {"content": NO_EXTRAS, "output": NO_EXTRAS},
+            {"content": _INPUT_PART, "output": _INPUT_PART},
             honoured=names_of(InputItem),
             others=OF_MESSAGES,
         ),
         "tools": Kind({}, honoured=names_of(FunctionTool), others=OF_TOOLS),
         "tool_choice": NO_EXTRAS,
+        "prediction": _PREDICTION,
     },
     honoured=names_of(ResponsesRequest),
     others=OF_RESPONSES,
     meant={"seed": ((-1, None),), "max_output_tokens": ((-1, None),), **_TOOL_CHOICE},
 )
 
-# What some route honours: never left out silently where another route does not have it.
-OURS = names_of(NativeRequest, NativeSampling, CompletionRequest, ChatRequest, ResponsesRequest)
+# What some route honours, by the name of the first: never left out silently where another route
+# does not have it.
+_ROUTES: tuple[tuple[str, tuple[type[Struct], ...]], ...] = (
+    ("/generate", (NativeRequest, NativeSampling)),
+    ("/v1/responses", (ResponsesRequest,)),
+    ("/v1/completions", (CompletionRequest,)),
+    ("/v1/chat/completions", (ChatRequest,)),
+)
+OURS = {name: path for path, structs in _ROUTES for name in names_of(*structs)}

@@ -1,6 +1,6 @@
 """Guesses from the text that a request expects as its answer."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler_proc.core.drafting.predicted import LEAST, PredictedTokens
@@ -29,6 +29,7 @@ def test_an_output_that_is_as_predicted_goes_on_so(
 
 
 @given(prompt=TOKENS, prediction=TOKENS, output=TOKENS, replaced=st.integers(0, 5))
+@example(prompt=[0], prediction=[0, 0, 0], output=[0, 0], replaced=2)
 def test_another_output_is_found_in_it_by_its_end(
     prompt: list[int], prediction: list[int], output: list[int], replaced: int
 ) -> None:

@@ -53,6 +53,7 @@ VALUES: dict[str, Any] = {
     "ebnf": 'root ::= "a"',
     "json_schema": {"type": "object"},
     "enable_thinking": False,
+    "include_reasoning": False,
     "reasoning": {"effort": "none"},
 }
 
@@ -101,6 +102,9 @@ async def test_a_field_of_another_server_does_what_its_class_says(name: str, fie
         error = error_of(response)
         assert (response.status_code, error["param"], asked) == (400, field, None)
         assert treatment.instead in error["message"]
+        for value in treatment.neutral:
+            response, asked = await answered({field: value}, route)
+            assert (asked, named(response)) == ((await answered({}, route))[1], [])
     elif isinstance(treatment, Hint):
         _, plain = await answered({}, route)
         for value, ignored in [("x", [field]), *((value, []) for value in treatment.neutral)]:
@@ -110,6 +114,11 @@ async def test_a_field_of_another_server_does_what_its_class_says(name: str, fie
         assert (response.status_code, error_of(response)["param"]) == (400, field)
     else:
         assert isinstance(treatment, Members)
+        response, asked = await answered({field: {"stop_words": "x", "mode": 1}}, route)
+        assert (asked, named(response)) == (
+            (await answered({"stop": "x"}, route))[1],
+            [f"{field}.mode"],
+        )
 
 
 @pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
@@ -129,11 +138,35 @@ MESSAGE = {
     "reasoning": "c",
     "provider_specific_fields": {},
 }
+
+
+def tool(name: str, x: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "x": x}}
+
+
+CALL = {"name": "f", "arguments": "{}", "parsed_arguments": {}}
+CALLING = {
+    "role": "assistant",
+    "parsed": None,
+    "tool_calls": [{"id": "c", "type": "function", "function": CALL}],
+}
+PARTS = [{"type": "text", "text": "a", "format": 1, "prefix": False}]
 # What clients of others send to chats, by what becomes of it: the names in the header, or a 400.
 REQUESTS: list[tuple[dict[str, Any], list[str] | str]] = [
     ({"options": OPTIONS}, ["options.num_ctx", "options.no_such"]),
     ({"options": {"temperture": 1}}, "options.temperture"),
     ({"options": {"repeat_penalty": 9}}, "options.repeat_penalty"),
+    ({"options": {"options": {"num_predict": 0.5}}}, "options.options.num_predict"),
+    ({"options": {"options": {"best_of": 2}}}, "options.options.best_of"),
+    ({"client_args": {"a": [], "n_predict": 5}}, "client_args.n_predict"),
+    ({"client_args": {"max_tokens": None, "stop": []}}, ["client_args"]),
+    ({"trace": {"tool": "x", "timeout": 5, "temperature": 1}}, ["trace"]),
+    ({"custom_token_bans": "", "ban_eos_token": False}, ["custom_token_bans", "ban_eos_token"]),
+    ({"custom_token_bans": "x"}, "custom_token_bans"),
+    ({"allow_newlines": False}, "allow_newlines"),
+    ({"providers": [], "stored": True, "mode": "chat"}, ["providers", "stored", "mode"]),
+    ({"responseSchema": {"type": "object"}}, "responseSchema"),
+    ({"": 1}, ["%22%22"]),
     ({"options": {"grammar": ""}, "grammar": 'root ::= "a"'}, "grammar"),
     ({"options": []}, "options"),
     ({"reasoning": {"effort": "low"}}, []),
@@ -151,6 +184,13 @@ REQUESTS: list[tuple[dict[str, Any], list[str] | str]] = [
         {"messages": [*MESSAGES, MESSAGE, {**MESSAGE, "who": 1}, *MESSAGES]},
         [f"messages[].{name}" for name in ("id", "metadata", "provider_specific_fields", "who")],
     ),
+    (
+        {"messages": [*MESSAGES, CALLING, {"role": "tool", "tool_call_id": "c", "content": PARTS}]},
+        ["messages[].tool_calls[].function.parsed_arguments", "messages[].content[].format"],
+    ),
+    ({"messages": [{**MESSAGE, "prefix": True}]}, "messages[0].prefix"),
+    ({"messages": [{**MESSAGES[0], "more": {"tool_calls": []}}]}, ["messages[].more"]),
+    ({"tools": [tool("f", {}), tool("g", {"strict": True})]}, "tools[1].function.x.strict"),
     ({"stream": True, "stream_options": {"usage": True}}, ["stream_options.usage"]),
     ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, ["tools[].function.x"]),
     ({"response_format": {"type": "json_object", "shema": {}}}, "response_format.shema"),
@@ -212,8 +252,40 @@ async def test_completions_have_all_the_room_without_a_limit() -> None:
     assert asked is not None and asked.sampling.max_new_tokens is None
 
 
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+async def test_each_route_takes_a_prediction(route: Route) -> None:
+    parts = [{"type": "text", "text": text, "id": 1} for text in "ab"]
+    response, asked = await answered({"prediction": {"type": "content", "content": parts}}, route)
+    assert asked is not None and asked.prediction == "ab"
+    assert named(response) == ["prediction.content[].id"]
+
+
+async def test_several_prompts_have_no_prediction() -> None:
+    """Or each would have all of a long one."""
+    prediction = {"type": "content", "content": "b"}
+    for path, fields in (
+        ("/generate", {"text": ["a", "a"], "prediction": "b"}),
+        ("/v1/completions", {"prompt": ["a", "a"], "prediction": prediction}),
+    ):
+        response, _ = await answered(fields, Route(path, {}, COMPLETION))
+        assert (response.status_code, error_of(response)["param"]) == (400, "prediction")
+
+
+async def test_a_field_of_another_route_is_refused_with_its_name() -> None:
+    for route, name, other in (
+        (ROUTES["responses"], "stop", "/v1/chat/completions"),
+        (CHATS, "best_of", "/v1/completions"),
+        (CHATS, "sampling_params", "/generate"),
+    ):
+        response, _ = await answered({name: 1}, route)
+        assert (response.status_code, error_of(response)["param"]) == (400, name)
+        assert error_of(response)["message"].endswith(f"{other} has it")
+
+
 async def test_any_tool_is_a_required_one() -> None:
     tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    named_one = {"type": "function", "function": {"name": "f"}, "mode": None}
+    assert (await answered(tools | {"tool_choice": named_one}))[0].status_code == 200
     _, asked = await answered(tools | {"tool_choice": "any"})
     assert asked == (await answered(tools | {"tool_choice": "required"}))[1]
 
@@ -312,6 +384,7 @@ async def test_either_header_has_the_key() -> None:
             ({"x-api-key": "sesame"}, 200),
             ({"authorization": "Bearer sesame", "x-api-key": "other"}, 200),
             ({"authorization": "Bearer other", "x-api-key": "sesame"}, 401),
+            ({"authorization": "Bearer ", "x-api-key": "sesame"}, 200),
             ({"x-api-key": "other"}, 401),
             ({}, 401),
         ):
