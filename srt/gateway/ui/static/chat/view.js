@@ -38,6 +38,7 @@ class ChatView {
     /** @type {AbortController | null} */
     this.running = null;
     this.lastPrompt = '';
+    this.takesChats = true;
     this.settings = new SettingsForm();
     this.log = el('div', { class: 'log', attrs: { role: 'log', 'aria-label': 'Messages', 'aria-live': 'off' } });
     this.input = el('textarea', { attrs: { id: freshId('message'), rows: 3, dir: 'auto' } });
@@ -66,9 +67,11 @@ class ChatView {
   }
 
   async showDefaults() {
+    const headers = this.context.keys.chatHeaders();
     try {
-      const info = await getJson('/server_info', this.context.keys.chatHeaders());
+      const info = await getJson('/server_info', headers);
       this.settings.showDefaults(info.default_sampling_params);
+      this.takesChats = (await getJson('/tokenizer_info', headers)).chat_template !== null;
     } catch {
       // without a key: the fields say nothing then
     }
@@ -114,7 +117,7 @@ class ChatView {
 
   /** @param {string} message @param {Partial<Settings>} settings */
   tryOut(message, settings) {
-    this.settings.apply(settings);
+    this.settings.apply({ mode: this.takesChats ? 'chat' : 'completion', ...settings });
     this.input.value = message;
     this.sendButton.click();
   }
