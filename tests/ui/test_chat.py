@@ -295,6 +295,7 @@ def test_an_empty_page_says_what_the_server_is(
         expect(page.get_by_text("ended by")).to_have_count(1)
         expect(page.locator(".answer")).to_have_count(answers)
         expect(welcome).to_have_count(0)
+        expect(page.get_by_role("textbox", name="Message", exact=True)).to_be_focused()
         if number == 1:  # its schema admits no other keys
             assert set(json.loads(page.locator(".answer").inner_text())) == {"name", "year"}
         expect(page.locator(".answer .tokens")).to_have_count(1 if number == 2 else 0)

@@ -123,6 +123,8 @@ def test_an_answer_is_shown_as_markdown(server: Server, open_page: Open, picture
         answer.get_by_role("button", name="Copy").click()
         expect(answer.get_by_role("button", name="Copied")).to_be_visible()
         assert page.evaluate("navigator.clipboard.readText()") == code
+        end = "(log) => log.scrollHeight - log.scrollTop - log.clientHeight"
+        assert page.get_by_role("log").evaluate(end) < 2  # it is in sight
         picture(page, "markdown")
         page.reload()
     # Where its characters matter, it stays as it was written.

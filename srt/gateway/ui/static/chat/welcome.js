@@ -21,7 +21,7 @@ export function welcome(choose) {
   return el(
     'div',
     { class: 'welcome' },
-    el('p', {}, `This server runs a language model: clients of OpenAI’s HTTP API reach it at ${location.origin}/v1, and programs that are written with lang at ${location.origin}. What prompts have in common it computes once and keeps: Tree shows what it keeps, Pulse how fast it is, and Programs the calls of each program. Write a message below, or try an example:`),
+    el('p', {}, `This server runs a language model: clients of OpenAI’s HTTP API reach it at ${location.origin}/v1, programs in lang at ${location.origin}. What prompts have in common it computes once: Tree shows what it keeps, Pulse how fast it is, and Programs the calls of each program. Write a message below, or try an example:`),
     el('div', { class: 'examples' }, ...buttons),
   );
 }
