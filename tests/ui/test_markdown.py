@@ -177,8 +177,9 @@ TEXTS = [
     HOSTILE,
     "1. a\n\n2. b\n\n10. c\n\nd\n\n- e\n\n  f\n\n- g\n* h\n\n    code\n\ni\n===\nj\n---\n",
     "> a\nb\n\n> c\n\n```\nd\n``\n````\n~~~x\ne\n\n~~~\n| a |\n|---|\n| b |\nc\n\n<div>\n\n*d*",
+    "- a\n  b\u3000\n  c\u2028\n- d\n",
     "**a\n\nb** [c]\n\n- [ ] d\n- [x] e\n\n[c]: https://fruits.test/\n",
-    "```\n" + "a\n``\n" * 3000 + "  ````\n*b*\n",
+    "```\n" + "a\u2028```\n``\n" * 3000 + "  ````\n*b*\n",
     "- *a* b\n" * 2000 + "1. c\n\n" * 2000,
     "*a* b " * 2000 + "\n\n" + "> c\n" * 3000,
     "[a]\n\n" * 1500 + "[a]: https://fruits.test/\n\n" + "[a]\n\n" * 1500,
@@ -199,7 +200,7 @@ def test_an_answer_is_the_same_however_it_comes(page: Page) -> None:
 
 
 def test_long_blocks_are_read_to_their_ends(page: Page) -> None:
-    code = "```\n" + "x = f(y)\n" * 3000 + "```\n\n*then* `a`\n"
+    code = "```\n" + "x = f(y)\u2028\n" * 3000 + "```\n\n*then* `a`\n"
     items = "".join(f"{number}. **bold**\n\n" for number in range(1, 2001))
     body = f"""{SHOWN}
         const all = (root, names) => [...root.querySelectorAll(names)];
@@ -209,7 +210,7 @@ def test_long_blocks_are_read_to_their_ends(page: Page) -> None:
             all(shown([b]), 'ol').at(-1).start,
         ]"""
     told, bold, start = call(page, "chat/markdown.js", body, code, items)
-    assert told == [len("x = f(y)\n" * 3000) - 1, len("then"), len("a")]
+    assert told == [len("x = f(y)\u2028\n" * 3000) - 1, len("then"), len("a")]
     assert bold == 2000 and start > 1000
 
 

@@ -88,7 +88,7 @@ class Reading {
     const before = this.open.length - piece.length;
     const isLong = isWhole && this.open.length > MOST_OPEN;
     const isDue = this.fence
-      ? this.fence.test(this.open.slice(this.open.lastIndexOf('\n', before - 1) + 1))
+      ? piece.includes('\n') && this.fence.test(this.open.slice(this.open.lastIndexOf('\n', before - 1) + 1))
       : isLong || this.open.length >= this.due || (this.open.length >= this.soon && /```|~~~|\n\n/.test(this.open.slice(Math.max(0, before - 2))));
     if (!isDue) return this.show(piece);
     this.read(false);
@@ -110,19 +110,19 @@ class Reading {
     this.tail.replaceChildren(...made(tokens));
     this.fence = fenceOf(this.open);
     const { length } = this.open;
-    const isClosed = /(?:[`~]{3}|\n\n)\s*$/.test(this.open); // what follows is another block, perhaps
+    const isClosed = /(?:[`~]{3}|\n\n)\s*$/.test(this.open.slice(-99)); // what follows is another block, perhaps
     this.soon = length * 1.03;
     this.due = length < READ_AT_ONCE || isClosed ? length : length * 1.125;
   }
 
   /** Moves blocks out of the tail. @param {any[]} tokens  of what is in it @returns {boolean} whether there were any */
   settle(tokens) {
-    const blocks = tokens.filter((token) => token.type !== 'space');
+    const blocks = tokens.filter((token) => token.raw.trim());
     const end = this.open.lastIndexOf('\n') + 1; // only whole lines tell where blocks end
     if (end <= this.lines || (blocks.length < 2 && !blocks.some(isCodeWithEnd))) return false;
     const whole = this.lex(this.open.slice(0, end));
     let last = whole.length - 1; // the last block: lines may still come to it
-    while (last > 0 && whole[last].type === 'space') last -= 1;
+    while (last > 0 && !whole[last].raw.trim()) last -= 1;
     if (last >= 0 && isCodeWithEnd(whole[last])) last += 1;
     const done = whole.slice(0, Math.max(0, last));
     const text = done.map((token) => token.raw).join('');
@@ -156,7 +156,7 @@ class Reading {
 function fenceOf(text) {
   const found = /^ {0,3}(`{3,}(?=[^`\n]*\n)|~{3,})[^\n]*\n/.exec(text);
   if (!found) return null;
-  const end = new RegExp(`^ {0,3}${found[1]}[\`~]* *\n`, 'm');
+  const end = new RegExp(`(?:^|\\n) {0,3}${found[1]}[\`~]* *\\n`);
   return end.test(text.slice(found[0].length)) ? null : end;
 }
 
@@ -291,7 +291,7 @@ function codeOf(token) {
   };
   const button = el('button', { attrs: { type: 'button' }, on: { click: copy } }, 'Copy');
   const attrs = { tabindex: 0, role: 'group', 'aria-label': language ? `Code, ${language}` : 'Code' };
-  const lines = token.text.match(/(?:.*\n){1,100}|.+$/g) ?? [''];
+  const lines = token.text.match(/(?:[^\n]*\n){1,100}|[^\n]+/g) ?? [''];
   return el('div', { class: 'code' }, el('p', { class: 'row muted' }, language ?? 'code', button), el('pre', { attrs }, el('code', {}, ...lines.map(linesOf))));
 }
 
