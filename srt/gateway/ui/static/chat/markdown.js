@@ -144,11 +144,15 @@ class Reading {
     this.read(false);
   }
 
-  /** @param {string} text */
+  /** @param {string} text @returns {any[] & { links?: Links }} */
   lex(text) {
     const lexer = new Bounded({ gfm: true, breaks: true, tokenizer: new FewCells() });
     Object.assign(lexer.tokens.links, this.links);
-    return lexer.lex(text);
+    try {
+      return lexer.lex(text);
+    } catch {
+      return [{ type: 'plain', raw: text }]; // the library gives up: the text is shown all the same
+    }
   }
 }
 
