@@ -8,7 +8,7 @@ import { Lexer, Tokenizer } from '../vendor/marked.esm.js';
 
 const PIECE = 1000; // characters: a text is read at the multiples of it, however it comes
 const READ_AT_ONCE = 300; // of the open block: up to here each new piece has it read again
-const MOST_OPEN = 8000; // of the open block, except of code
+const MOST_OPEN = 10_000; // characters of the open block and ten for each of its lines, except of code
 const MOST_DEPTH = 12; // of blocks within blocks, and of marks within marks
 const MOST_MARKS = 300; // of a paragraph: their reader takes the square of their number
 const MOST_CELLS = 5000; // of a table: each row has as many as its head
@@ -86,13 +86,18 @@ class Reading {
   add(piece, isWhole) {
     this.open += piece;
     const before = this.open.length - piece.length;
-    const isLong = isWhole && this.open.length > MOST_OPEN;
+    const isLong = isWhole && !this.fence && this.isLong();
     const isDue = this.fence
       ? piece.includes('\n') && this.fence.test(this.open.slice(this.open.lastIndexOf('\n', before - 1) + 1))
       : isLong || this.open.length >= this.due || (this.open.length >= this.soon && /```|~~~|\n\n/.test(this.open.slice(Math.max(0, before - 2))));
     if (!isDue) return this.show(piece);
     this.read(false);
-    if (isLong && !this.fence && this.open.length > MOST_OPEN) this.cut();
+    if (isLong && !this.fence && this.isLong()) this.cut();
+  }
+
+  /** Whether the open block takes too long to read and to lay out. */
+  isLong() {
+    return this.open.length + 10 * this.open.split('\n').length > MOST_OPEN;
   }
 
   /** Shows text at the end as it was written. @param {string} piece */

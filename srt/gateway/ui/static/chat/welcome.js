@@ -7,9 +7,9 @@ import { CONSTRAINTS } from './settings.js';
 
 /** @type {{title: string, message: string, settings: Partial<Settings>}[]} */
 const EXAMPLES = [
-  { title: 'A question', message: 'What is the capital of France?', settings: {} },
-  { title: 'An answer that fits a JSON Schema', message: 'Name a film and the year in which it came out.', settings: { kind: 'json_schema', constraint: CONSTRAINTS.json_schema } },
-  { title: 'Each token with its probability', message: 'Is the sky blue? Say why.', settings: { kind: 'regex', constraint: CONSTRAINTS.regex, tokens: true } },
+  { title: 'A question', message: 'What is the capital of France?', settings: { temperature: 0 } },
+  { title: 'An answer that fits a JSON Schema', message: 'Name a film and the year in which it came out.', settings: { temperature: 0, kind: 'json_schema', constraint: CONSTRAINTS.json_schema } },
+  { title: 'Each token with its probability', message: 'Is the sky blue? Say why.', settings: { temperature: 0, kind: 'regex', constraint: CONSTRAINTS.regex, tokens: true } },
   { title: 'Four samples of one prompt', message: 'Write the first sentence of a story about a lighthouse.', settings: { samples: 4, temperature: 1 } },
 ];
 
