@@ -89,8 +89,8 @@ ATTRIBUTES = {
 
 def answer_with(page: Page, *deltas: dict[str, str]) -> None:
     """Have the page's next requests answered with these deltas."""
-    ends: dict[str, object] = {"delta": {}, "finish_reason": "stop"}
-    choices: list[dict[str, object]] = [*({"delta": delta} for delta in deltas), ends]
+    choices: list[dict[str, object]] = [{"delta": delta} for delta in deltas]
+    choices.append({"delta": {}, "finish_reason": "stop"})
     chunks = [json.dumps({"choices": [{"index": 0, **choice}]}) for choice in choices]
     body = "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"])
     page.route(
