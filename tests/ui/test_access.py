@@ -7,10 +7,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.e2e.server import Server
 from tests.ui.conftest import Open, address, page_key
+from tests.ui.test_chat import send
+from tests.ui.test_markdown import MARKED, answer_with
 
 pytestmark = pytest.mark.ui
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
@@ -34,6 +36,17 @@ RUN: dict[str, Any] = {
 }
 
 
+def violations(page: Page) -> list[tuple[str, list[str]]]:
+    """What axe finds, by rule."""
+    # By the tester's interface and not as a script of the page, which its policy forbids.
+    page.evaluate(AXE.read_text())
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        (each["id"], [node["html"][:200] for node in each["nodes"]])
+        for each in result["violations"]
+    ]
+
+
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
@@ -48,7 +61,7 @@ def test_axe_finds_nothing(
     ).raise_for_status()
     size = {"width": width, "height": 800}
     page = open_page(address(server), color_scheme=scheme, viewport=size)
-    found = []
+    found = [("welcome", violations(page))]
     for name, title in VIEWS.items():
         page.get_by_role("tab", name=title).click()
         if name == "chat":
@@ -67,15 +80,23 @@ def test_axe_finds_nothing(
             expect(page.get_by_role("row")).to_have_count(6)
             page.get_by_role("button", name=f"gen {'w' * 80}").focus()
         picture(page, f"{name}-{scheme}-{width}")
-        # By the tester's interface and not as a script of the page, which its policy forbids.
-        page.evaluate(AXE.read_text())
-        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        for violation in result["violations"]:
-            nodes = [node["html"][:200] for node in violation["nodes"]]
-            found.append((name, violation["id"], nodes))
+        found.append((name, violations(page)))
         # Nothing is wider than the screen.
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-    assert found == []
+    assert found == [(name, []) for name in ("welcome", *VIEWS)]
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed")
+def test_axe_finds_nothing_in_an_answer(server: Server, open_page: Open) -> None:
+    for scheme in ("light", "dark"):
+        page = open_page(address(server), color_scheme=scheme)
+        answer_with(
+            page, {"reasoning_content": MARKED}, {"content": f"{MARKED}\n#\n[](https://a.test)"}
+        )
+        send(page, "Show it.")
+        page.locator("details.reasoning summary").click()
+        expect(page.get_by_role("group", name="Table")).to_have_count(2)
+        assert violations(page) == []
 
 
 CROOKED = """
@@ -133,6 +154,7 @@ def test_the_slider_reaches_its_ends(server: Server, open_page: Open) -> None:
     slider = page.get_by_label("Moment")
     padding = "(slider) => getComputedStyle(slider).paddingInline"
     assert slider.evaluate(padding) == "0px"
+    assert slider.evaluate("(slider) => slider.value === slider.max && slider.max > 0")
 
 
 def test_all_views_are_reached_by_the_keyboard(server: Server, open_page: Open) -> None:

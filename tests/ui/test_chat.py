@@ -295,6 +295,7 @@ def test_an_empty_page_says_what_the_server_is(
         expect(page.get_by_text("ended by")).to_have_count(1)
         expect(page.locator(".answer")).to_have_count(answers)
         expect(welcome).to_have_count(0)
+        expect(page.get_by_role("textbox", name="Message", exact=True)).to_be_focused()
         if number == 1:  # its schema admits no other keys
             assert set(json.loads(page.locator(".answer").inner_text())) == {"name", "year"}
         expect(page.locator(".answer .tokens")).to_have_count(1 if number == 2 else 0)
@@ -325,3 +326,16 @@ def test_send_is_in_sight(server: Server, open_page: Open, width: int, height: i
     settings_shown.evaluate("(side) => { side.open = true }")
     button.scroll_into_view_if_needed()
     assert is_in_sight()
+
+
+def test_examples_are_completions_where_there_is_no_chat_template(
+    server: Server, open_page: Open
+) -> None:
+    page = open_page(f"{server.url}/docs")
+    page.route("**/tokenizer_info", lambda route: route.fulfill(json={"chat_template": None}))
+    with page.expect_response("**/tokenizer_info"):
+        page.goto(address(server))
+    settings(page, Most_tokens="8")
+    page.locator(".welcome").get_by_role("button").first.click()
+    expect(page.get_by_text("ended by")).to_have_count(1)
+    expect(page.get_by_label("Mode")).to_have_value("completion")

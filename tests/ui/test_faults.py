@@ -19,7 +19,7 @@ NOISE = ("Failed to load resource", "ERR_")  # what the browser says of a lost c
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    args = ("--api-key", "user-one,user-two", "--admin-api-key", "root")
+    args = ("--api-key", "user-one,user-two", "--admin-api-key", "root", "--strict-model")
     with running_server(tmp_path_factory.mktemp("guarded"), *args) as server:
         assert f"{server.url}/\n" in server.log() and "#key" not in server.log()
         yield server
@@ -64,11 +64,11 @@ def test_escape_keeps_the_keys(server: Server, open_page: Open) -> None:
 
 def test_with_keys_each_opens_what_is_its(guarded: Server, open_page: Open) -> None:
     page = open_page(f"{guarded.url}/", expects=("status of 401", "status of 403"))
-    page.get_by_role("textbox", name="Message", exact=True).fill("Hello.")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="A question").click()
     expect(page.get_by_role("alert")).to_contain_text("Keys")
     give_keys(page, api="user-one")
-    say_hello(page)
+    page.get_by_role("button", name="A question").click()
+    expect(page.get_by_text("ended by")).to_have_count(1)
     page.get_by_role("tab", name="Tree").click()
     expect(page.locator("#status")).to_contain_text("API key")
     give_keys(page, admin="user-one")

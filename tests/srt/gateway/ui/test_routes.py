@@ -7,6 +7,7 @@ import pytest
 from srt.wire.errors import UNAUTHORIZED
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway.setup import PAGE, error_of, in_process
+from tests.ui import vendor
 
 WATCHED = ["/ui/events", "/ui/text?node=3", "/tree"]
 KEYS: dict[str, Any] = {"api_keys": ("first", "second")}
@@ -39,6 +40,12 @@ async def test_files_are_open_and_have_a_strict_policy() -> None:
         assert (again.status_code, again.content) == (304, b"")
         for path in ("/ui/", "/ui/none.js", "/ui/..%2froutes.py", "/ui/%2e%2e/routes.py"):
             assert (await http.get(path)).status_code == 404
+
+
+def test_libraries_of_others_are_unchanged() -> None:
+    assert vendor.wrong() == []
+    for package in vendor.PACKAGES.values():
+        assert any(file.name.endswith(".LICENSE.txt") for file in package)
 
 
 async def test_a_server_may_have_no_page() -> None:

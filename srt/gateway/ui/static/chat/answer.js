@@ -7,6 +7,7 @@ import { TokenList, tokensOf } from './tokens.js';
 /** @typedef {import('./tokens.js').Token} Token */
 
 const MOST_CHARS = 200_000; // of a text; a browser lays out more too slowly
+const MOST_MS = 10; // of all that is drawn in one frame: the rest is in the next ones
 
 /**
  * @typedef {object} Manner  how answers are shown
@@ -27,7 +28,15 @@ class Plain {
   }
 
   end() {}
+
+  /** @returns {boolean} whether there is more to do */
+  step() {
+    return false;
+  }
 }
+
+/** The frame that is being made, and when its making began. */
+const frame = { at: 0, began: 0 };
 
 /** The reasoning of an answer, or the rest of it. */
 class Part {
@@ -43,17 +52,21 @@ class Part {
     this.root = el('div', {}, this.prose.root);
   }
 
-  draw() {
+  /** @param {() => boolean} isLate  whether the rest has to wait @returns {boolean} whether there is a rest */
+  draw(isLate) {
     if (this.tokens.length) {
       if (!this.list.root.parentNode) this.root.replaceChildren(this.list.root);
       this.list.draw(this.tokens, this.text.slice(0, MOST_CHARS));
-      return;
+      return false;
     }
     const isCut = this.text.length > MOST_CHARS;
     const text = isCut ? `${this.text.slice(0, MOST_CHARS)} … (cut here)` : this.text;
     if (text.length > this.shown) this.prose.append(text.slice(this.shown));
     this.shown = text.length;
     if (this.isEnded) this.prose.end();
+    do if (isLate()) return true;
+    while (this.prose.step());
+    return false;
   }
 }
 
@@ -112,10 +125,11 @@ export class Answer {
   draw() {
     if (!this.isDrawn) return;
     this.isDrawn = false;
-    requestAnimationFrame(() => {
+    requestAnimationFrame((now) => {
       this.isDrawn = true;
-      this.reasoning.draw();
-      this.content.draw();
+      if (frame.at !== now) Object.assign(frame, { at: now, began: performance.now() });
+      const isLate = () => performance.now() - frame.began > MOST_MS;
+      if (this.reasoning.draw(isLate) || this.content.draw(isLate)) this.draw();
     });
   }
 

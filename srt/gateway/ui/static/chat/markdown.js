@@ -4,102 +4,208 @@
  */
 
 import { el, visible } from '../dom.js';
-import { Lexer } from '../vendor/marked.esm.js';
+import { Lexer, Tokenizer } from '../vendor/marked.esm.js';
 
-const READ_AT_ONCE = 300; // characters of the open block up to which each piece has it read again
-const MOST_OPEN = 10_000; // of the open block; what follows is shown as it was written
-const PIECE = 2000; // characters that are taken at a time
-const MOST_MS = 1000; // of reading, and for each character so far:
-const MOST_MS_EACH = 0.05; // many times what usual texts take; unclosed marks take the square of their number
-const MOST_DEPTH = 12; // of blocks within blocks
+const PIECE = 1000; // characters: a text is read at the multiples of it, however it comes
+const READ_AT_ONCE = 300; // of the open block: up to here each new piece has it read again
+const MOST_OPEN = 10_000; // characters of the open block and ten for each of its lines, except of code
+const MOST_DEPTH = 12; // of blocks within blocks, and of marks within marks
+const MOST_MARKS = 300; // of a paragraph: their reader takes the square of their number
+const MOST_CELLS = 5000; // of a table: each row has as many as its head
 const SCHEMES = ['http:', 'https:', 'mailto:'];
 
 /** @typedef {(Node | string)[]} Nodes */
+/** @typedef {import('../vendor/marked.esm.js').Links} Links */
 
-/**
- * A text that comes in pieces. Only its last block is read again with a piece, since what stands before it cannot
- * change any more; where it is long, only when it has grown by an eighth, or where a block may begin or end: until then
- * the new text stands at its end as it was written.
- */
+/** A text that comes in pieces; it is shown in steps, each of which takes some milliseconds. */
 export class Markdown {
   constructor() {
     this.root = el('div', { class: 'markdown', attrs: { dir: 'auto' } });
-    this.tail = el('div', { class: 'tail' });
-    this.root.append(this.tail);
-    this.open = ''; // the text of the block in the tail, and of what follows it
-    this.due = 0; // its length at which it is read again
-    this.lines = 0; // how much of it are whole lines in which no block ended
-    this.whole = ''; // as long as it is short
-    this.isReferred = false; // whether links are defined anywhere
-    this.taken = 0; // characters
-    this.spent = 0; // milliseconds
+    this.text = '';
+    this.taken = 0; // characters that were read
+    this.reading = new Reading(Object.create(null));
+    this.root.append(this.reading.root);
+    this.isEnded = false;
+    this.isDone = false;
   }
 
   /** @param {string} text */
   append(text) {
-    const shown = visible(text);
-    if (this.taken <= MOST_OPEN) this.whole += shown;
-    for (let at = 0; at < shown.length; at += PIECE) this.add(shown.slice(at, at + PIECE));
+    this.text += visible(text);
   }
 
   /** Nothing follows. */
   end() {
-    if (this.due < Infinity) this.read();
-    if (!this.isReferred || this.taken > MOST_OPEN || this.due === Infinity) return;
-    // A link may be defined behind the blocks that refer to it.
-    this.open = this.whole;
-    this.lines = 0;
-    this.root.replaceChildren(this.tail);
-    this.read();
+    this.isEnded = true;
   }
 
-  /** @param {string} piece */
-  add(piece) {
-    this.taken += piece.length;
+  /** @returns {boolean} whether there is more to do */
+  step() {
+    const piece = this.text.slice(this.taken, this.taken - (this.taken % PIECE) + PIECE);
+    if (piece) {
+      this.taken += piece.length;
+      this.reading.add(piece, this.taken % PIECE === 0);
+      return true;
+    }
+    if (!this.isEnded || this.isDone) return false;
+    this.reading.read(true);
+    const { known, links } = this.reading;
+    if (Object.keys(known).length < Object.keys(links).length) {
+      // Blocks may refer to a link that is defined behind them: all are made again.
+      this.reading = new Reading(links);
+      this.taken = 0;
+      return true;
+    }
+    this.isDone = true;
+    if (!this.reading.root.parentNode) this.root.replaceChildren(this.reading.root);
+    return false;
+  }
+}
+
+/**
+ * One reading of a text. Only its last block is read again with a piece, since what stands before it cannot change any
+ * more; where it is long, only when it has grown by an eighth, or less where a block may begin or end: until then the
+ * new text stands at its end as it was written.
+ */
+class Reading {
+  /** @param {Links} known  links that are defined somewhere in the text */
+  constructor(known) {
+    this.known = known;
+    this.links = Object.assign(Object.create(null), known);
+    this.tail = el('div', { class: 'part' });
+    this.root = el('div', { class: 'part' }, this.tail);
+    this.open = ''; // the text of the block in the tail, and of what follows it
+    this.due = 0; // its length at which it is read again
+    this.soon = 0; // and that where a block may begin or end
+    this.lines = 0; // how much of it are whole lines in which no block ended
+    /** What ends the code that it is. @type {RegExp | null} */
+    this.fence = null;
+  }
+
+  /** @param {string} piece @param {boolean} isWhole  it would end here however the text came */
+  add(piece, isWhole) {
     this.open += piece;
-    if (this.open.length >= this.due || /```|\n\n/.test(piece)) this.read();
-    else lastText(this.tail).appendData(piece);
+    const before = this.open.length - piece.length;
+    const isLong = isWhole && !this.fence && this.isLong();
+    const isDue = this.fence
+      ? piece.includes('\n') && this.fence.test(this.open.slice(this.open.lastIndexOf('\n', before - 1) + 1))
+      : isLong || this.open.length >= this.due || (this.open.length >= this.soon && /```|~~~|\n\n/.test(this.open.slice(Math.max(0, before - 2))));
+    if (!isDue) return this.show(piece);
+    this.read(false);
+    if (isLong && !this.fence && this.isLong()) this.cut();
   }
 
-  read() {
-    const began = performance.now();
-    const end = this.open.lastIndexOf('\n') + 1;
-    if (end > this.lines) this.settle(end);
-    const tokens = this.lex(this.open);
-    this.tail.replaceChildren(...(tokens.length ? made(tokens, 0) : [el('p', { class: 'text' }, this.open)]));
-    this.spent += performance.now() - began;
-    const isClosed = /[`~]{3}\s*$/.test(this.open); // of code: what follows is none
-    this.due = this.open.length < READ_AT_ONCE || isClosed ? 0 : this.open.length * 1.125;
-    if (this.open.length <= MOST_OPEN && this.spent < MOST_MS + MOST_MS_EACH * this.taken) return;
-    this.due = Infinity;
-    this.open = '';
-    if (tokens.at(-1)?.type !== 'code') this.tail.append(el('p', { class: 'text' }, ''));
+  /** Whether the open block takes too long to read and to lay out. */
+  isLong() {
+    return this.open.length + 10 * this.open.split('\n').length > MOST_OPEN;
   }
 
-  /** Moves blocks out of the tail. Only whole lines tell where they end. @param {number} end  of the last whole line */
-  settle(end) {
-    const tokens = this.lex(this.open.slice(0, end));
-    let last = tokens.length - 1; // the last block: lines may still come to it
-    while (last > 0 && tokens[last].type === 'space') last -= 1;
-    const done = tokens.slice(0, Math.max(0, last));
+  /** Shows text at the end as it was written. @param {string} piece */
+  show(piece) {
+    const last = lastText(this.tail);
+    if (this.fence && last.data.endsWith('\n') && last.length > 5000) last.parentElement?.after(linesOf(piece));
+    else last.appendData(piece);
+  }
+
+  /** @param {boolean} isLast  nothing follows */
+  read(isLast) {
+    let tokens = this.lex(this.open);
+    if (this.settle(tokens)) tokens = this.lex(this.open);
+    if (isLast) Object.assign(this.links, tokens.links);
+    this.tail.replaceChildren(...made(tokens));
+    this.fence = fenceOf(this.open);
+    const { length } = this.open;
+    const isClosed = /(?:[`~]{3}|\n\n)\s*$/.test(this.open.slice(-99)); // what follows is another block, perhaps
+    this.soon = length * 1.03;
+    this.due = length < READ_AT_ONCE || isClosed ? length : length * 1.125;
+  }
+
+  /** Moves blocks out of the tail. @param {any[]} tokens  of what is in it @returns {boolean} whether there were any */
+  settle(tokens) {
+    const blocks = tokens.filter((token) => token.raw.trim());
+    const end = this.open.lastIndexOf('\n') + 1; // only whole lines tell where blocks end
+    if (end <= this.lines || (blocks.length < 2 && !blocks.some(isCodeWithEnd))) return false;
+    const whole = this.lex(this.open.slice(0, end));
+    let last = whole.length - 1; // the last block: lines may still come to it
+    while (last > 0 && !whole[last].raw.trim()) last -= 1;
+    if (last >= 0 && isCodeWithEnd(whole[last])) last += 1;
+    const done = whole.slice(0, Math.max(0, last));
     const text = done.map((token) => token.raw).join('');
-    const isSound = this.open.startsWith(text);
-    if (isSound) {
-      this.tail.before(...made(done, 0));
-      this.open = this.open.slice(text.length);
-    }
-    this.lines = isSound ? end - text.length : end;
+    this.lines = end;
+    if (!text || !this.open.startsWith(text)) return false;
+    Object.assign(this.links, whole.links);
+    this.tail.before(...made(done));
+    this.open = this.open.slice(text.length);
+    this.lines -= text.length;
+    return true;
   }
 
-  /** @param {string} text */
+  /** Makes an end of a block that is too long, and takes what follows for another one. */
+  cut() {
+    const at = this.open.lastIndexOf('\n') + 1 || this.open.lastIndexOf(' ') + 1 || this.open.length;
+    this.tail.before(...made(this.lex(this.open.slice(0, at))));
+    this.open = this.open.slice(at);
+    this.lines = 0;
+    this.read(false);
+  }
+
+  /** @param {string} text @returns {any[] & { links?: Links }} */
   lex(text) {
+    const lexer = new Bounded({ gfm: true, breaks: true, tokenizer: new FewCells() });
+    Object.assign(lexer.tokens.links, this.links);
     try {
-      const tokens = new Lexer({ gfm: true, breaks: true }).lex(text);
-      if (Object.keys(tokens.links).length) this.isReferred = true;
-      return tokens;
+      return lexer.lex(text);
     } catch {
-      return []; // blocks within blocks, too many
+      return [{ type: 'plain', raw: text }]; // the library gives up: the text is shown all the same
     }
+  }
+}
+
+/** What ends the code with which a text begins, if that has not come. @param {string} text */
+function fenceOf(text) {
+  const found = /^ {0,3}(`{3,}(?=[^`\n]*\n)|~{3,})[^\n]*\n/.exec(text);
+  if (!found) return null;
+  const end = new RegExp(`(?:^|\\n) {0,3}${found[1]}[\`~]* *\\n`);
+  return end.test(text.slice(found[0].length)) ? null : end;
+}
+
+/** @param {any} token */
+function isCodeWithEnd({ type, raw }) {
+  return type === 'code' && /^ {0,3}[`~]/.test(raw) && !fenceOf(`${raw}\n`);
+}
+
+/** Leaves what would take too long as it was written. */
+class Bounded extends Lexer {
+  depth = 0;
+
+  /** @param {string} src @param {any} [tokens] @param {boolean} [isClipped] @returns {any} */
+  blockTokens(src, tokens = [], isClipped) {
+    return this.within(src, tokens, () => super.blockTokens(src, tokens, isClipped));
+  }
+
+  /** @param {string} src @param {any} [tokens] @returns {any} */
+  inlineTokens(src, tokens = []) {
+    const marks = src.match(/[*_~`[\]<!&\\]/g)?.length ?? 0;
+    return this.within(src, tokens, marks < MOST_MARKS ? () => super.inlineTokens(src, tokens) : null);
+  }
+
+  /** @param {string} src @param {any[]} tokens @param {(() => any[]) | null} read */
+  within(src, tokens, read) {
+    if (!read || this.depth === MOST_DEPTH) return tokens.push({ type: 'plain', raw: src }), tokens;
+    this.depth += 1;
+    try {
+      return read();
+    } finally {
+      this.depth -= 1;
+    }
+  }
+}
+
+class FewCells extends Tokenizer {
+  /** @param {string} src */
+  table(src) {
+    const [, head = '', , rows = ''] = this.rules.block.table.exec(src) ?? [];
+    return head.split('|').length * rows.split('\n').length > MOST_CELLS ? undefined : super.table(src);
   }
 }
 
@@ -113,37 +219,42 @@ function lastText(root) {
   return added;
 }
 
-/** What a token of each type becomes. @type {Record<string, (token: any, depth: number) => Nodes>} */
+/** What a token of each type becomes. @type {Record<string, (token: any) => Nodes>} */
 const MAKERS = {
   space: () => [],
   def: () => [],
-  heading: (token, depth) => block(el('h4', { class: `depth-${token.depth}` }, ...made(token.tokens, depth))),
-  paragraph: (token, depth) => block(el('p', {}, ...made(token.tokens, depth))),
-  blockquote: (token, depth) => block(el('blockquote', {}, ...made(token.tokens, depth))),
+  heading: (token) => (token.text ? block(el('h4', { class: `depth-${token.depth}` }, ...made(token.tokens))) : [token.raw]),
+  paragraph: (token) => block(el('p', {}, ...made(token.tokens))),
+  blockquote: (token) => block(el('blockquote', {}, ...made(token.tokens))),
   hr: () => block(el('hr')),
-  list: (token, depth) => {
-    const items = token.items.map((/** @type {any} */ item) => el('li', {}, ...made(item.tokens, depth)));
+  list: (token) => {
+    const items = token.items.map((/** @type {any} */ item) => el('li', {}, ...made(item.tokens)));
     return block(token.ordered ? el('ol', { attrs: { start: token.start } }, ...items) : el('ul', {}, ...items));
   },
   checkbox: (token) => [token.checked ? '☑ ' : '☐ '],
-  table: (token, depth) => block(tableOf(token, depth)),
+  table: (token) => block(tableOf(token)),
   code: (token) => block(codeOf(token)),
-  text: (token, depth) => (token.tokens ? made(token.tokens, depth) : [token.text]),
+  text: (token) => (token.tokens ? made(token.tokens) : [token.text]),
   escape: (token) => [token.text],
-  strong: (token, depth) => [el('strong', {}, ...made(token.tokens, depth))],
-  em: (token, depth) => [el('em', {}, ...made(token.tokens, depth))],
-  del: (token, depth) => [el('del', {}, ...made(token.tokens, depth))],
+  strong: (token) => [el('strong', {}, ...made(token.tokens))],
+  em: (token) => [el('em', {}, ...made(token.tokens))],
+  del: (token) => [el('del', {}, ...made(token.tokens))],
   codespan: (token) => [el('code', {}, token.text)],
   br: () => [el('br')],
-  html: (token) => (/^<br *\/?>$/i.test(token.raw) ? [el('br')] : [el('span', { class: 'text' }, token.raw)]),
-  link: (token, depth) => linkTo(token.href, made(token.tokens, depth)) ?? [token.raw],
+  html: (token) => (/^<br *\/?>\s*$/i.test(token.raw) ? [el('br')] : asWritten(token)),
+  plain: (token) => asWritten(token),
+  link: (token) => linkTo(token.href, made(token.tokens)) ?? [token.raw],
   image: (token) => linkTo(token.href, [`Picture: ${token.text || token.href}`]) ?? [token.raw],
 };
 
-/** @param {any[]} tokens @param {number} depth @returns {Nodes} */
-function made(tokens, depth) {
-  if (depth > MOST_DEPTH) return [tokens.map((token) => token.raw).join('')];
-  return tokens.flatMap((token) => MAKERS[token.type]?.(token, depth + 1) ?? [token.raw]);
+/** @param {any[]} tokens @returns {Nodes} */
+function made(tokens) {
+  return tokens.flatMap((token) => MAKERS[token.type]?.(token) ?? [token.raw]);
+}
+
+/** @param {any} token @returns {Nodes} */
+function asWritten(token) {
+  return [el('span', { class: 'text' }, token.raw)];
 }
 
 /** A block begins a line in the text of the whole, too. @param {HTMLElement} element @returns {Nodes} */
@@ -160,15 +271,18 @@ function block(element) {
 function linkTo(href, inside) {
   if (!URL.canParse(href)) return null;
   const url = new URL(href);
-  if (!SCHEMES.includes(url.protocol) || url.origin === location.origin || url.username) return null;
+  if (!SCHEMES.includes(url.protocol) || url.origin === location.origin || url.username || url.password) return null;
   const attrs = { href: url.href, title: url.href, target: '_blank', rel: 'noopener noreferrer nofollow' };
-  return [el('a', { attrs }, ...inside)];
+  const made = el('a', { attrs }, ...inside);
+  for (const inner of made.querySelectorAll('a')) inner.replaceWith(...inner.childNodes);
+  if (!made.textContent?.trim()) made.textContent = url.href;
+  return [made];
 }
 
-/** @param {any} token @param {number} depth */
-function tableOf(token, depth) {
+/** @param {any} token */
+function tableOf(token) {
   /** @param {'th' | 'td'} tag @param {any[]} cells */
-  const row = (tag, cells) => el('tr', {}, ...cells.map((cell) => el(tag, { class: `to-${cell.align ?? 'left'}` }, ...made(cell.tokens, depth))));
+  const row = (tag, cells) => el('tr', {}, ...cells.map((cell) => el(tag, { class: `to-${cell.align ?? 'left'}` }, ...made(cell.tokens))));
   const body = el('tbody', {}, ...token.rows.map((/** @type {any[]} */ cells) => row('td', cells)));
   return el('div', { class: 'scroll', attrs: { tabindex: 0, role: 'group', 'aria-label': 'Table' } }, el('table', {}, el('thead', {}, row('th', token.header)), body));
 }
@@ -186,5 +300,11 @@ function codeOf(token) {
   };
   const button = el('button', { attrs: { type: 'button' }, on: { click: copy } }, 'Copy');
   const attrs = { tabindex: 0, role: 'group', 'aria-label': language ? `Code, ${language}` : 'Code' };
-  return el('div', { class: 'code' }, el('p', { class: 'row muted' }, language ?? 'code', button), el('pre', { attrs }, el('code', {}, token.text)));
+  const lines = token.text.match(/(?:[^\n]*\n){1,100}|[^\n]+/g) ?? [''];
+  return el('div', { class: 'code' }, el('p', { class: 'row muted' }, language ?? 'code', button), el('pre', { attrs }, el('code', {}, ...lines.map(linesOf))));
+}
+
+/** Some lines of code: a browser lays out those that come without the others. @param {string} text */
+function linesOf(text) {
+  return el('span', { class: 'lines' }, text);
 }

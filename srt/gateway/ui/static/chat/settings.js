@@ -114,10 +114,10 @@ export class SettingsForm {
     }
   }
 
-  /** Takes these values for those of an example: constraint, samples and tokens are as at first where it has none.
+  /** Takes these values for those of an example: what shows in its answer is as at first where it has none.
    * @param {Partial<Settings>} values */
   apply(values) {
-    this.fill({ mode: 'chat', kind: 'none', constraint: '', samples: 1, tokens: false, ...values });
+    this.fill({ temperature: null, kind: 'none', constraint: '', samples: 1, tokens: false, ...values });
     this.root.dispatchEvent(new Event('change'));
   }
 
@@ -125,9 +125,9 @@ export class SettingsForm {
   fill(values) {
     for (const [name, value] of Object.entries(values)) {
       const field = this.field(name);
-      if (!field || value === null) continue;
+      if (!field) continue;
       if (field.type === 'checkbox') field.checked = value;
-      else field.value = Array.isArray(value) ? value.join('\n') : value;
+      else field.value = Array.isArray(value) ? value.join('\n') : (value ?? '');
     }
   }
 

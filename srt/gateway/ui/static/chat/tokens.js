@@ -123,7 +123,7 @@ function showTip(at, token, chance, isConstrained) {
  */
 function topRow([text, logprob], token, isAppended) {
   const isPossible = !isAppended || token.token.startsWith(text) || text.startsWith(token.token);
-  const cells = [el('td', { class: 'mono text' }, visible(text)), el('td', { class: 'number' }, percent(Math.exp(logprob)))];
+  const cells = [el('td', { class: 'mono text' }, visible(JSON.stringify(text))), el('td', { class: 'number' }, percent(Math.exp(logprob)))];
   return el('tr', { class: isPossible ? undefined : 'barred' }, ...cells, isAppended ? el('td', {}, isPossible ? '' : 'not allowed') : null);
 }
 

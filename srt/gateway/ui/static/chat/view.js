@@ -38,8 +38,16 @@ class ChatView {
     /** @type {AbortController | null} */
     this.running = null;
     this.lastPrompt = '';
+    this.takesChats = true;
     this.settings = new SettingsForm();
     this.log = el('div', { class: 'log', attrs: { role: 'log', 'aria-label': 'Messages', 'aria-live': 'off' } });
+    this.isAtEnd = true; // of the messages; kept in sight as they grow
+    this.growth = new ResizeObserver(() => {
+      if (this.isAtEnd) this.log.scrollTop = this.log.scrollHeight;
+    });
+    this.scrolled = 0;
+    this.log.addEventListener('scroll', () => this.look());
+    this.log.addEventListener('click', () => (this.isAtEnd = false)); // something is opened: it stays where it is
     this.input = el('textarea', { attrs: { id: freshId('message'), rows: 3, dir: 'auto' } });
     this.error = el('p', { class: 'error', attrs: { role: 'alert' } });
     this.sendButton = el('button', { class: 'main', attrs: { type: 'submit' } }, 'Send');
@@ -66,9 +74,11 @@ class ChatView {
   }
 
   async showDefaults() {
+    const headers = this.context.keys.chatHeaders();
     try {
-      const info = await getJson('/server_info', this.context.keys.chatHeaders());
+      const info = await getJson('/server_info', headers);
       this.settings.showDefaults(info.default_sampling_params);
+      this.takesChats = (await getJson('/tokenizer_info', headers)).chat_template !== null;
     } catch {
       // without a key: the fields say nothing then
     }
@@ -114,9 +124,10 @@ class ChatView {
 
   /** @param {string} message @param {Partial<Settings>} settings */
   tryOut(message, settings) {
-    this.settings.apply(settings);
+    this.settings.apply({ mode: this.takesChats ? 'chat' : 'completion', ...settings });
     this.input.value = message;
     this.sendButton.click();
+    this.input.focus(); // the button of the example is gone
   }
 
   regenerate() {
@@ -150,6 +161,7 @@ class ChatView {
   /** @param {Settings} settings @param {() => void} undo  if no answer comes */
   async ask(settings, undo) {
     this.error.textContent = '';
+    this.isAtEnd = true;
     this.settings.clearErrors();
     const controller = new AbortController();
     this.running = controller;
@@ -170,10 +182,9 @@ class ChatView {
       const body = isChat ? chatBody(settings, messages) : completionBody(settings, this.lastPrompt);
       const path = isChat ? '/v1/chat/completions' : '/v1/completions';
       for await (const chunk of events(path, streaming(body, settings), this.context.keys.chatHeaders(), controller.signal)) {
-        if (!card.isConnected && this.messages === log) this.log.append(card);
+        if (!card.isConnected && this.messages === log) this.add(card);
         for (const choice of chunk.choices) this.take(answers, columns, choice, settings, manner, timing);
         if (chunk.usage) timing.usage = chunk.usage;
-        this.follow();
       }
       facts.textContent = factsOf(answers, timing);
       this.context.announce('The answer is complete.');
@@ -255,14 +266,21 @@ class ChatView {
     const shown = text.length > 20_000 ? `${text.slice(0, 20_000)} … (${text.length} characters in all)` : text;
     const card = el('article', { class: `turn ${role}` }, el('h3', {}, titles[/** @type {keyof typeof titles} */ (role)]), body ?? el('div', { class: 'text', attrs: { dir: 'auto' } }, visible(shown)));
     this.welcome.remove();
-    this.log.append(card);
-    this.follow();
+    this.add(card);
   }
 
-  /** Keep the end in sight, unless somebody has scrolled up. */
-  follow() {
+  /** Whoever scrolls up reads there. */
+  look() {
     const { scrollHeight, scrollTop, clientHeight } = this.log;
-    if (scrollHeight - scrollTop - clientHeight < 160) this.log.scrollTop = scrollHeight;
+    if (scrollHeight - scrollTop - clientHeight < 40) this.isAtEnd = true;
+    else if (scrollTop < this.scrolled) this.isAtEnd = false;
+    this.scrolled = scrollTop;
+  }
+
+  /** @param {HTMLElement} card  a message */
+  add(card) {
+    this.log.append(card);
+    this.growth.observe(card);
   }
 
   /** @param {string} name @param {(asked: import('./copy.js').Asked) => string} write */

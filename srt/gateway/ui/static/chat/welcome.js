@@ -7,9 +7,9 @@ import { CONSTRAINTS } from './settings.js';
 
 /** @type {{title: string, message: string, settings: Partial<Settings>}[]} */
 const EXAMPLES = [
-  { title: 'A question', message: 'What is the capital of France?', settings: {} },
-  { title: 'An answer that fits a JSON Schema', message: 'Name a film and the year in which it came out.', settings: { kind: 'json_schema', constraint: CONSTRAINTS.json_schema } },
-  { title: 'Each token with its probability', message: 'Is the sky blue? Say why.', settings: { kind: 'regex', constraint: CONSTRAINTS.regex, tokens: true } },
+  { title: 'A question', message: 'What is the capital of France?', settings: { temperature: 0 } },
+  { title: 'An answer that fits a JSON Schema', message: 'Name a film and the year in which it came out.', settings: { temperature: 0, kind: 'json_schema', constraint: CONSTRAINTS.json_schema } },
+  { title: 'Each token with its probability', message: 'Is the sky blue? Say why.', settings: { temperature: 0, kind: 'regex', constraint: CONSTRAINTS.regex, tokens: true } },
   { title: 'Four samples of one prompt', message: 'Write the first sentence of a story about a lighthouse.', settings: { samples: 4, temperature: 1 } },
 ];
 
@@ -21,7 +21,7 @@ export function welcome(choose) {
   return el(
     'div',
     { class: 'welcome' },
-    el('p', {}, `This server runs a language model, and programs reach it by OpenAI’s HTTP API at ${location.origin}/v1. What prompts have in common it computes once: Tree shows what it keeps of them, Pulse how fast it is, and Programs the calls of programs that were written with lang. Write a message below, or try an example:`),
+    el('p', {}, `This server runs a language model: clients of OpenAI’s HTTP API reach it at ${location.origin}/v1, programs in lang at ${location.origin}. What prompts have in common it computes once: Tree shows what it keeps, Pulse how fast it is, and Programs the calls of each program. Write a message below, or try an example:`),
     el('div', { class: 'examples' }, ...buttons),
   );
 }

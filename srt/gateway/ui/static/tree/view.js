@@ -61,7 +61,7 @@ class TreeView {
     this.search = el('input', { attrs: { type: 'search', size: 26, id: freshId('search'), placeholder: 'text, or a node’s number' } });
     const search = el('form', { class: 'row', on: { submit: (event) => this.find(event) } }, el('label', { attrs: { for: this.search.id } }, 'Find'), this.search, el('button', { attrs: { type: 'submit' } }, 'Find'));
     this.found = el('span', { class: 'muted', attrs: { role: 'status' } });
-    this.slider = el('input', { attrs: { type: 'range', min: 0, max: 0, value: 0, id: freshId('moment') }, on: { input: () => this.slide() } });
+    this.slider = el('input', { attrs: { type: 'range', min: 0, max: 1, value: 1, disabled: true, id: freshId('moment') }, on: { input: () => this.slide() } });
     this.when = el('output', { attrs: { for: this.slider.id } }, 'now');
     const live = el('button', { attrs: { type: 'button' }, on: { click: () => this.live() } }, 'Now');
     const out = el('button', { attrs: { type: 'button' }, on: { click: () => this.zoom(0) } }, 'Show all');
@@ -133,7 +133,8 @@ class TreeView {
     if (!this.moment && !event.full) this.fade(event.removed);
     const tree = this.tree();
     if (this.slider) {
-      this.slider.max = String(Math.max(0, tree.moments.length - 1));
+      this.slider.max = String(Math.max(1, tree.moments.length - 1));
+      this.slider.disabled = tree.moments.length < 2;
       if (!this.moment) this.slider.value = this.slider.max;
     }
     this.due();
