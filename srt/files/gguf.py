@@ -105,7 +105,8 @@ class GGUFFile:
 
     def _parse(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
         if self._map[:4] != b"GGUF":
-            raise ConfigError(f"{self.path}: not a GGUF file")
+            what = f"it begins with {self._map[:4]!r}, not b'GGUF'"
+            raise ConfigError(f"{self.path}: not a GGUF file: {what}")
         self._pos = 4
         version, num_tensors, num_keys = self._unpack("IQQ")
         if version not in (2, 3):

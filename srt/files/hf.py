@@ -8,7 +8,7 @@ then be a GGUF file. Nothing of a model's own code is ever run.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -143,9 +143,8 @@ class HFFiles:
             self.config = text_config(_read(self._config_path, must_exist=True))
             self._generation = _generation_config(path / "generation_config.json")
         else:
-            self._config_path, file = path, open_gguf(path)
-            self.config = gguf_config(file)
-            self._generation = _Generation(_Ids(), read_sampling(path, file.metadata, "gguf"))
+            self._config_path = path
+            self.config, self._generation = described_by_gguf(path)
         found = _read(options := self._folder / "tokenizer_config.json")
         self._tokenizer_config = _convert(options, found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)
@@ -355,6 +354,14 @@ def _convert(path: Path, content: Mapping[str, Any], kind: type[_T]) -> _T:
         return msgspec.convert(content, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def described_by_gguf(path: Path) -> tuple[Mapping[str, Any], _Generation]:
+    """What a GGUF file says in place of config.json and generation_config.json. It is kept for a
+    child whose limit on memory leaves no addresses to map a model to. Raises ConfigError."""
+    file = open_gguf(path)
+    return gguf_config(file), _Generation(_Ids(), read_sampling(path, file.metadata, "gguf"))
 
 
 def _generation_config(path: Path) -> _Generation:
