@@ -21,7 +21,7 @@ from pathlib import Path
 
 from srt.args import ServerArgs, torch_option
 from srt.files.gguf import GGUFFile, open_gguf
-from srt.files.model_files import ModelFiles, require_file
+from srt.files.model_files import ModelFiles, pointer_advice, require_file
 from srt.machine import cache_folder
 from srt.ring.forked import result_in_time
 from srt.wire.errors import ConfigError
@@ -83,6 +83,26 @@ def check_files(files: ModelFiles) -> None:
     if not is_there:
         advice = "--tokenizer names a directory or file that has one"
         raise ConfigError(f"{place} has no tokenizer ({kinds}): {advice}")
+
+
+def check_weights(files: ModelFiles) -> None:
+    """Raise ConfigError, which names the file, if a directory has no safetensors, or one that is
+    shorter than its own header says."""
+    if files.kind != "hf":
+        return
+    paths = sorted(files.path.glob("model*.safetensors"))
+    if not paths and not (files.path / "model.safetensors.index.json").exists():
+        what = "no other kind of weights is read"
+        raise ConfigError(f"{files.path} has no weights (model.safetensors): {what}")
+    for path in paths:
+        require_file(path, None)
+        try:
+            with path.open("rb") as file:
+                head = file.read(64)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        if 8 + int.from_bytes(head[:8], "little") > path.stat().st_size:
+            raise ConfigError(f"{path}: not a safetensors file{pointer_advice(head)}")
 
 
 def try_tokenizer(files: ModelFiles) -> None:

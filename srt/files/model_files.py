@@ -164,6 +164,12 @@ def require_file(path: Path, max_bytes: int | None = MAX_JSON_BYTES) -> None:
         raise ConfigError(f"{path}: {size} bytes, above the limit, {max_bytes}")
 
 
+def pointer_advice(head: bytes) -> str:
+    """What to do about a file that begins so, if it only stands for one in Git's large storage."""
+    is_pointer = head.startswith(b"version https://git-lfs")
+    return "; this is a pointer of Git LFS: `git lfs pull` brings the file" if is_pointer else ""
+
+
 def _embedded_gguf() -> Path:
     spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
     files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []

@@ -3,6 +3,7 @@ says what happened and what to do."""
 
 import errno
 import json
+import logging
 import os
 import re
 import socket
@@ -49,6 +50,9 @@ MISTAKES = [
     ),
     ("--port 0 --ring-dir /tmp/" + "\u00e9" * 50, "too long for a Unix socket's address"),
     ("--port 0 --ring-dir FOLDER", "exists already: is a server running there?"),
+    ("FOLDER/bare", "/bare has no weights (model.safetensors): no other kind of weights is read"),
+    ("FOLDER/lfs", "/model.safetensors: not a safetensors file; this is a pointer of Git LFS"),
+    ("FOLDER/lfs.gguf", "b'vers', not b'GGUF'; this is a pointer of Git LFS: `git lfs pull`"),
     ("--host 192.0.2.1", "cannot listen on 192.0.2.1:30000: Cannot assign requested address; --ho"),
     ("--api-key-file FOLDER/none", "--api-key-file: cannot read"),
 ]
@@ -64,21 +68,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Child, "start", start)
     # It would take pytest's handlers from the log.
     monkeypatch.setattr("srt.launch.set_up_logging", lambda *_: None)
-    for name in ("empty", "gguf", "mute"):
+    for name in ("empty", "gguf", "mute", "bare", "lfs"):
         (tmp_path / name).mkdir()
     (tmp_path / "file.bin").write_bytes(b"abcd")
     (tmp_path / "gguf" / "four.gguf").write_bytes(b"abcd")
     (tmp_path / "mute.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     (tmp_path / "cut.gguf").write_bytes(b"GGUF" + struct.pack("<IQ", 3, 1))
-    (tmp_path / "mute" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    for name in ("mute", "bare", "lfs"):
+        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    for name in ("bare", "lfs"):
+        (tmp_path / name / "tokenizer.json").touch()
+    for path in (tmp_path / "lfs.gguf", tmp_path / "lfs" / "model.safetensors"):
+        path.write_text("version https://git-lfs.github.com/spec/v1\n")
     return tmp_path
 
 
 def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    log, handler = logging.getLogger(), logging.StreamHandler()  # to standard error as it is now
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
     try:
         status: object = main(["serve", *words])
     except SystemExit as end:
         status = end.code
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
     assert status == 2
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
