@@ -109,6 +109,7 @@ def test_lists(tmp_path: Path) -> None:
         ("port", "is not TOML"),
         ("x = " + "[" * 5000, "is not TOML"),
         ('api-key = ["a,b"]', "api-key must have no commas within a text"),
+        (r'ring-dir = "/a\u0000b"', "ring-dir must have no NUL"),
         ("port = 99999", r"--port must be between 0 and 65535 \(set by .*srt.toml\)"),
         ('model = "/no/such"', r"model '/no/such' not found.*\(set by .*srt.toml\)"),
     ],
@@ -295,7 +296,9 @@ def a_value(option: Any) -> st.SearchStrategy[Any]:
     if type(default) is bool:
         return st.booleans()
     if type(default) is str:
-        return st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+        return st.text(
+            st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20
+        )
     return st.integers() if type(default) is int else st.floats(allow_nan=False)
 
 
