@@ -22,6 +22,7 @@ from pathlib import Path
 from srt.args import ServerArgs, torch_option
 from srt.files.gguf import GGUFFile, open_gguf
 from srt.files.model_files import ModelFiles, pointer_advice, require_file
+from srt.files.text_config import gguf_text
 from srt.machine import cache_folder
 from srt.ring.forked import result_in_time
 from srt.wire.errors import ConfigError
@@ -110,11 +111,11 @@ def try_tokenizer(files: ModelFiles) -> None:
     encodes a text within the limits. GGUF files have a tokenizer that this project makes."""
     if files.text_kind != "hf":
         return
-    from srt.files.hf import MAX_TOKENIZER_BYTES, described_by_gguf, tokenizer_path
+    from srt.files.hf import MAX_TOKENIZER_BYTES, tokenizer_path
 
     path = tokenizer_path(files.text_path)
     if files.kind == "gguf":
-        described_by_gguf(files.path)  # the child then need not map the model
+        gguf_text(files.path)  # the child then need not map the model
     require_file(path, MAX_TOKENIZER_BYTES)
     with suppress(OSError):
         if _note(files).exists():

@@ -8,19 +8,18 @@ then be a GGUF file. Nothing of a model's own code is ever run.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from srt.files.gguf import open_gguf
 from srt.files.gguf_tokens import check_lengths
 from srt.files.model_files import MAX_JSON_BYTES, require_file
 from srt.files.sampling_defaults import ModelSampling, read_sampling
 from srt.files.spm import spm_content
-from srt.files.text_config import gguf_config, text_config
+from srt.files.text_config import gguf_text, text_config
 from srt.files.tiktoken import is_tiktoken, tiktoken_content
 from srt.wire.errors import ConfigError
 
@@ -144,7 +143,8 @@ class HFFiles:
             self._generation = _generation_config(path / "generation_config.json")
         else:
             self._config_path = path
-            self.config, self._generation = described_by_gguf(path)
+            self.config, sampling = gguf_text(path)
+            self._generation = _Generation(_Ids(), sampling)
         found = _read(options := self._folder / "tokenizer_config.json")
         self._tokenizer_config = _convert(options, found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)
@@ -354,14 +354,6 @@ def _convert(path: Path, content: Mapping[str, Any], kind: type[_T]) -> _T:
         return msgspec.convert(content, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-@lru_cache(maxsize=1)
-def described_by_gguf(path: Path) -> tuple[Mapping[str, Any], _Generation]:
-    """What a GGUF file says in place of config.json and generation_config.json. It is kept for a
-    child whose limit on memory leaves no addresses to map a model to. Raises ConfigError."""
-    file = open_gguf(path)
-    return gguf_config(file), _Generation(_Ids(), read_sampling(path, file.metadata, "gguf"))
 
 
 def _generation_config(path: Path) -> _Generation:
