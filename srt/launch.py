@@ -21,8 +21,8 @@ from srt.hub import with_model_here
 from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
-from srt.sizing import sized
-from srt.trial import check_files, check_level, try_tokenizer
+from srt.sizing import Plan, sized
+from srt.trial import check_files, check_level, check_weights, try_tokenizer
 from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ PARENT_FD_VARIABLE = "SRT_PARENT_FD"
 
 def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
     """The launcher, which calls itself `prog`; returns the process's exit status."""
+    settings = None
     try:
         settings = read_settings(sys.argv[1:] if argv is None else argv, os.environ, prog)
         set_up_logging("launcher", settings.args.log_level)
@@ -42,31 +43,34 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
             return 0
         # Taken out of the environment, which the server's processes inherit.
         parent = os.environ.pop(PARENT_FD_VARIABLE, "")
+        check_level(settings.args)
         args = with_model_here(settings.args)
         _try(args)
-        args = sized(args, settings.sources)
-        return uvloop.run(_serve(args, parent))
+        args, plan = sized(args, settings.sources)
+        return uvloop.run(_serve(args, plan, parent))
     except ConfigError as error:
-        print(f"srt: {error}", file=sys.stderr)
+        print(f"srt: {settings.sourced(error) if settings else error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # while a model is brought; what has arrived is kept
         return 128 + signal.SIGINT
 
 
 def _try(args: ServerArgs) -> None:
-    """Raise ConfigError if a look at the model and the kernels says that they cannot be used: in
-    place of several parts, which would all end with that."""
-    check_level(args)
+    """Raise ConfigError if a look at the model says that it cannot be used: in place of several
+    parts, which would all end with that."""
     files = resolve_model(args.model, args.tokenizer)
     check_files(files)
+    check_weights(files)
     try_tokenizer(files)
     if args.max_model_len:
         served_vocab(args)
 
 
-async def _serve(args: ServerArgs, parent: str) -> int:
+async def _serve(args: ServerArgs, plan: Plan | None, parent: str) -> int:
     started = time.monotonic()
     supervisor = Supervisor(args)
+    if plan is not None:
+        plan.log()
     log.info("starting %s (ring %s)", args.model_name, supervisor.ring.directory)
     # Once the supervisor handles signals: the ring's directory, which it removes, is there already.
     if parent:

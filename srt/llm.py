@@ -391,7 +391,7 @@ def _each(
         given = SamplingParams()
     if isinstance(given, SamplingParams):
         return [given] * count
-    if isinstance(given, CommonSampling):
+    if isinstance(given, (CommonSampling, Mapping)):
         raise TypeError("LLM takes srt.llm.SamplingParams, which has vLLM's names")
     if len(given) != count:
         raise ValueError(f"{len(given)} sampling_params for {count} prompts")

@@ -57,20 +57,28 @@ class Plan(NamedTuple):
             f"{self.pool_bytes / _GIB:.2f} GiB when it is full"
         )
 
+    def log(self) -> None:
+        """Write it to the log, once nothing else keeps the server from starting."""
+        log.info("memory  %s", self)
+        if self.pool_tokens < self.context_len:
+            text = "requests have room for %d tokens, of %d that the model can: memory is short"
+            log.warning(text, self.pool_tokens, self.context_len)
 
-def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
-    """`args` with a pool and a batch that memory has room for; `chosen` are the fields that
-    somebody has set, which stay. A model whose files do not tell its size is left alone.
+
+def sized(args: ServerArgs, chosen: Container[str]) -> tuple[ServerArgs, Plan | None]:
+    """`args` with a pool and a batch that memory has room for, and what these were chosen by;
+    `chosen` are the fields that somebody has set, which stay. A model whose files do not tell its
+    size is left alone.
 
     Raises MemoryShort, with figures, if the model does not fit.
     """
     if args.is_cuda:
-        return args
+        return args, None
     try:
         sizes = model_sizes(resolve_model(args.model))
     except ConfigError as error:  # as the parts will say, if they cannot load it either
         log.debug("the pool has its default size: %s", error)
-        return args
+        return args, None
     available = memory_available()
     if args.max_total_tokens:
         weights, token_bytes = _bytes_of(args, sizes)
@@ -82,19 +90,16 @@ def sized(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
                 "the system may end the server; without --max-total-tokens the pool would fit",
                 *(args.max_total_tokens, needed / _GIB, available / _GIB),
             )
-        return args
+        return args, None
     plan = plan_for(args, sizes, available)
-    log.info("memory  %s", plan)
-    if plan.pool_tokens < plan.context_len:
-        text = "requests have room for %d tokens, of %d that the model can: memory is short"
-        log.warning(text, plan.pool_tokens, plan.context_len)
     running = args.max_running_requests if "max_running_requests" in chosen else plan.running
-    return replace(
+    planned = replace(
         args,
         max_total_tokens=plan.pool_tokens,
         planned_bytes=available,
         max_running_requests=running,
     )
+    return planned, plan
 
 
 def _require_mapping(tokens: int, num_bytes: int) -> None:

@@ -10,7 +10,6 @@ a file changes: the trial of a large vocabulary takes some seconds.
 """
 
 import hashlib
-import mmap
 import os
 import subprocess
 import sys
@@ -21,7 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from srt.args import ServerArgs, torch_option
-from srt.files.model_files import ModelFiles, gguf_parts, require_file
+from srt.files.gguf import GGUFFile, open_gguf
+from srt.files.model_files import ModelFiles, pointer_advice, require_file
+from srt.files.text_config import gguf_text
 from srt.machine import cache_folder
 from srt.ring.forked import result_in_time
 from srt.wire.errors import ConfigError
@@ -47,9 +48,6 @@ _TEXT = "".join(_LINES)
 _NOTE_LIFE_S = 30 * 86400.0
 _MAX_GROWTH = 32  # of a text by its normalizer; Unicode's own forms have up to 18 for one
 
-_GGUF_MAGIC, _GGUF_TOKENS = b"GGUF", b"tokenizer.ggml.tokens"
-# It stands in the metadata, at the beginning; without it so much is looked through.
-_GGUF_METADATA_BYTES = 2**28
 _LEVEL_COMMAND = ("-m", "scheduler_proc.kernels.level")
 _LEVEL_IS_WRONG = 2  # its exit status, where SRT_ISA asks for what there is not
 
@@ -67,35 +65,45 @@ def check_level(args: ServerArgs) -> None:
 
 
 def check_files(files: ModelFiles) -> None:
-    """Raise ConfigError, which names the file, unless a GGUF model's files are there and are such
-    files, and the model has a tokenizer."""
-    for path in gguf_parts(files.path) if files.kind == "gguf" else ():
-        _require_gguf(path)
+    """Raise ConfigError, which names the file, unless a GGUF model's files are there and whole, and
+    the model has a tokenizer."""
+    model = open_gguf(files.path) if files.kind == "gguf" else None
     place = files.text_path
     if files.text_kind == "gguf":
-        _require_gguf(place)
-        with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            is_there = data.find(_GGUF_TOKENS, 0, _GGUF_METADATA_BYTES) >= 0
+        text = model if files.tokenizer is None else GGUFFile(place)
+        is_there = text is not None and "tokenizer.ggml.tokens" in text.metadata
         kinds = "tokenizer.ggml.tokens"
     else:
         from srt.files.hf import tokenizer_path
 
-        is_there = tokenizer_path(place).exists()
+        try:
+            is_there = tokenizer_path(place).exists()
+        except OSError as error:  # of a folder that this user may not read
+            raise ConfigError(f"{place}: cannot be read ({error.strerror})") from error
         kinds = "tokenizer.json, tokenizer.model or *.tiktoken"
     if not is_there:
         advice = "--tokenizer names a directory or file that has one"
         raise ConfigError(f"{place} has no tokenizer ({kinds}): {advice}")
 
 
-def _require_gguf(path: Path) -> None:
-    require_file(path, None)
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_GGUF_MAGIC))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    if magic != _GGUF_MAGIC:
-        raise ConfigError(f"{path}: not a GGUF file: it begins with {magic!r}, not {_GGUF_MAGIC!r}")
+def check_weights(files: ModelFiles) -> None:
+    """Raise ConfigError, which names the file, if a directory has no safetensors, or one that is
+    shorter than its own header says."""
+    if files.kind != "hf":
+        return
+    paths = sorted(files.path.glob("model*.safetensors"))
+    if not paths and not (files.path / "model.safetensors.index.json").exists():
+        what = "no other kind of weights is read"
+        raise ConfigError(f"{files.path} has no weights (model.safetensors): {what}")
+    for path in paths:
+        require_file(path, None)
+        try:
+            with path.open("rb") as file:
+                head = file.read(64)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        if 8 + int.from_bytes(head[:8], "little") > path.stat().st_size:
+            raise ConfigError(f"{path}: not a safetensors file{pointer_advice(head)}")
 
 
 def try_tokenizer(files: ModelFiles) -> None:
@@ -106,6 +114,8 @@ def try_tokenizer(files: ModelFiles) -> None:
     from srt.files.hf import MAX_TOKENIZER_BYTES, tokenizer_path
 
     path = tokenizer_path(files.text_path)
+    if files.kind == "gguf":
+        gguf_text(files.path)  # the child then need not map the model
     require_file(path, MAX_TOKENIZER_BYTES)
     with suppress(OSError):
         if _note(files).exists():
@@ -132,7 +142,9 @@ def _note(files: ModelFiles) -> Path:
     known = hashlib.sha256(f"1 {version('tokenizers')}".encode())
     for place in dict.fromkeys((files.path, files.text_path)):
         known.update(f" {place.resolve()}\n".encode())
-        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+        beside = place.with_name("tokenizer_config.json")
+        alone = [place, *([beside] if beside.exists() else [])]
+        for path in sorted(place.iterdir()) if place.is_dir() else alone:
             found = path.stat()
             facts = f"{path.name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n"
             known.update(facts.encode())

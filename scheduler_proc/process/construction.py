@@ -21,6 +21,7 @@ from srt.files.tokenizer import load_plain_tokenizer
 from srt.files.vocab import served_vocab
 from srt.machine import usable_cpus
 from srt.sizing import running_within
+from srt.wire.errors import ConfigError
 from srt.wire.ring_state import SchedulerFacts
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,10 @@ def make_core(args: ServerArgs, replica: int, incarnation: int, executor: Execut
         return Scheduler(config, incarnation)
     path = path if dp == 1 else f"{path}.{replica}"
     path = f"{path}.{incarnation}" if incarnation >= 2 * dp else path
-    return RecordedScheduler(config, incarnation, path)
+    try:
+        return RecordedScheduler(config, incarnation, path)
+    except OSError as error:
+        raise ConfigError(f"--record-trace {path}: cannot be written ({error.strerror})") from error
 
 
 def shared_by_grammars(args: ServerArgs) -> Shared:

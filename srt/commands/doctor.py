@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from srt.args import ServerArgs
 from srt.files.chat_templates import template_advice
 from srt.files.model_files import resolve_model
 from srt.files.sizes import model_sizes
-from srt.files.vocab import Vocab, load_vocab
+from srt.files.vocab import Vocab, served_vocab
 from srt.hub.cache import snapshot
 from srt.hub.link import cached_link, is_offline
 from srt.hub.names import HubName, parse_name
@@ -277,7 +278,7 @@ def _model(args: ServerArgs) -> Iterator[Finding]:
     try:
         files = resolve_model(args.model, args.tokenizer)
         model_sizes(files)
-        vocab = load_vocab(files, args.chat_template)
+        vocab = served_vocab(args)
     except ConfigError as error:
         yield Finding("model", str(error), "warning", "or name another with --model")
     else:
@@ -296,9 +297,8 @@ def _of_hub(name: HubName, args: ServerArgs) -> Finding:
         )
         here = found.folder / chosen.main
         path = here if chosen.kind == "gguf" else here.parent
-        files = resolve_model(str(path), args.tokenizer)
-        model_sizes(files)
-        vocab = load_vocab(files, args.chat_template)
+        model_sizes(resolve_model(str(path), args.tokenizer))
+        vocab = served_vocab(replace(args, model=str(path)))
     except ConfigError as error:
         what = str(error).splitlines()[0]
         advice = "a start brings what is missing; if a file is damaged, remove it before"

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from srt.files.model_files import gguf_parts, require_file
+from srt.files.model_files import gguf_parts, pointer_advice, require_file
 from srt.wire.errors import ConfigError
 
 # Metadata value type -> struct code.
@@ -105,7 +105,9 @@ class GGUFFile:
 
     def _parse(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
         if self._map[:4] != b"GGUF":
-            raise ConfigError(f"{self.path}: not a GGUF file")
+            what = f"it begins with {self._map[:4]!r}, not b'GGUF'"
+            advice = pointer_advice(self._map[:64])
+            raise ConfigError(f"{self.path}: not a GGUF file: {what}{advice}")
         self._pos = 4
         version, num_tensors, num_keys = self._unpack("IQQ")
         if version not in (2, 3):

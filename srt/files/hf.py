@@ -15,12 +15,11 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta, Struct, field
 
-from srt.files.gguf import open_gguf
 from srt.files.gguf_tokens import check_lengths
 from srt.files.model_files import MAX_JSON_BYTES, require_file
 from srt.files.sampling_defaults import ModelSampling, read_sampling
 from srt.files.spm import spm_content
-from srt.files.text_config import gguf_config, text_config
+from srt.files.text_config import gguf_text, text_config
 from srt.files.tiktoken import is_tiktoken, tiktoken_content
 from srt.wire.errors import ConfigError
 
@@ -143,9 +142,9 @@ class HFFiles:
             self.config = text_config(_read(self._config_path, must_exist=True))
             self._generation = _generation_config(path / "generation_config.json")
         else:
-            self._config_path, file = path, open_gguf(path)
-            self.config = gguf_config(file)
-            self._generation = _Generation(_Ids(), read_sampling(path, file.metadata, "gguf"))
+            self._config_path = path
+            self.config, sampling = gguf_text(path)
+            self._generation = _Generation(_Ids(), sampling)
         found = _read(options := self._folder / "tokenizer_config.json")
         self._tokenizer_config = _convert(options, found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)

@@ -1,5 +1,6 @@
 """Finds a model on this machine: the embedded default, a GGUF file, or a directory."""
 
+import difflib
 import hashlib
 import importlib.util
 import re
@@ -48,9 +49,20 @@ def resolve_model(model: str, tokenizer: str = "") -> ModelFiles:
 
     Raises ConfigError with one line that says what to install or pass.
     """
-    files = _found(model)
+    files, path = _found(model), find_tokenizer(tokenizer)
+    if path is not None and files.kind == "hf" and _kind_of(path) == "gguf":
+        raise ConfigError(
+            f"--tokenizer {tokenizer!r}: a GGUF file's tokenizer serves GGUF models only; "
+            "name a directory or a tokenizer.json"
+        )
+    return files._replace(tokenizer=path)
+
+
+def find_tokenizer(tokenizer: str) -> Path | None:
+    """The file or directory that `--tokenizer` names; None if it names none. Raises ConfigError if
+    it is not there."""
     if not tokenizer:
-        return files
+        return None
     try:
         path = Path(tokenizer).expanduser().absolute()
         is_there = path.exists()
@@ -61,12 +73,7 @@ def resolve_model(model: str, tokenizer: str = "") -> ModelFiles:
             f"--tokenizer {tokenizer!r} does not exist: it takes a directory, or a "
             "tokenizer.json, tokenizer.model, .tiktoken or .gguf file of this machine"
         )
-    if files.kind == "hf" and _kind_of(path) == "gguf":
-        raise ConfigError(
-            f"--tokenizer {tokenizer!r}: a GGUF file's tokenizer serves GGUF models only; "
-            "name a directory or a tokenizer.json"
-        )
-    return files._replace(tokenizer=path)
+    return path
 
 
 def _kind_of(path: Path) -> Kind:
@@ -78,19 +85,22 @@ def _found(model: str) -> ModelFiles:
         return ModelFiles(DEFAULT_MODEL, "gguf", _embedded_gguf())
     try:
         path = Path(model).expanduser()
-        is_file = path.is_file()
+        is_file, exists = path.is_file(), path.exists()
+        has_config = (path / "config.json").is_file()
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"model {quoted(model)}: {error}") from error
     if is_file and path.suffix.lower() == ".gguf":
         # Not resolved: in the hub's cache it is a link to a file of another name.
         first = gguf_parts(path.absolute())[0]
         return ModelFiles(model_stem(first.name), "gguf", first)
-    if (path / "config.json").is_file():
+    if has_config:
         return ModelFiles(path.resolve().name, "hf", path.resolve())
-    if path.exists() and model:
+    if exists and model:
         raise ConfigError(f"model {model!r} {_why_none(path)}")
+    is_near = bool(difflib.get_close_matches(model.lower(), [DEFAULT_MODEL]))
+    near = f" (did you mean {DEFAULT_MODEL!r}?)" if is_near else ""
     raise ConfigError(
-        f"model {model!r} not found: pass '{DEFAULT_MODEL}', a .gguf file, a directory "
+        f"model {model!r} not found{near}: pass '{DEFAULT_MODEL}', a .gguf file, a directory "
         "with config.json, safetensors and tokenizer.json, tokenizer.model or *.tiktoken, or a "
         "model of the hub as org/name, org/name:Q4_K_M for GGUF, or hf://org/name/FILE.gguf"
     )
@@ -152,6 +162,12 @@ def require_file(path: Path, max_bytes: int | None = MAX_JSON_BYTES) -> None:
         raise ConfigError(f"{path}: {what}")
     if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
         raise ConfigError(f"{path}: {size} bytes, above the limit, {max_bytes}")
+
+
+def pointer_advice(head: bytes) -> str:
+    """What to do about a file that begins so, if it only stands for one in Git's large storage."""
+    is_pointer = head.startswith(b"version https://git-lfs")
+    return "; this is a pointer of Git LFS: `git lfs pull` brings the file" if is_pointer else ""
 
 
 def _embedded_gguf() -> Path:

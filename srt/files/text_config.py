@@ -5,10 +5,13 @@ The tokenizer process and the scheduler must agree on it.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from srt.files.context import gguf_context_len
-from srt.files.gguf import GGUFFile
+from srt.files.gguf import open_gguf
+from srt.files.sampling_defaults import ModelSampling, read_sampling
 from srt.wire.errors import ConfigError
 
 # What belongs to the model as a whole wherever it stands.
@@ -67,18 +70,29 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return defaults | text | whole | ({_TIE: any(ties)} if ties else {})
 
 
-def gguf_config(file: GGUFFile) -> Mapping[str, Any]:
-    """What a config.json would say of the text of a GGUF model: the sizes that a tokenizer from
-    elsewhere must suit, and the tokens that begin and end a text. Raises ConfigError."""
+class GGUFText(NamedTuple):
+    """What a config.json would say of the text of a GGUF model (the sizes that a tokenizer from
+    elsewhere must suit, and the tokens that begin and end a text), and how it is sampled."""
+
+    config: Mapping[str, Any]
+    sampling: ModelSampling
+
+
+@lru_cache(maxsize=1)
+def gguf_text(path: Path) -> GGUFText:
+    """Of the model at `path`. It is kept for a child whose limit on memory leaves no addresses to
+    map a model to. Raises ConfigError."""
+    file = open_gguf(path)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ConfigError(f"{file.path}: token_embd.weight is missing")
     names = ("bos", "eos", "eot", "eom")
     ids = {name: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in names}
-    return {
+    config = {
         "model_type": file.metadata.get("general.architecture"),
         "vocab_size": embedding.shape[0],
         "max_position_embeddings": gguf_context_len(file),
         "bos_token_id": ids["bos"],
         "eos_token_id": [ids[name] for name in names[1:] if ids[name] is not None],
     }
+    return GGUFText(config, read_sampling(path, file.metadata, "gguf"))

@@ -77,6 +77,7 @@ class GatewayActor(Actor):
             model_names=self.args.model_names,
             response_store_bytes=self.args.response_store_mib * 2**20,
             model_path=str(files.path),
+            tokenizer_path=str(files.text_path),
             activations=activations,
             fingerprint=fingerprint_of(files, activations, sampling.defaults),
             context_len=vocab.context_len,

@@ -46,6 +46,7 @@ class GatewayInfo(Struct, frozen=True):
     """Facts about the served model and the server, fixed at start-up.
 
     Clients may call the model `model_name`, by its path and by `model_names`, in which `*` is any.
+    `tokenizer_path` is the same path, or that of `--tokenizer`.
     `context_len` and `max_total_tokens` are in tokens. `max_requests` may be in flight, samples
     counted one by one. `server_args` is shown by /server_info, the paths among it to admins, and
     must hold no secrets. Without `api_keys` and `admin_keys` every route is open; with
@@ -63,6 +64,7 @@ class GatewayInfo(Struct, frozen=True):
 
     model_name: str
     model_path: str
+    tokenizer_path: str
     context_len: int
     max_total_tokens: int
     version: str
@@ -250,16 +252,16 @@ def is_served(model: str | None, info: GatewayInfo) -> bool:
     return model in names or "*" in info.model_names
 
 
-def shown_path(info: GatewayInfo) -> str:
-    """The model's path, as far as the caller may know it. All but admins are told what clients
+def shown_path(full: str) -> str:
+    """A model's path, as far as the caller may know it. All but admins are told what clients
     choose a chat template by: the name of its file or folder, or org/name in the hub's cache."""
-    path = Path(info.model_path)
+    path = Path(full)
     if is_admin():
-        return info.model_path
+        return full
     for folder in path.parents:
         if folder.name.startswith("models--") and folder / "snapshots" in path.parents:
             return folder.name.removeprefix("models--").replace("--", "/", 1) or path.name
-    return path.name or info.model_path  # the root, which tells nothing
+    return path.name or full  # the root, which tells nothing
 
 
 def check_model(model: str, info: GatewayInfo) -> None:

@@ -27,7 +27,7 @@ class Parser(ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, which would take llama.cpp's `-hf` and such for a request for help."""
         words = list(sys.argv[1:] if args is None else args)
-        if foreign := _LIKE_HELP.intersection(words):
+        if foreign := _LIKE_HELP.intersection(word.partition("=")[0] for word in words):
             self.error(f"{_UNKNOWN}{min(foreign)}")
         return super().parse_known_args(words, namespace)
 

@@ -42,8 +42,14 @@ CALLED = {
     ),
     **dict.fromkeys(("enforce-eager", "no-cuda-graph"), "disable-cuda-graph"),
     **dict.fromkeys(
-        ("no-enable-prefix-caching", "no-cache-prompt", "no-prefix-cache"), "disable-radix-cache"
+        (
+            *("no-enable-prefix-caching", "no-cache-prompt", "no-prefix-cache"),
+            "disable-prefix-cache",
+        ),
+        "disable-radix-cache",
     ),
+    "dev": "device",
+    "disable-regex-jump-forward": "disable-jump-forward",
     "scheduling-policy": "schedule-policy",
     "no-async-scheduling": "disable-overlap-schedule",
     **dict.fromkeys(("seed", "s"), "random-seed"),
@@ -71,12 +77,32 @@ CALLED = {
     **dict.fromkeys(
         (
             *("log-level-http", "uvicorn-log-level", "log-verbosity", "verbosity", "lv"),
-            *("verbose", "log-verbose", "v", "debug"),
+            *("verbose", "log-verbose", "v", "debug", "log-disable"),
         ),
         "log-level",
     ),
     "kv-events-config": "kv-events",
     "enable-deterministic-inference": "deterministic",
+}
+
+# What is given in other units there.
+IN_UNITS = {"mm-processor-cache-gb": ", in MB"}
+
+# What the commands that ask a server call otherwise: options of other servers' own.
+OF_CLIENTS = {
+    **dict.fromkeys(("base-url", "endpoint", "server", "host"), "url"),
+    **dict.fromkeys(("temp", "t"), "temperature"),
+    **dict.fromkeys(
+        ("max-new-tokens", "max-completion-tokens", "n-predict", "predict", "n", "num-predict"),
+        "max-tokens",
+    ),
+    **dict.fromkeys(("system-prompt", "sys", "system-prompt-file"), "system"),
+    **dict.fromkeys(("j", "jf", "json-schema-file", "format"), "json-schema"),
+    **dict.fromkeys(("random-input-len", "random-input"), "input-len"),
+    **dict.fromkeys(("random-output-len", "random-output"), "output-len"),
+    **dict.fromkeys(("dataset-path", "dataset-name"), "dataset"),
+    **dict.fromkeys(("num-warmups", "warmup-requests"), "warmup"),
+    **dict.fromkeys(("result-filename", "output-file"), "json"),
 }
 
 # What turns on what is always on, and the option that turns it off, if there is one.
@@ -95,6 +121,7 @@ ALWAYS_ON = {
         ),
         "",
     ),
+    "enable-multimodal": "--limit-media 0",
 }
 
 # What a model's name says, and how.
@@ -117,6 +144,11 @@ _BY_FIELDS = {
     "frequency-penalty": "frequency_penalty",
     **dict.fromkeys(("repeat-penalty", "repetition-penalty"), "repetition_penalty"),
     **dict.fromkeys(("grammar", "grammar-file"), "ebnf"),
+    **dict.fromkeys(("logit-bias", "l"), "logit_bias"),
+    "ignore-eos": "ignore_eos",
+    **dict.fromkeys(("reverse-prompt", "r"), "stop"),
+    **dict.fromkeys(("special", "sp"), "skip_special_tokens"),
+    "enable-force-include-usage": "stream_options",
     **dict.fromkeys(("json-schema", "j", "json-schema-file", "jf", "format"), "response_format"),
     **dict.fromkeys(
         ("reasoning", "rea", "reasoning-budget", "reasoning-effort", "think", "hidethinking"),
@@ -129,6 +161,16 @@ _ONE_DEVICE = "a model runs on one device; --dp starts replicas of it"
 NONE = {
     **{name: f"each request says it by its field {field}" for name, field in _BY_FIELDS.items()},
     "override-generation-config": "each request says how it is sampled",
+    **dict.fromkeys(
+        (
+            *("samplers", "sampler-seq", "sampling-seq", "typical", "typical-p", "repeat-last-n"),
+            *("mirostat", "mirostat-lr", "mirostat-ent", "xtc-probability", "xtc-threshold"),
+            *("dry-multiplier", "dry-base", "dry-allowed-length", "dry-penalty-last-n"),
+            *("dry-sequence-breaker", "dynatemp-range", "dynatemp-exp", "top-nsigma"),
+            *("top-n-sigma", "adaptive-target", "adaptive-decay"),
+        ),
+        "requests are sampled by temperature, top_p, top_k, min_p and penalties",
+    ),
     **dict.fromkeys(
         (
             *("lora-modules", "enable-lora", "lora-paths", "lora", "lora-scaled", "max-loras"),
@@ -151,22 +193,25 @@ NONE = {
     ),
     "uds": "HTTP is served over TCP",
     **dict.fromkeys(
-        ("trust-remote-code", "code-revision", "config-format", "tokenizer-mode"),
+        ("trust-remote-code", "code-revision"),
         "no code of a model is run",
     ),
     "skip-tokenizer-init": "every model has a tokenizer; see --tokenizer",
     "tokenizer-revision": "--tokenizer takes a directory or a file of this machine",
     **dict.fromkeys(
-        ("download-dir", "models", "models-dir", "cache-dir"),
+        ("download-dir", "models", "cache-dir"),
         "the variable HF_HOME says where models are kept",
     ),
     **dict.fromkeys(("hf-token", "hft"), "the variable HF_TOKEN has the hub's token"),
     "offline": "the variable HF_HUB_OFFLINE=1 forbids downloads",
+    **dict.fromkeys(("cache-list", "cl"), "`srt models` lists those of this machine"),
     **dict.fromkeys(
-        ("load-format", "model-loader-extra-config", "load-mode"),
+        ("load-format", "model-loader-extra-config", "config-format", "tokenizer-mode"),
         "the format is that of the files",
     ),
-    **dict.fromkeys(("mlock", "mmap", "no-mmap", "dio"), "weights are held in memory"),
+    **dict.fromkeys(
+        ("mlock", "mmap", "no-mmap", "dio", "load-mode", "lm"), "weights are held in memory"
+    ),
     **dict.fromkeys(
         (
             *("hf-overrides", "override-kv", "json-model-override-args", "rope-scaling"),
@@ -179,7 +224,8 @@ NONE = {
         (
             *("n-gpu-layers", "ngl", "gpu-layers", "cpu-offload-gb", "swap-space", "cpu-moe"),
             *("cmoe", "n-cpu-moe", "ncmoe", "override-tensor", "ot", "kv-offload"),
-            *("no-kv-offload", "gpu-overhead", "sched-spread"),
+            *("no-kv-offload", "gpu-overhead", "sched-spread", "kvo", "nkvo", "op-offload"),
+            *("no-op-offload", "fit-target", "fitt", "fit-ctx", "fitc", "list-devices"),
         ),
         _DEVICES,
     ),
@@ -188,14 +234,18 @@ NONE = {
             *("pipeline-parallel-size", "pp", "pp-size", "expert-parallel-size", "ep-size", "ep"),
             *("enable-expert-parallel", "nnodes", "node-rank", "dist-init-addr", "main-gpu", "mg"),
             *("split-mode", "sm", "tensor-split", "ts", "rpc", "distributed-executor-backend"),
-            *("disaggregation-mode", "kv-transfer-config", "enable-dp-attention"),
+            *("disaggregation-mode", "kv-transfer-config", "enable-dp-attention", "base-gpu-id"),
+            *("disable-custom-all-reduce", "enable-p2p-check", "dist-timeout", "nccl-port"),
+            *("moe-a2a-backend", "all2all-backend", "data-parallel-address", "headless"),
         ),
         _ONE_DEVICE,
     ),
     **dict.fromkeys(
         (
             *("speculative-model", "speculative-draft-model-path", "speculative-draft-model"),
-            *("speculative-eagle-topk", "model-draft", "md", "spec-draft-model"),
+            *("speculative-eagle-topk", "model-draft", "md", "spec-draft-model", "hfd"),
+            *("hf-repo-draft", "draft-min", "draft-p-min", "spec-draft-n-min", "threads-draft"),
+            *("gpu-layers-draft", "ngld", "lookup-cache-static", "lookup-cache-dynamic"),
         ),
         "tokens are guessed without a second model; see --speculative",
     ),
@@ -207,24 +257,36 @@ NONE = {
         "models generate text, and nothing else",
     ),
     **dict.fromkeys(
-        ("keep-alive", "keepalive", "max-loaded-models", "models-max", "enable-sleep-mode"),
+        (
+            *("keep-alive", "keepalive", "max-loaded-models", "models-max", "enable-sleep-mode"),
+            *("models-dir", "models-preset", "models-autoload", "enable-memory-saver"),
+            "sleep-idle-seconds",
+        ),
         "a server has one model, which stays loaded",
     ),
     **dict.fromkeys(
         (
             *("disable-log-requests", "enable-log-requests", "log-requests", "disable-log-stats"),
-            *("max-log-len", "enable-log-outputs", "disable-uvicorn-access-log", "log-disable"),
-            *("uvicorn-access-log-exclude-prefixes", "log-requests-level"),
+            *("max-log-len", "enable-log-outputs", "disable-uvicorn-access-log"),
+            *("uvicorn-access-log-exclude-prefixes", "log-requests-level", "decode-log-interval"),
         ),
-        "prompts and outputs are not logged",
+        "requests are not logged",
     ),
     **dict.fromkeys(
         ("otlp-traces-endpoint", "enable-trace", "collect-detailed-traces"),
         "no traces are sent; /metrics has the times",
     ),
     **dict.fromkeys(
-        ("compilation-config", "o", "enable-torch-compile", "torch-compile-max-bs"),
+        ("compilation-config", "O", "enable-torch-compile", "torch-compile-max-bs"),
         "models are not compiled",
+    ),
+    **dict.fromkeys(
+        (
+            *("cuda-graph-max-bs", "cuda-graph-bs", "cudagraph-capture-sizes"),
+            *("max-cudagraph-capture-size", "max-seq-len-to-capture"),
+            *("disable-cuda-graph-padding", "enable-cudagraph-gc"),
+        ),
+        "see --disable-cuda-graph",
     ),
     **dict.fromkeys(
         ("enable-hierarchical-cache", "hicache-ratio", "hicache-size", "enable-lmcache"),
@@ -236,21 +298,53 @@ NONE = {
     ),
     **dict.fromkeys(("block-size", "page-size"), "the pool has no pages: KV is kept by tokens"),
     **dict.fromkeys(
-        ("allow-credentials", "allowed-methods", "allowed-headers", "cors-headers"),
+        (
+            *("allow-credentials", "allowed-methods", "allowed-headers", "cors-headers"),
+            *("cors-methods", "cors-credentials", "no-cors-credentials"),
+        ),
         "--cors-allow-origins says which pages may call",
     ),
     **dict.fromkeys(
         ("allowed-local-media-path", "media-path"), "no files of the server's machine are read"
     ),
     **dict.fromkeys(
-        ("middleware", "tool-server", "tools", "tool-parser-plugin", "logits-processors"),
+        (
+            *("middleware", "tool-server", "tools", "tool-parser-plugin", "logits-processors"),
+            *("reasoning-parser-plugin", "enable-custom-logit-processor", "mcp-servers-config"),
+        ),
         "a server runs no code of others",
     ),
-    **dict.fromkeys(("mmproj", "mm", "mmproj-url"), "a model that sees is a directory"),
+    **dict.fromkeys(
+        ("mmproj", "mm", "mmproj-url", "mmu", "no-mmproj", "mmproj-auto"),
+        "a model that sees is a directory",
+    ),
+    **dict.fromkeys(
+        (
+            *("mm-processor-kwargs", "media-io-kwargs", "image-min-tokens", "image-max-tokens"),
+            "disable-fast-image-processor",
+        ),
+        "pictures are processed as the model's files say",
+    ),
+    **dict.fromkeys(
+        (
+            *("no-warmup", "skip-server-warmup", "no-jinja", "no-cont-batching", "nocb", "nr"),
+            *("no-kv-unified", "no-kvu", "no-repack", "no-enable-chunked-prefill"),
+        ),
+        "this is always on",
+    ),
+    "allow-auto-truncate": "a prompt that is too long is refused",
+    "enable-priority-scheduling": "see --schedule-policy",
     **dict.fromkeys(
         (
             *("max-logprobs", "timeout", "to", "threads-http", "api-server-count", "numa", "prio"),
             *("schedule-conservativeness", "cache-reuse", "context-shift", "insecure"),
+            *("no-context-shift", "slots", "no-slots", "props", "slot-save-path", "swa-full"),
+            *("cpu-mask", "C", "cpu-range", "Cr", "cpu-strict", "poll", "defrag-thold", "keep"),
+            *("ui-config", "webui-config", "log-file", "log-prefix", "log-timestamps", "perf"),
+            *("log-colors", "reasoning-preserve", "reasoning-budget-message"),
+            *("chat-template-content-format", "response-role", "disable-sliding-window"),
+            *("num-scheduler-steps", "disable-frontend-multiprocessing", "preemption-mode"),
+            *("mamba-cache-dtype", "sampling-backend", "tokenizer-worker-num", "sleep-on-idle"),
         ),
         "",
     ),

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from srt.args import ServerArgs
-from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, find_tokenizer, resolve_model
 from srt.hub.names import parse_name, shown_model
 from srt.options.arguments import Parser
 from srt.options.environment import CONFIG_VARIABLE, read_environment
@@ -19,7 +19,7 @@ from srt.options.table import GROUPS, Option, Value, all_options
 from srt.wire.errors import ConfigError, quoted
 
 LATER = {
-    **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "tensor parallelism"),
+    **dict.fromkeys(("--tp", "-tp", "--tp-size", "--tensor-parallel-size"), "tensor parallelism"),
     "--ring-tcp": "a ring over TCP",
 }
 PROGRAM = "python -m srt.launch"
@@ -35,6 +35,13 @@ class Settings(Struct, frozen=True):
     warnings: list[str]
     print_config: bool = False
 
+    def sourced(self, error: ConfigError, field: str = "") -> str:
+        """What `error` says, with what has set the option that it names, or else `field`, if that
+        was no flag."""
+        named = _FLAG.search(str(error))
+        source = self.sources.get(named[1].replace("-", "_") if named else field, "")
+        return f"{error} (set by {source})" if source and source[:2] != "--" else str(error)
+
 
 def read_settings(
     argv: Sequence[str],
@@ -48,8 +55,8 @@ def read_settings(
 
     Raises ConfigError, or SystemExit on --help.
     """
-    for name, what in LATER.items():
-        if any(arg == name or arg.startswith(name + "=") for arg in argv):
+    for name in (arg.partition("=")[0] for arg in argv):
+        if what := LATER.get(name.replace("_", "-")):
             raise ConfigError(f"{name}: {what} is not supported yet")
     flags = vars(make_parser(prog).parse_args(argv))
     if (word := flags.pop("MODEL", None)) is not None:
@@ -97,14 +104,12 @@ def _check(settings: Settings, find_model: bool) -> None:
     """Raises ConfigError, which says where the option was set if that was not a flag."""
     try:
         settings.args.check()
-        if parse_name(settings.args.model) is None and find_model:
-            resolve_model(settings.args.model, settings.args.tokenizer)
+        if find_model:
+            find_tokenizer(settings.args.tokenizer)
+            if parse_name(settings.args.model) is None:
+                resolve_model(settings.args.model, settings.args.tokenizer)
     except ConfigError as error:
-        named = _FLAG.search(str(error))
-        field = named[1].replace("-", "_") if named else "model"
-        source = settings.sources.get(field, "")
-        where = f" (set by {source})" if source and not source.startswith("--") else ""
-        raise ConfigError(f"{error}{where}") from error
+        raise ConfigError(settings.sourced(error, "model")) from error
 
 
 def make_parser(prog: str = PROGRAM) -> argparse.ArgumentParser:

@@ -62,6 +62,9 @@ class Option(Struct, frozen=True):
     def of_toml(self, value: Any) -> Value:
         """The value that one of a TOML file means. Raises ValueError with what it must be."""
         kind = type(self.default)
+        texts = value if isinstance(value, list) else [value]
+        if any("\0" in text for text in texts if isinstance(text, str)):
+            raise ValueError("must have no NUL, which no name of a file or host has")
         if self.is_list and isinstance(value, list) and all(type(item) is str for item in value):
             if any("," in item for item in value):
                 raise ValueError("must have no commas within a text: they separate several")

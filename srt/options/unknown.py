@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from srt.options.elsewhere import ALWAYS_ON, CALLED, IN_NAME, NONE
+from srt.options.elsewhere import ALWAYS_ON, CALLED, IN_NAME, IN_UNITS, NONE, OF_CLIENTS
 
 _COMMANDS = {
     "ask": "run",
@@ -22,9 +22,12 @@ def instead_of(name: str, known: Iterable[str]) -> str:
     sentence: "; did you mean --port?". Nothing if there is nothing to say."""
     by_form, form = {_form(other): other for other in known}, _form(name)
     if (other := CALLED.get(form)) in by_form:
+        return f"; it is called {by_form[other]} here{IN_UNITS.get(form, '')}"
+    if _SERVERS in by_form:
+        if said := _of_servers(form):
+            return f"; {said}"
+    elif (other := OF_CLIENTS.get(form)) in by_form:
         return f"; it is called {by_form[other]} here"
-    if _SERVERS in by_form and (said := _of_servers(form)):
-        return f"; {said}"
     if (command := _COMMANDS.get(form)) in by_form:
         return f"; did you mean {command}?"
     nearest = difflib.get_close_matches(form, by_form, n=1, cutoff=0.75)
@@ -43,4 +46,8 @@ def _of_servers(form: str) -> str:
 
 
 def _form(name: str) -> str:
-    return name.lower().replace("_", "-").lstrip("-").removeprefix("srt-")[:80]
+    """A name as the tables have it. The case of a short option counts: llama.cpp's -c is a size and
+    its -C a mask."""
+    is_short = name.startswith("-") and not name.startswith("--")
+    name = name if is_short else name.lower()
+    return name.replace("_", "-").lstrip("-").removeprefix("srt-")[:80]

@@ -40,7 +40,7 @@ SMALL_FILES_BYTES = 64 * 1024  # of what a ring's directory holds besides the sc
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, including its name
+MAX_DIRECTORY_BYTES = 90  # a Unix socket's path has at most 107, including its name
 
 _ARGS_FILE = "args.json"
 _PAGE_KEY_FILE = "page_key"
@@ -178,7 +178,7 @@ def temporary_directory() -> Path:
 def _new_directory(directory: str) -> Path:
     name = f"srt-ring-{secrets.token_hex(4)}"
     path = Path(directory).absolute() if directory else Path(tempfile.gettempdir()) / name
-    if len(str(path)) > MAX_DIRECTORY_CHARS:
+    if len(os.fsencode(path)) > MAX_DIRECTORY_BYTES:
         shorter = "" if directory else ": name a shorter one by --ring-dir"
         option = "--ring-dir" if directory else "the temporary directory"
         raise ConfigError(f"{option} {path} is too long for a Unix socket's address{shorter}")

@@ -158,18 +158,20 @@ def test_what_was_chosen_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sizing, "memory_available", lambda: 700 * MIB)
-    few = sized(ARGS, {})
+    few, plan = sized(ARGS, {})
+    assert plan is not None
+    plan.log()
     assert few.max_total_tokens == 2048 and few.max_running_requests == 8
     assert "memory is short" in caplog.text
-    assert sized(ARGS, {"max_running_requests": "a file"}).max_running_requests == 64
+    assert sized(ARGS, {"max_running_requests": "a file"})[0].max_running_requests == 64
     chosen = ServerArgs(max_total_tokens=100_000)
-    assert sized(chosen, {}) == chosen
+    assert sized(chosen, {})[0] == chosen
     assert "the system may end the server" in caplog.text
     monkeypatch.setattr(sizing, "memory_available", lambda: 100 * MIB)
-    assert sized(chosen, {}) == chosen  # whoever says the size knows better
+    assert sized(chosen, {})[0] == chosen  # whoever says the size knows better
     with pytest.raises(sizing.MemoryShort):
         sized(ARGS, {})
-    assert sized(ServerArgs(device="cuda"), {}) == ServerArgs(device="cuda")
+    assert sized(ServerArgs(device="cuda"), {}) == (ServerArgs(device="cuda"), None)
 
 
 def test_a_model_of_unknown_size_is_left_alone(
@@ -178,5 +180,5 @@ def test_a_model_of_unknown_size_is_left_alone(
     (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
     args = ServerArgs(model=str(tmp_path))
     with caplog.at_level(logging.INFO):
-        assert sized(args, {}) == args
+        assert sized(args, {}) == (args, None)
     assert args.pool_tokens == 32768

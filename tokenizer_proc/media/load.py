@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from srt.files.hf import tokenizer_path
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from tokenizer_proc.media.base import MediaProcessor
@@ -23,7 +24,7 @@ def load_processor(files: ModelFiles) -> MediaProcessor | None:
             f"{files.path}: the model sees pictures: {error}; `pip install 'srt-lang[vision]'`, or "
             "serve its text alone, with --limit-media 0"
         ) from error
-    return processor_of(files.path)
+    return processor_of(files.path, tokenizer_path(files.text_path))
 
 
 def _may_see(config: Path) -> bool:

@@ -132,10 +132,12 @@ class Settings:
 
 
 class Checkpoint:
-    """The settings of the model in a directory. Raises ConfigError when a file cannot be read."""
+    """The settings of the model in a directory, with the tokenizer that is read from the file
+    `text_path`. Raises ConfigError when a file cannot be read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text_path: Path) -> None:
         self.path = path
+        self._text_path = text_path
         self.config = self._read("config.json")
         self.vision = self.config.section("vision_config")
         self.processor = self._read("processor_config.json")
@@ -154,9 +156,11 @@ class Checkpoint:
 
     def token_texts(self) -> dict[int, str]:
         """The added tokens of the tokenizer."""
-        tokenizer = self._typed("tokenizer.json", _Tokenizer())
+        path, tokenizer = self._text_path, _Tokenizer()
+        if path.suffix == ".json":
+            tokenizer = self._typed(path, tokenizer)
         texts = {token.id: token.content for token in tokenizer.added_tokens}
-        config = self._typed("tokenizer_config.json", _TokenizerConfig())
+        config = self._typed(path.with_name("tokenizer_config.json"), _TokenizerConfig())
         for number, token in config.added_tokens_decoder.items():
             if number.isdecimal():
                 texts.setdefault(int(number), token.content)
@@ -170,10 +174,11 @@ class Checkpoint:
         return self._read(name)
 
     def _read(self, name: str) -> Settings:
-        return Settings(str(self.path / name), self._typed(name, dict[str, Any]()))
-
-    def _typed(self, name: str, default: _T) -> _T:
         path = self.path / name
+        return Settings(str(path), self._typed(path, dict[str, Any]()))
+
+    @staticmethod
+    def _typed(path: Path, default: _T) -> _T:
         if not path.exists():
             return default
         require_file(path, MAX_TOKENIZER_BYTES)

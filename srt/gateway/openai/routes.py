@@ -161,7 +161,7 @@ def _card(gateway: Gateway, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=gateway.created,
-        root=shown_path(info),
+        root=shown_path(info.model_path),
         max_model_len=info.context_len,
         has_image_understanding=sees(gateway),
     )

@@ -109,8 +109,8 @@ async def model_info(request: HttpRequest) -> ASGIApp:
     is_known = ring is not None and ring.media_kinds is not None
     return json_reply(
         ModelInfo(
-            model_path=shown_path(info),
-            tokenizer_path=shown_path(info),
+            model_path=shown_path(info.model_path),
+            tokenizer_path=shown_path(info.tokenizer_path),
             served_model_name=info.model_name,
             context_length=info.context_len,
             max_total_tokens=_pool_tokens(gateway),
@@ -151,7 +151,7 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
     args = {name: value for name, value in info.server_args.items() if name not in hidden}
     stats = await stats_or_none(gateway.client) if is_admin() else None
     return args | {
-        "model_path": shown_path(info),
+        "model_path": shown_path(info.model_path),
         "served_model_name": info.model_name,
         "context_length": info.context_len,
         "max_total_tokens": _pool_tokens(gateway),

@@ -10,11 +10,15 @@ from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.process.construction import make_core
 from scheduler_proc.trace.recorded import replay
+from srt.args import ServerArgs
+from srt.wire.errors import ConfigError
 from srt.wire.filled_params import FilledParams
 from srt.wire.ring_messages import Abort, TokenizedReq
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser
 from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import FakeExecutor
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
 
@@ -166,3 +170,9 @@ def test_a_trace_of_drafts_that_took_too_long_replays(
 
     again = replay(tmp_path / "trace", grammars, driver.retokeniser)
     assert again.state.counters == driver.core.state.counters
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    args = ServerArgs(record_trace=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"--record-trace .*: cannot be written"):
+        make_core(args, 0, 1, FakeExecutor(64, 64))

@@ -64,6 +64,10 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, quick: dict[str, str]) -> 
     assert findings["kernels"].state == "warning" and "on torch" in findings["kernels"].text
 
 
+def test_a_context_that_the_model_lacks(quick: dict[str, str]) -> None:
+    assert "9000 is above the context" in found(SRT_MAX_MODEL_LEN="9000")["model"].text
+
+
 def test_a_level_that_the_processor_lacks(quick: dict[str, str]) -> None:
     why = "SRT_ISA: instruction-set level 'amx' is not one that this CPU and build have"
     quick |= {"kernels": "", "why": why}
@@ -128,7 +132,7 @@ def test_a_model_without_a_chat_template(monkeypatch: pytest.MonkeyPatch, tmp_pa
         own = vocab.chat_template if chat_template else None
         return replace(vocab, model_name="vicuna-7b-v1.5", chat_template=own)
 
-    monkeypatch.setattr(doctor, "load_vocab", without)
+    monkeypatch.setattr("srt.files.vocab.load_vocab", without)
     finding = found()["model"]
     assert finding.state == "warning" and finding.text.endswith("it has no chat template")
     assert finding.advice.startswith("--chat-template vicuna ")

@@ -1,9 +1,12 @@
 """A tokenizer that is not the model's own, and a context that is shorter than the model's."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from srt.args import ServerArgs
 from srt.files.model_files import ModelFiles, fingerprint_of, resolve_model
@@ -80,6 +83,32 @@ def test_a_gguf_model_gets_it_from_elsewhere(tmp_path: Path, tokenizer: Path) ->
     assert vocab.vocab_size == model.vocab_size
     ids, expected = (load_tokenizer(each).encode("the").tolist() for each in (files, other))
     assert ids == expected
+
+
+def test_a_model_that_is_larger_than_the_trial_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    words.save(str(tmp_path / "tokenizer.json"))
+    model = write_gguf(tmp_path / "model.gguf")
+    os.truncate(model.path, 2**32)  # without taking room
+    try_tokenizer(resolve_model(str(model.path), str(tmp_path)))
+
+
+def test_what_lies_beside_its_file_is_tried_too(
+    tmp_path: Path, tokenizer: Path, own: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = model_without(tmp_path, load_vocab(own).vocab_size)
+    files = resolve_model(str(model), str(tokenizer / "tokenizer.json"))
+    try_tokenizer(files)
+    (tokenizer / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    with pytest.raises(ConfigError, match="add_bos_token without such a token"):
+        try_tokenizer(files)
 
 
 def test_it_must_suit_the_embedding(tmp_path: Path, tokenizer: Path) -> None:

@@ -19,6 +19,7 @@ from tests.fakes import DEFAULT_PIECES, READY, FakeClient
 INFO = GatewayInfo(
     model_name="tiny",
     model_path="/models/tiny.gguf",
+    tokenizer_path="/models/tiny.gguf",
     context_len=2048,
     max_total_tokens=4096,
     version="0.1",

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.args import ServerArgs
-from srt.options.elsewhere import ALWAYS_ON, CALLED, IN_NAME, NONE
+from srt.chat import run
+from srt.commands import bench
+from srt.options.elsewhere import ALWAYS_ON, CALLED, IN_NAME, IN_UNITS, NONE, OF_CLIENTS
 from srt.options.settings import LATER, Settings, as_toml, make_parser, read_settings
 from srt.options.table import all_options
 from srt.wire.errors import ConfigError
@@ -107,6 +109,7 @@ def test_lists(tmp_path: Path) -> None:
         ("port", "is not TOML"),
         ("x = " + "[" * 5000, "is not TOML"),
         ('api-key = ["a,b"]', "api-key must have no commas within a text"),
+        (r'ring-dir = "/a\u0000b"', "ring-dir must have no NUL"),
         ("port = 99999", r"--port must be between 0 and 65535 \(set by .*srt.toml\)"),
         ('model = "/no/such"', r"model '/no/such' not found.*\(set by .*srt.toml\)"),
     ],
@@ -205,11 +208,16 @@ def test_an_unknown_flag_has_a_suggestion(capsys: pytest.CaptureFixture[str]) ->
         (["--ctx-size", "8"], "--ctx-size ...; it is called --max-model-len here"),
         (["-m", "x.gguf"], "arguments: -m ...; it is called --model here"),
         (["-hf", "org/secret"], "arguments: -hf; it is called --model here"),
+        (["-hf=org/secret"], "arguments: -hf; it is called --model here"),
         (["--enable-metrics"], "--enable-metrics; not needed: it is always on\n"),
         (["--enable-prefix-caching"], "always on (--disable-radix-cache turns it off)\n"),
         (["--revision", "v1"], "write it into the name of the model: org/name@REVISION"),
         (["--ssl-keyfile", "k"], "; there is none: a proxy in front of the server speaks TLS"),
         (["--numa", "distribute"], "--numa ...; there is none\n"),
+        (["-C", "ff"], "-C ...; there is none\n"),  # a mask of CPUs, and -c is a size
+        (["-Cb", "ff"], "arguments: -Cb ...\n"),
+        (["--mm-processor-cache-gb", "4"], "; it is called --media-cache-mb here, in MB\n"),
+        (["--no-warmup"], "; there is none: this is always on\n"),
         (["--zzzz"], "arguments: --zzzz\n"),
         (["--api", "secret"], "arguments: --api ..."),
         (["https://me:secret@h/a.gguf?sig=secret"], "arguments: https://h/a.gguf\n"),
@@ -228,9 +236,35 @@ def test_options_of_other_servers_are_none_of_ours_and_stand_in_one_table() -> N
     ours = {option.name for option in all_options()} | {name.lstrip("-") for name in LATER}
     tables = [*CALLED, *ALWAYS_ON, *IN_NAME, *NONE]
     assert len(tables) == len(set(tables)) and ours.isdisjoint(tables)
-    assert set(CALLED.values()) <= ours
+    assert set(CALLED.values()) <= ours and set(IN_UNITS) <= set(CALLED)
     named = re.findall(r"--([a-z][a-z-]+)", " ".join([*ALWAYS_ON.values(), *NONE.values()]))
     assert named and set(named) <= ours
+
+
+def test_options_of_other_clients(capsys: pytest.CaptureFixture[str]) -> None:
+    parsers = run.make_parser(), bench.make_parser()
+    ours = {name for parser in parsers for name in parser.format_help().split()}
+    assert {f"--{name}" for name in OF_CLIENTS.values()} <= ours
+    for parser, word, said in zip(
+        parsers, ("--temp", "--base-url"), ("--temperature", "--url"), strict=True
+    ):
+        with pytest.raises(SystemExit):
+            parser.parse_args([word, "1"])
+        assert f"; it is called {said} here\n" in capsys.readouterr().err
+
+
+def test_an_error_says_what_has_set_the_option() -> None:
+    settings = read_settings([], {"SRT_MAX_MODEL_LEN": "99"})
+    assert settings.sourced(ConfigError("--max-model-len 99 is")).endswith(
+        "(set by SRT_MAX_MODEL_LEN)"
+    )
+    assert settings.sourced(ConfigError("SRT_ISA is")) == "SRT_ISA is"
+
+
+@pytest.mark.parametrize("word", ["--tp", "-tp", "--tp-size=2", "--tensor_parallel_size=2"])
+def test_what_comes_later(word: str) -> None:
+    with pytest.raises(ConfigError, match="tensor parallelism is not supported yet"):
+        read_settings([word, "2"], {})
 
 
 def test_options_of_other_servers_in_variables_and_files(tmp_path: Path) -> None:
@@ -262,7 +296,9 @@ def a_value(option: Any) -> st.SearchStrategy[Any]:
     if type(default) is bool:
         return st.booleans()
     if type(default) is str:
-        return st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+        return st.text(
+            st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20
+        )
     return st.integers() if type(default) is int else st.floats(allow_nan=False)
 
 

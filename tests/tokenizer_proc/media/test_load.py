@@ -145,6 +145,15 @@ def test_tokens_of_the_older_kind_of_tokenizer(tmp_path: Path) -> None:
     assert processor.placeholder("image") == "<picture>"
 
 
+def test_tokens_of_a_tokenizer_from_elsewhere(tmp_path: Path) -> None:
+    files = write(tmp_path / "model", config=LLAVA, preprocessor_config={})
+    place = tmp_path / "other.json"
+    (tmp_path / "model" / "tokenizer.json").rename(place)
+    processor = load_processor(files._replace(tokenizer=place))
+    assert processor is not None
+    assert processor.placeholder("image") == "<image>"
+
+
 def test_what_is_no_picture_of_one_file_is_refused(tmp_path: Path) -> None:
     mine = ours(CASES["LLaVA, CLIP"], tmp_path)
     with pytest.raises(MediaError, match="a picture is one file, not 2"):

@@ -25,12 +25,13 @@ FAMILIES: dict[str, Callable[[Checkpoint], MediaProcessor]] = {
 }
 
 
-def processor_of(path: Path) -> MediaProcessor | None:
-    """How the model in the directory `path` turns files into items; None if it has no vision.
+def processor_of(path: Path, text_path: Path) -> MediaProcessor | None:
+    """How the model in the directory `path`, whose tokenizer is read from the file `text_path`,
+    turns files into items; None if it has no vision.
 
     Raises ConfigError if it has and we do not know how, or a setting is not supported.
     """
-    checkpoint = Checkpoint(path)
+    checkpoint = Checkpoint(path, text_path)
     architectures = checkpoint.config.get("architectures", list[str], [])
     for name in architectures:
         if name in FAMILIES:
