@@ -14,6 +14,8 @@ _COMMANDS = {
     "check": "doctor",
     "benchmark": "bench",
 }
+# Options that there were, what is here in place of them, and why they are not needed.
+_FORMER = {"keep-cache": ("flush-cache", "the cache is kept, unless --flush-cache is given")}
 _SERVERS = "max-running-requests"  # an option that names which are a server's have
 
 
@@ -23,6 +25,8 @@ def instead_of(name: str, known: Iterable[str]) -> str:
     by_form, form = {_form(other): other for other in known}, _form(name)
     if (other := CALLED.get(form)) in by_form:
         return f"; it is called {by_form[other]} here"
+    if form in _FORMER and _FORMER[form][0] in by_form:
+        return f"; {_FORMER[form][1]}"
     if _SERVERS in by_form and (said := _of_servers(form)):
         return f"; {said}"
     if (command := _COMMANDS.get(form)) in by_form:
