@@ -1,6 +1,5 @@
 """Self-consistency: sample several chains of thought for one question and take the vote."""
 
-import argparse
 from collections import Counter
 from typing import Any
 
@@ -39,8 +38,6 @@ def main(backend: Any, question: str = QUESTION, chains: int = 5) -> dict[str, A
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--chains", type=int, default=5)
-    with sgl.command_line(parser) as (backend, options):
-        found = main(backend, chains=options.chains)
+    with sgl.command_line(__doc__) as (backend, _):
+        found = main(backend)
         print(*found["reasoning"], f"{found['votes']} votes for {found['vote']}", sep="\n")

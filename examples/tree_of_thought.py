@@ -1,6 +1,5 @@
 """Tree of thought: fork into plans, each plan into solutions, score them all, keep the best."""
 
-import argparse
 from typing import Any
 
 import lang as sgl
@@ -57,10 +56,8 @@ def main(backend: Any, question: str = QUESTION, width: int = 2) -> dict[str, An
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=2)
-    with sgl.command_line(parser) as (backend, options):
-        found = main(backend, width=options.width)
+    with sgl.command_line(__doc__) as (backend, _):
+        found = main(backend)
         for leaf in found["leaves"]:
             print(f"{leaf['score']:.2f}: {leaf['plan']} -> {leaf['solution']}")
         print("best:", found["best"]["solution"])

@@ -52,9 +52,12 @@ def make_parser(prog: str = "srt run") -> argparse.ArgumentParser:
         help="go on with the text as it is, without the model's chat template",
     )
     constraint = parser.add_mutually_exclusive_group()
-    constraint.add_argument("--regex", help="pattern that the whole answer must match")
+    constraint.add_argument("--regex", type=given, help="pattern that the whole answer must match")
     constraint.add_argument(
-        "--json-schema", metavar="FILE", help="file with the answer's JSON schema, or the schema"
+        "--json-schema",
+        type=given,
+        metavar="FILE",
+        help="file with the answer's JSON schema, or the schema",
     )
     return parser
 

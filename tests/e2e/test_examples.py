@@ -36,6 +36,7 @@ from tests.e2e.server import Server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__")
+LIST = ROOT / "examples" / "README.md"
 TIMEOUT_S = 240
 
 
@@ -190,7 +191,7 @@ def test_examples_are_short_and_importable(path: Path) -> None:
 
 
 def test_the_list_of_examples_has_each() -> None:
-    text = (ROOT / "examples" / "README.md").read_text()
+    text = LIST.read_text()
     names = [path.stem for path in EXAMPLES]
     assert re.findall(r"^\| \[(\w+)\]\(\1\.py\) \|", text, re.M) == names
 
@@ -213,8 +214,13 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_examples_run_as_programs(name: str, server: Server, installed: Path) -> None:
-    """Each with the same options: the server's address, or the model of its own server."""
-    assert run(name, installed, "--url", server.url, "--model", "smollm2").strip()
+    """Each with the same options, and prints what the list of examples says."""
+    printed, at = run(name, installed, "--url", server.url, "--model", "smollm2"), 0
+    row = re.search(rf"^\| \[{name}\].*\| (.*) \|$", LIST.read_text(), re.M)
+    assert row is not None
+    for piece in re.findall(r"`([^`]+)`", row[1]):
+        at = printed.find(piece, at)
+        assert at >= 0, f"{piece!r} is not where the list of examples says:\n{printed}"
 
 
 @pytest.mark.full

@@ -20,9 +20,7 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch, error: BaseExceptio
     return end.value.code
 
 
-def test_a_running_server_and_own_options(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_running_server_and_own_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first\nsecond\n")
     words = ["--url", "127.0.0.1:9/v1", "--api-key-file", str(keys), "--chains", "3"]

@@ -34,6 +34,7 @@ class Pipe(io.TextIOWrapper):
         (["smollm2", "Hello"], "put it in quotes (--model names the model)"),
         (["Hello", "--raw", "--system", "x"], "--raw and --system exclude each other"),
         (["Hello", "--regex", "a", "--json-schema", "{}"], "not allowed with argument --regex"),
+        (["Hello", "--regex", ""], "--regex: must not be empty"),
         (["Hello", "--max-tokens", "0"], "--max-tokens: must be a whole number"),
         (["Hello", "--modle", "x"], "did you mean --model?"),
     ],
