@@ -1,7 +1,6 @@
 """The examples on the real model: what they do, not how good its answers are."""
 
 import importlib
-import json
 import os
 import re
 import subprocess
@@ -225,7 +224,7 @@ def test_examples_run_as_programs(name: str, server: Server, installed: Path) ->
 
 @pytest.mark.full
 def test_examples_bring_their_own_server(installed: Path) -> None:
-    assert json.loads(run("multi_turn_chat", installed, "--model", "smollm2"))["messages"]
+    assert "\nassistant: " in run("multi_turn_chat", installed, "--model", "smollm2")
 
 
 def run(name: str, installed: Path, *arguments: str) -> str:
