@@ -128,7 +128,7 @@ async def _main(args: argparse.Namespace) -> int:
     async with place(args.url, args.MODEL, args.api_key, screen.waiting) as where:
         engine = where.engine
         async with AsyncClient(where.url, api_key=args.api_key) as client:
-            chat = Chat(client, sampling, screen.write, args.system)
+            chat = Chat(client, where.sampling(sampling), screen.write, args.system)
             with suppress(AttributeError):  # not the interpreter's own
                 sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
             messages: Messages = lines_of(sys.stdin)

@@ -130,7 +130,7 @@ def _constraint(args: argparse.Namespace) -> dict[str, str]:
 
 async def _main(args: argparse.Namespace, prompt: str) -> int:
     screen = Screen(is_stderr=True)
-    sampling = sampling_of(args) | _constraint(args)
+    sampling, constraint = sampling_of(args), _constraint(args)
     asked: dict[str, Any] = {"text": prompt}
     if not args.raw:
         system = [{"role": "system", "content": args.system}] if args.system else []
@@ -138,7 +138,11 @@ async def _main(args: argparse.Namespace, prompt: str) -> int:
     async with (
         place(args.url, args.model, args.api_key, screen.waiting) as where,
         AsyncClient(where.url, api_key=args.api_key) as client,
-        aclosing(await client.submit(stream=True, sampling=sampling, **asked)) as answer,
+        aclosing(
+            await client.submit(
+                stream=True, sampling=where.sampling(sampling) | constraint, **asked
+            )
+        ) as answer,
     ):
         finish = await show(answer, screen)
     if finish.type == "length":
