@@ -122,7 +122,7 @@ def _constraint(args: argparse.Namespace) -> dict[str, str]:
             return {"json_schema": data.decode()}
         reason = f"it has more than {_MAX_SCHEMA_BYTES} bytes"
     except OSError as error:
-        reason = error.strerror
+        reason = str(error.strerror)
     except ValueError:
         reason = "it is no UTF-8"
     raise ConfigError(f"--json-schema {args.json_schema}: {reason}")
