@@ -11,34 +11,47 @@ from typing import Any
 
 import lang as sgl
 
-ESSAY = """City trees are worth more than they cost. A street with old trees is several degrees
-cooler on a summer afternoon, its shops see more visitors, and its drains flood less often. I
-counted birds on two streets near my school for a month: the one with trees had eleven kinds, the
-bare one had three. Trees need water and care in their first years, and some lift the pavement. But
-a budget that counts only the pavement forgets the shade, the rain and the birds."""
-DIMENSIONS = ("clarity", "originality", "evidence")
-VERDICT = r'\{"summary": "[A-Za-z ,.]{10,80}", "grade": "[ABCD][+-]?", "publish": (true|false)\}'
+EXAMPLE = (
+    "School should begin at nine. For two weeks I asked my class each morning who was tired: every "
+    "second pupil was. Parents would have to leave for work later. But pupils who sleep learn."
+)
+ESSAY = (
+    "City trees are worth more than they cost. A street with old trees is several degrees cooler "
+    "on a summer afternoon, its shops see more visitors, and its drains flood less often. I "
+    "counted birds on two streets near my school for a month: the one with trees had eleven "
+    "kinds, the bare one had three. Trees need water and care in their first years, and some lift "
+    "the pavement. But a budget that counts only the pavement forgets the shade and the birds."
+)
+ASKED = "Does it argue for something?"
+# What a judgment of each begins with, and how it ends for the example.
+DIMENSIONS = {
+    "claim: It says that": " school should begin at nine",
+    "evidence: It counts": " tired pupils for two weeks",
+    "objection: It admits that": " parents would leave for work later",
+}
+JUDGED = "\n".join(f"{begin}{end}." for begin, end in DIMENSIONS.items())
+VERDICT = r'\{"grade": ("[AB]", "publish": true|"[CD]", "publish": false)\}'
 
 
 @sgl.function
 def judge(s: sgl.ProgramState, essay: str, image: str | None = None) -> None:
     s += sgl.system("You are a fair and brief judge of essays.")
+    s += sgl.user(f"Essay:\n{EXAMPLE}\n\n{ASKED}") + sgl.assistant("yes") + sgl.assistant(JUDGED)
     with s.user():
         if image is not None:
             s += sgl.image(image)
-        s += f"Essay:\n{essay}\n\nDoes this text argue for something?"
+        s += f"Essay:\n{essay}\n\n{ASKED}"
     s += sgl.assistant(sgl.select("argues", ["yes", "no"]))
     branches = s.fork(len(DIMENSIONS))
-    for branch, dimension in zip(branches, DIMENSIONS, strict=True):
-        branch += sgl.user(f"Judge the {dimension} of the essay in one sentence.")
-        branch += sgl.assistant(sgl.gen("judgment", max_tokens=32, stop="\n"))
+    for branch, begin in zip(branches, DIMENSIONS, strict=True):
+        branch += sgl.assistant(begin + sgl.gen("judgment", max_tokens=32, stop=["\n", ",", "."]))
     branches.join()
     pairs = zip(DIMENSIONS, s["judgment"], strict=True)
-    judgments = "\n".join(f"{dimension}: {text}" for dimension, text in pairs)
-    s += sgl.user(f"Judgments:\n{judgments}\n\nSum them up in one sentence.")
-    s += sgl.assistant(sgl.gen("summary", max_tokens=32, stop="\n"))
+    s += sgl.assistant("\n".join(f"{begin}{text}." for begin, text in pairs))
+    s += sgl.user("Sum it up in one sentence.")
+    s += sgl.assistant("The essay" + sgl.gen("summary", max_tokens=32, stop=["\n", "."]))
     s += sgl.user("Give the verdict as JSON.")
-    s += sgl.assistant(sgl.gen("verdict", max_tokens=96, regex=VERDICT))
+    s += sgl.assistant(sgl.gen("verdict", max_tokens=32, regex=VERDICT))
 
 
 def main(backend: Any, essay: str = ESSAY, image: str | None = None) -> dict[str, Any]:
@@ -51,9 +64,9 @@ def main(backend: Any, essay: str = ESSAY, image: str | None = None) -> dict[str
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     parser.add_argument("--image", help="a file with an image")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(json.dumps(main(backend, image=args.image), indent=2))
+    with sgl.command_line(parser) as (backend, options):
+        found = main(backend, image=options.image)
+        for begin, end in zip(DIMENSIONS, found["judgment"], strict=True):
+            print(f"{begin}{end}.")
+        print(f"The essay{found['summary']}.", found["verdict"], sep="\n")

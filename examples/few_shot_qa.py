@@ -5,7 +5,6 @@ and computes it once, before the batch.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ SHOTS = (
 EXAMPLES = "".join(f"Question: {question}\nAnswer: {answer}\n\n" for question, answer in SHOTS)
 QUESTIONS = (
     "What is the capital of France?",
-    "What is the largest ocean on Earth?",
+    "What is the capital of Japan?",
     "What do bees make?",
     "What is the frozen form of water called?",
 )
@@ -49,10 +48,8 @@ def main(backend: Any, questions: tuple[str, ...] = QUESTIONS) -> list[dict[str,
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     parser.add_argument("--data", type=Path, help="a file with one question a line")
-    args = parser.parse_args()
-    asked = tuple(args.data.read_text().splitlines()) if args.data else QUESTIONS
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(json.dumps(main(backend, asked), indent=2))
+    with sgl.command_line(parser) as (backend, options):
+        asked = tuple(options.data.read_text().splitlines()) if options.data else QUESTIONS
+        for found in main(backend, asked):
+            print(f"{found['question']} {found['answer']} [{found['cached_tokens']} tokens cached]")

@@ -8,8 +8,8 @@ import msgspec
 
 import lang as sgl
 
-TEXT = """Marie Curie was a physicist, born in Warsaw in 1867. She studied in Paris, discovered
-radium and polonium together with her husband Pierre, and won two Nobel prizes."""
+TEXT = """Lise Meitner, a physicist, was born in 1878 in Vienna. She worked in Berlin and Stockholm,
+and was given the Enrico Fermi award."""
 
 Words = Annotated[str, msgspec.Meta(max_length=40)]
 
@@ -24,9 +24,22 @@ class Person(msgspec.Struct):
     prizes: Annotated[list[Words], msgspec.Meta(max_length=3)]
 
 
+EXAMPLES = {
+    "Leonhard Euler was a mathematician, born in Basel in 1707. He worked in Berlin and won the "
+    "Paris prize.": Person("Leonhard Euler", "Basel", 1707, "mathematics", ["Paris prize"]),
+    "Charles Darwin was a biologist, born in Shrewsbury in 1809. He sailed around the world and "
+    "won the Copley medal.": Person(
+        "Charles Darwin", "Shrewsbury", 1809, "biology", ["Copley medal"]
+    ),
+}
+
+
 @sgl.function
 def extract(s: sgl.ProgramState, text: str) -> None:
-    s += sgl.user(f"{text}\n\nWrite down the facts about this person as JSON.")
+    s += sgl.system("You write down facts as JSON.")
+    for example, person in EXAMPLES.items():
+        s += sgl.user(example) + sgl.assistant(msgspec.json.encode(person).decode())
+    s += sgl.user(text)
     s += sgl.assistant(sgl.gen("person", max_tokens=200, schema=Person))
 
 
@@ -39,10 +52,6 @@ def main(backend: Any, text: str = TEXT) -> Person:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
     parser.add_argument("--data", type=Path, help="a file with another text")
-    args = parser.parse_args()
-    text = args.data.read_text() if args.data else TEXT
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(main(backend, text))
+    with sgl.command_line(parser) as (backend, options):
+        print(main(backend, options.data.read_text() if options.data else TEXT))

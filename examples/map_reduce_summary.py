@@ -1,18 +1,16 @@
 """Summaries of parts and one of these, as semantic functions: the join is the server's."""
 
-import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import lang as sgl
 
+SHORT: dict[str, Any] = {"max_tokens": 48, "stop": "\n", "temperature": 0}
 PARTS = (
     "The lighthouse was built in 1911 on a rock two miles off the coast, of local granite.",
     "Its first keeper lived there for thirty years and wrote down the weather every evening.",
-    "Today the lamp is electric, and the keeper's house is a small museum of storms.",
+    "Today it is a small museum of storms, and its lamp is electric.",
 )
-SHORT: dict[str, Any] = {"max_tokens": 24, "stop": "\n", "temperature": 0}
 
 
 @sgl.semantic_function
@@ -20,8 +18,14 @@ def summarise(  # type: ignore[no-untyped-def]
     part: sgl.Input,
     summary: sgl.Output(**SHORT),  # type: ignore[valid-type]
 ):
-    """Text: {{part}}
-    In one sentence:{{summary}}"""
+    """Text: The mill was built in 1820 from oak, beside the old bridge of the town.
+    In short: The mill was built in 1820.
+
+    Text: Now it stands empty beside the river, and only swallows and some bats live there.
+    In short: Now it stands empty.
+
+    Text: {{part}}
+    In short:{{summary}}"""
 
 
 @sgl.semantic_function
@@ -30,8 +34,20 @@ def merge(  # type: ignore[no-untyped-def]
     total: sgl.Output(**SHORT),  # type: ignore[valid-type]
 ):
     """Notes:
+     The mill was built in 1820.
+     Its owner lived there for sixty years.
+     Now it stands empty.
+    All: The mill was built in 1820, its owner lived there for sixty years, and now it is empty.
+
+    Notes:
+     The school was opened in 1955.
+     Its first class had twelve pupils.
+     Today it is a hotel.
+    All: The school was opened in 1955, its first class had twelve pupils, and today it is a hotel.
+
+    Notes:
     {{summaries}}
-    All in one sentence:{{total}}"""
+    All:{{total}}"""
 
 
 def main(backend: Any, parts: Sequence[str] = PARTS) -> dict[str, Any]:
@@ -43,9 +59,6 @@ def main(backend: Any, parts: Sequence[str] = PARTS) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(json.dumps(main(backend), indent=2))
+    with sgl.command_line(__doc__) as (backend, _):
+        found = main(backend)
+        print(*(f"part:{text}" for text in found["parts"]), f"all:{found['summary']}", sep="\n")

@@ -1,7 +1,5 @@
 """A chat of several turns, each of which reuses what the turns before it computed."""
 
-import argparse
-import json
 from typing import Any
 
 import lang as sgl
@@ -9,7 +7,7 @@ import lang as sgl
 TURNS = (
     "Name one animal that lives in the sea.",
     "Where in the sea does it live?",
-    "Say that again in five words.",
+    "What does it eat?",
 )
 
 
@@ -33,9 +31,8 @@ def main(backend: Any, turns: tuple[str, ...] = TURNS) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(json.dumps(main(backend), indent=2))
+    with sgl.command_line(__doc__) as (backend, _):
+        chat = main(backend)
+        for message in chat["messages"]:
+            print(f"{message['role']}: {message['content']}")
+        print("prompt tokens:", chat["prompt_tokens"], "of them cached:", chat["cached_tokens"])

@@ -1,23 +1,24 @@
 """Two tips, expanded in parallel by forks of the same state, then summed up."""
 
-import argparse
-import json
 from typing import Any
 
 import lang as sgl
 
 TOPIC = "staying healthy"
+TIPS = ("eat well", "exercise regularly")
 
 
 @sgl.function
 def tips(s: sgl.ProgramState, topic: str) -> None:
-    s += f"Here are two tips for {topic}: 1. Eat well. 2. Exercise regularly.\n\n"
-    forks = s.fork(2)
-    for number, fork in enumerate(forks, start=1):
-        fork += f"Now, expand tip {number} into a paragraph:\n"
-        fork += sgl.gen("detail", max_tokens=48, stop="\n\n")
-    s += f"Tip 1: {forks[0]['detail']}\nTip 2: {forks[1]['detail']}\n"
-    s += "In summary," + sgl.gen("summary", max_tokens=32, stop="\n")
+    s += f"Here are two tips for {topic}: {' and '.join(TIPS)}.\n\n"
+    forks = s.fork(len(TIPS))
+    for fork, tip in zip(forks, TIPS, strict=True):
+        fork += f"The tip to {tip} is good because" + sgl.gen(
+            "detail", max_tokens=48, stop=["\n", "."]
+        )
+    for fork, tip in zip(forks, TIPS, strict=True):
+        s += f"The tip to {tip} is good because{fork['detail']}.\n"
+    s += "In summary," + sgl.gen("summary", max_tokens=32, stop=["\n", "."])
 
 
 def main(backend: Any, topic: str = TOPIC) -> dict[str, Any]:
@@ -28,9 +29,6 @@ def main(backend: Any, topic: str = TOPIC) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(json.dumps(main(backend), indent=2))
+    with sgl.command_line(__doc__) as (backend, _):
+        found = main(backend)
+        print(found["text"] + ".", f"[{found['cached_tokens']} tokens cached]", sep="\n")

@@ -4,8 +4,6 @@ The instructions come first and the passages in the order of the corpus, so that
 find the same passages share the longest beginning.
 """
 
-import argparse
-import json
 import math
 import re
 from typing import Any
@@ -19,7 +17,22 @@ CORPUS = (
     "The quarry of Corvin closed in 1954 and is now a lake where children learn to swim.",
     "Corvin has a market on Saturdays, where farmers sell cheese, apples and honey.",
 )
-QUESTIONS = ("When was the Corvin bridge built?", "What became of the quarry?")
+EXAMPLES = """Answer the question from the passages.
+
+Passages:
+The mill of Corvin was built in 1820.
+The school of Corvin has two hundred pupils and a garden.
+Question: When was the mill built?
+Answer: in 1820
+
+Passages:
+The mayor of Corvin is a baker.
+The church of Corvin has a red roof.
+Question: What is red?
+Answer: the roof of the church
+
+"""
+QUESTIONS = ("When was the bridge built?", "What is the quarry now?")
 
 
 def words(text: str) -> set[str]:
@@ -39,9 +52,8 @@ def retrieve(question: str, corpus: tuple[str, ...], k: int = 2) -> list[str]:
 
 @sgl.function
 def answer(s: sgl.ProgramState, question: str, passages: list[str]) -> None:
-    s += sgl.system("You answer from the passages that you are given, in one short sentence.")
-    s += sgl.user("Passages:\n" + "\n".join(passages) + f"\n\nQuestion: {question}")
-    s += sgl.assistant(sgl.gen("answer", max_tokens=32, stop="\n"))
+    s += f"{EXAMPLES}Passages:\n" + "\n".join(passages) + f"\nQuestion: {question}\nAnswer:"
+    s += sgl.gen("answer", max_tokens=32, stop="\n")
 
 
 def main(backend: Any, corpus: tuple[str, ...] = CORPUS) -> list[dict[str, Any]]:
@@ -52,9 +64,6 @@ def main(backend: Any, corpus: tuple[str, ...] = CORPUS) -> list[dict[str, Any]]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(json.dumps(main(backend), indent=2))
+    with sgl.command_line(__doc__) as (backend, _):
+        for found in main(backend):
+            print(found["question"] + found["answer"])

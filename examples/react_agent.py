@@ -1,25 +1,38 @@
 """A ReAct agent with a calculator and a local search; constraints keep its actions possible."""
 
-import argparse
 from typing import Any
 
 import lang as sgl
 
 NOTES = {
     "lighthouse": "The lighthouse of Farhaven has 7 floors of 6 metres each.",
-    "bakery": "The bakery of Farhaven sells 300 loaves a day.",
+    "bakery": "The bakery of Farhaven has 4 ovens of 30 loaves each.",
+    "theatre": "The theatre of Farhaven has 12 rows of 20 seats each.",
 }
-QUESTION = "How high is the lighthouse of Farhaven?"
-EXAMPLE = """Question: How many loaves does the bakery sell in 2 days?
-Thought: It sells 300 a day, so I multiply.
-Action: calculate[300 * 2]
-Observation: 600
+QUESTION = "How many metres high is the lighthouse?"
+EXAMPLES = """Question: How many loaves does the bakery sell?
+Thought: I look for the bakery.
+Action: search[bakery]
+Observation: The bakery of Farhaven has 4 ovens of 30 loaves each.
+Thought: 4 ovens of 30 loaves each are 4 * 30 loaves.
+Action: calculate[4 * 30]
+Observation: 120
 Thought: I know the answer.
-Action: finish[600 loaves]
+Action: finish[120 loaves]
+
+Question: How many seats has the theatre?
+Thought: I look for the theatre.
+Action: search[theatre]
+Observation: The theatre of Farhaven has 12 rows of 20 seats each.
+Thought: 12 rows of 20 seats each are 12 * 20 seats.
+Action: calculate[12 * 20]
+Observation: 240
+Thought: I know the answer.
+Action: finish[240 seats]
 """
 TOOLS = {
     "search": sgl.select("input", list(NOTES)),
-    "calculate": sgl.gen("input", max_tokens=16, regex=r"[0-9]{1,4} [+*] [0-9]{1,4}"),
+    "calculate": sgl.gen("input", max_tokens=16, regex=r"[0-9]{1,4} [+*] [0-9]{1,4}\]", stop="]"),
     "finish": sgl.gen("input", max_tokens=12, stop=["]", "\n"]),
 }
 
@@ -34,7 +47,7 @@ def observe(tool: str, given: str) -> str:
 @sgl.function
 def agent(s: sgl.ProgramState, question: str, max_steps: int) -> list[dict[str, str]]:
     steps: list[dict[str, str]] = []
-    s += f"{EXAMPLE}\nQuestion: {question}\n"
+    s += f"{EXAMPLES}\nQuestion: {question}\n"
     while len(steps) < max_steps and (not steps or steps[-1]["tool"] != "finish"):
         tools = list(TOOLS)[: 3 if steps else 2] if len(steps) + 1 < max_steps else ["finish"]
         s += "Thought:" + sgl.gen("thought", max_tokens=24, stop="\n")
@@ -52,9 +65,6 @@ def main(backend: Any, max_steps: int = 4) -> list[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(*main(backend), sep="\n")
+    with sgl.command_line(__doc__) as (backend, _):
+        for step in main(backend):
+            print(f"{step['thought'].strip()} {step['tool']}[{step['input']}]")

@@ -1,12 +1,11 @@
 """A chat that prints the answer while it is being written."""
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 import lang as sgl
 
-TURNS = ("Tell me about the moon.", "And about the sun?")
+TURNS = ("Write one sentence about the moon.", "And one about the sun.")
 
 
 @sgl.function
@@ -14,7 +13,7 @@ def chat(s: sgl.ProgramState, turns: tuple[str, ...]) -> None:
     s += sgl.system("You are a helpful assistant.")
     for number, text in enumerate(turns):
         s += sgl.user(text)
-        s += sgl.assistant(sgl.gen(f"answer_{number}", max_tokens=32))
+        s += sgl.assistant(sgl.gen(f"answer_{number}", max_tokens=64))
 
 
 def show(text: str) -> None:
@@ -37,9 +36,5 @@ def main(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
+    with sgl.command_line(__doc__) as (backend, _):
         main(backend)

@@ -1,58 +1,53 @@
 """An agent that calls Python functions until it knows the answer; constraints keep calls valid."""
 
-import argparse
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 import lang as sgl
 
-NOTES = {
-    "lighthouse": "The lighthouse of Farhaven has 7 floors of 6 metres each.",
-    "bakery": "The bakery of Farhaven sells 300 loaves a day.",
-}
-QUESTION = "How many metres high is the lighthouse of Farhaven?"
-EXAMPLE = [
-    ('{"tool":"search","arguments":{"place":"bakery"}}', NOTES["bakery"]),
-    ('{"tool":"calculate","arguments":{"left":300,"sign":"*","right":2}}', "600"),
-]
+QUESTION = "A theatre has 73 rows with 46 seats in each. How many seats has it?"
+# A question, what the model should call, and what that returns.
+EXAMPLES = (
+    ("Ben has 12 pens, and finds 25 pens more. How many pens has he?", "add", (12, 25), 37),
+    ("A bakery has 4 ovens with 30 loaves in each. How many loaves?", "multiply", (4, 30), 120),
+)
 Number = Annotated[int, Meta(ge=0, le=9999)]
 
 
-def search(place: Literal["lighthouse", "bakery"]) -> str:
-    """What is known of a place in Farhaven."""
-    return NOTES[place]
+def add(left: Number, right: Number) -> int:
+    """Add two numbers."""
+    return left + right
 
 
-def calculate(left: Number, sign: Literal["+", "*"], right: Number) -> int:
-    """Add or multiply two numbers."""
-    return left * right if sign == "*" else left + right
+def multiply(left: Number, right: Number) -> int:
+    """Multiply two numbers."""
+    return left * right
 
 
 @sgl.function
 def agent(s: sgl.ProgramState, question: str, max_calls: int) -> dict[str, Any]:
-    tools = [search, calculate]
+    tools = [add, multiply]
     s += sgl.system(sgl.describe(tools))
-    s += sgl.user("How many loaves does the bakery of Farhaven sell in two days?")
-    for call, result in EXAMPLE:
-        s += sgl.assistant(call) + sgl.tool(result)
-    s += sgl.assistant('{"answer":600}')
+    for example, tool, (left, right), result in EXAMPLES:
+        s += sgl.user(example)
+        call = f'{{"tool":"{tool}","arguments":{{"left":{left},"right":{right}}}}}'
+        s += sgl.assistant(call) + sgl.tool(str(result)) + sgl.assistant(f'{{"answer":{result}}}')
     s += sgl.user(question)
-    s += sgl.agent("metres", tools, min_calls=1, max_calls=max_calls, type=Number)
-    meta = s.get_meta_info("metres") or {}
-    return {"metres": s["metres"], "calls": meta["calls"]}
+    s += sgl.agent("number", tools, min_calls=1, max_calls=max_calls, type=Number)
+    meta = s.get_meta_info("number") or {}
+    return {"number": s["number"], "calls": meta["calls"]}
 
 
-def main(backend: Any, max_calls: int = 3) -> dict[str, Any]:
+def main(backend: Any, max_calls: int = 2) -> dict[str, Any]:
     """The answer, and the calls that led to it."""
     return dict(agent.run(QUESTION, max_calls, temperature=0, backend=backend).ret_value)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
+    with sgl.command_line(__doc__) as (backend, _):
         found = main(backend)
-        print(*found["calls"], found["metres"], sep="\n")
+        print(QUESTION)
+        for call in found["calls"]:
+            print(call["tool"], call["arguments"], "->", call["result"])
+        print("answer:", found["number"])

@@ -1,32 +1,47 @@
 """Tree of thought: fork into plans, each plan into solutions, score them all, keep the best."""
 
-import argparse
-import json
 from typing import Any
 
 import lang as sgl
 
-QUESTION = "A farmer has 12 cows and sells a third of them. How many cows are left?"
+QUESTION = "a café by the sea"
+EXAMPLES = """Place: a bakery in an old mill
+Idea: a wheel that turned for a hundred years
+Name: The Turning Loaf
+Does it fit, from 1 to 5? 5
+
+Place: a shop for old watches
+Idea: hands that never stop to move
+Name: The Yellow Banana
+Does it fit, from 1 to 5? 1
+
+Place: a library for travellers
+Idea: maps of countries that are far away
+Name: The Folded Map
+Does it fit, from 1 to 5? 4
+
+"""
+GRADES = ("1", "2", "3", "4", "5")
+IDEA = r" a [a-z ]{10,50}\n"
+NAME = r" The [A-Z][a-z]{2,9} (Anchor|Boat|Gull|Lantern|Pearl|Sail|Shell|Wave)\n"
 
 
 @sgl.function
 def search(s: sgl.ProgramState, question: str, width: int) -> list[dict[str, Any]]:
-    s += sgl.user(f"Question: {question}\nPropose a plan to solve it, in one sentence.")
+    s += f"{EXAMPLES}Place: {question}\nIdea:"
     plans = s.fork(width)
-    plans += sgl.assistant(sgl.gen("plan", max_tokens=24, stop="\n"))
-    plans += sgl.user("Follow the plan and give the solution in one sentence.")
+    plans += sgl.gen("plan", max_tokens=24, regex=IDEA) + "Name:"
     leaves = []
     for plan in plans:
         solutions = plan.fork(width)
-        solutions += sgl.assistant(sgl.gen("solution", max_tokens=32, stop="\n"))
-        solutions += sgl.user("How good is this solution, from 1 to 5? Answer with a number.")
-        solutions += sgl.assistant(sgl.select("score", ["1", "2", "3", "4", "5"]))
+        solutions += sgl.gen("solution", max_tokens=16, regex=NAME) + "Does it fit, from 1 to 5? "
+        solutions += sgl.distribution("fit", GRADES)
         leaves += [(plan, solution) for solution in solutions]
     return [
         {
-            "plan": plan["plan"],
-            "solution": solution["solution"],
-            "score": int(solution["score"]),
+            "plan": plan["plan"].strip(),
+            "solution": solution["solution"].strip(),
+            "score": sum(int(grade) * p for grade, p in solution["fit"].items()),
             "cached_tokens": next(iter(solution.trace())).cached_tokens,
         }
         for plan, solution in leaves
@@ -35,16 +50,14 @@ def search(s: sgl.ProgramState, question: str, width: int) -> list[dict[str, Any
 
 def main(backend: Any, question: str = QUESTION, width: int = 2) -> dict[str, Any]:
     """All leaves of the tree and the best of them."""
-    state = search.run(question, width, temperature=0.7, backend=backend)
+    state = search.run(question, width, temperature=0.5, backend=backend)
     leaves = state.ret_value
     return {"leaves": leaves, "best": max(leaves, key=lambda leaf: leaf["score"])}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="a running server, such as http://127.0.0.1:30000")
-    parser.add_argument("--model", default="smollm2", help="of its own server, without --url")
-    parser.add_argument("--width", type=int, default=2)
-    args = parser.parse_args()
-    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime(args.model) as backend:
-        print(json.dumps(main(backend, width=args.width), indent=2))
+    with sgl.command_line(__doc__) as (backend, _):
+        found = main(backend)
+        for leaf in found["leaves"]:
+            print(f"{leaf['score']:.2f}: {leaf['plan']} -> {leaf['solution']}")
+        print("best:", found["best"]["solution"])

@@ -73,6 +73,7 @@ from lang.state.unread import formatted as format
 from lang.values import grammar as g
 
 if TYPE_CHECKING:
+    from lang.backends.command_line import command_line
     from lang.backends.openai import OpenAI
     from lang.backends.runtime import Runtime, RuntimeEndpoint
     from lang.remote.semantic import Input, Output, semantic_function
@@ -118,6 +119,7 @@ __all__ = [
     "assistant_end",
     "beam",
     "best_of",
+    "command_line",
     "concat",
     "decided",
     "describe",
@@ -168,6 +170,7 @@ _LATER = {  # what needs more than the language alone
     "Output": "lang.remote.semantic",
     "ProgramVar": "lang.remote.session",
     "Session": "lang.remote.session",
+    "command_line": "lang.backends.command_line",
     "negated": "lang.remote.session",
     "semantic_function": "lang.remote.semantic",
     "session": "lang.remote.session",

@@ -193,7 +193,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "commands": "machine progress version wire benchmark files args ring sizing hub options",
         "launch": "wire files args ring sizing trial hub gateway options",
         "offline": "wire client hub options launch",
-        "chat": "machine wire answers client hub options offline",
+        "chat": "machine wire answers files client hub options offline",
         "llm": "wire files client offline",
     },
     "srt.client": {

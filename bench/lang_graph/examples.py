@@ -9,22 +9,22 @@ from lang import loop
 from lang.functions.function import SglFunction
 
 RUNS: dict[str, dict[str, Any]] = {
-    "chain_summary.add": {"part": chain_summary.PARTS[0], "so_far": " A light."},
+    "chain_summary.add": {"part": chain_summary.PARTS[0], "before": " A light."},
     "essay_judge.judge": {"essay": essay_judge.ESSAY, "image": None},
     "few_shot_qa.answer": {"question": "What is the capital of Japan?"},
     "json_extraction.extract": {"text": "Marie Curie, born 1867 in Warsaw, a physicist."},
     "multi_agent_coding.design": {"task": multi_agent_coding.TASK},
-    "multi_agent_coding.write": {"task": "a game", "plan": " Short.", "file": "snake.py"},
-    "multi_agent_coding.review": {"task": "a game", "files": "x = 1\n", "file": "snake.py"},
+    "multi_agent_coding.write": {"task": "box", "plan": " Short.", "file": "area(a, b)"},
+    "multi_agent_coding.review": {"task": "box", "files": "x = 1\n", "file": "area(a, b)"},
     "multi_turn_chat.chat": {"turns": ("Name an animal.", "Where does it live?")},
     "parallel_tips.tips": {"topic": "sleep"},
     "rag.answer": {"question": rag.QUESTIONS[0], "passages": list(rag.CORPUS[:2])},
     "react_agent.agent": {"question": "How many floors has the lighthouse?", "max_steps": 2},
     "self_consistency.reason": {"question": "What is 4 + 5?", "chains": 2},
-    "skeleton_of_thought.expand": {"topic": "bees", "skeleton": "1. Honey", "point": "Honey"},
+    "skeleton_of_thought.expand": {"topic": "bees", "point": "Honey"},
     "skeleton_of_thought.write": {"topic": "bees"},
     "streaming_chat.chat": {"turns": ("Say hello.",)},
-    "tree_of_thought.search": {"question": "How do I learn to swim?", "width": 2},
+    "tree_of_thought.search": {"question": "a school of swimming", "width": 2},
 }
 
 

@@ -15,7 +15,7 @@ from srt.chat.conversation import Chat, Kind
 from srt.chat.messages import Editor, Messages, lines_of
 from srt.chat.server import DEFAULT_URL, place
 from srt.client.face import AsyncClient
-from srt.options.arguments import Parser, count, given, key, key_of_file, server_url
+from srt.options.arguments import Parser, count, given, key, key_of_file, ring_or_url
 from srt.wire.errors import ConfigError, RequestError, SrtError
 from srt.wire.sampling import SamplingParams
 
@@ -86,7 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that asks a server: where it is, and how it answers."""
     parser.add_argument(
         "--url",
-        type=_ring_or_url,
+        type=ring_or_url,
         help=f"http://HOST:PORT or ipc://DIRECTORY of a server (default: {DEFAULT_URL})",
     )
     parser.add_argument("--api-key", type=key, help="bearer token of the server")
@@ -122,17 +122,13 @@ def sampling_of(args: argparse.Namespace) -> dict[str, Any]:
     return sampling
 
 
-def _ring_or_url(text: str) -> str:
-    return text if text.startswith("ipc://") else server_url(text)
-
-
 async def _main(args: argparse.Namespace) -> int:
     screen = Screen()
     sampling = sampling_of(args)
     async with place(args.url, args.MODEL, args.api_key, screen.waiting) as where:
         engine = where.engine
         async with AsyncClient(where.url, api_key=args.api_key) as client:
-            chat = Chat(client, sampling, screen.write, args.system)
+            chat = Chat(client, where.sampling(sampling), screen.write, args.system)
             with suppress(AttributeError):  # not the interpreter's own
                 sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
             messages: Messages = lines_of(sys.stdin)

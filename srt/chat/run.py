@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 from srt.answers.reasoning import ReasoningSplitter
@@ -19,11 +18,13 @@ from srt.chat.server import place
 from srt.chat.text import Cleaner
 from srt.client.face import AsyncClient
 from srt.client.generation import Generation
+from srt.files.model_files import DEFAULT_MODEL
+from srt.hub.names import parse_name, shown_model
 from srt.options.arguments import Parser, given
 from srt.wire.errors import ConfigError, SrtError
 from srt.wire.messages import Finish
 
-_MAX_PIPED_BYTES = 2**26
+_MAX_PIPED_BYTES, _MAX_SCHEMA_BYTES = 2**26, 2**20
 
 
 def make_parser(prog: str = "srt run") -> argparse.ArgumentParser:
@@ -51,9 +52,12 @@ def make_parser(prog: str = "srt run") -> argparse.ArgumentParser:
         help="go on with the text as it is, without the model's chat template",
     )
     constraint = parser.add_mutually_exclusive_group()
-    constraint.add_argument("--regex", help="pattern that the whole answer must match")
+    constraint.add_argument("--regex", type=given, help="pattern that the whole answer must match")
     constraint.add_argument(
-        "--json-schema", metavar="FILE", help="file with the answer's JSON schema, or the schema"
+        "--json-schema",
+        type=given,
+        metavar="FILE",
+        help="file with the answer's JSON schema, or the schema",
     )
     return parser
 
@@ -85,11 +89,24 @@ def piped_text() -> str:
 
 def prompt_of(piped: str, prompt: str) -> str:
     """The prompt after the piped text: questions about one text have a beginning in common, which
-    the server has cached from the second one on. Raises ConfigError if there is no text."""
+    the server has cached from the second one on. Raises ConfigError if there is no text, or no more
+    than the name of a model, as other programs of this name take it first."""
     texts = [text for text in (piped, prompt) if text.strip()]
     if not texts:
         raise ConfigError("there is no prompt: standard input is empty")
+    if texts == [prompt] and _names_model(prompt):
+        raise ConfigError(
+            f"{shown_model(prompt)} is the name of a model, and no prompt: `srt chat MODEL` chats "
+            "with it, and --model asks it"
+        )
     return "\n\n".join(texts)
+
+
+def _names_model(text: str) -> bool:
+    try:
+        return text == DEFAULT_MODEL or parse_name(text) is not None
+    except ConfigError:  # an address of something else
+        return False
 
 
 def _constraint(args: argparse.Namespace) -> dict[str, str]:
@@ -99,14 +116,21 @@ def _constraint(args: argparse.Namespace) -> dict[str, str]:
     if args.json_schema.lstrip().startswith("{"):
         return {"json_schema": args.json_schema}
     try:
-        return {"json_schema": Path(args.json_schema).read_text(encoding="utf-8")}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--json-schema {args.json_schema}: {error}") from None
+        with open(args.json_schema, "rb") as file:
+            data = file.read(_MAX_SCHEMA_BYTES + 1)
+        if len(data) <= _MAX_SCHEMA_BYTES:
+            return {"json_schema": data.decode()}
+        reason = f"it has more than {_MAX_SCHEMA_BYTES} bytes"
+    except OSError as error:
+        reason = str(error.strerror)
+    except ValueError:
+        reason = "it is no UTF-8"
+    raise ConfigError(f"--json-schema {args.json_schema}: {reason}")
 
 
 async def _main(args: argparse.Namespace, prompt: str) -> int:
     screen = Screen(is_stderr=True)
-    sampling = sampling_of(args) | _constraint(args)
+    sampling, constraint = sampling_of(args), _constraint(args)
     asked: dict[str, Any] = {"text": prompt}
     if not args.raw:
         system = [{"role": "system", "content": args.system}] if args.system else []
@@ -114,7 +138,11 @@ async def _main(args: argparse.Namespace, prompt: str) -> int:
     async with (
         place(args.url, args.model, args.api_key, screen.waiting) as where,
         AsyncClient(where.url, api_key=args.api_key) as client,
-        aclosing(await client.submit(stream=True, sampling=sampling, **asked)) as answer,
+        aclosing(
+            await client.submit(
+                stream=True, sampling=where.sampling(sampling) | constraint, **asked
+            )
+        ) as answer,
     ):
         finish = await show(answer, screen)
     if finish.type == "length":
@@ -132,18 +160,23 @@ async def show(answer: Generation, screen: Screen) -> Finish:
     clean_reasoning = Cleaner().of
     splitter = ReasoningSplitter(opened=answer.opens_reasoning)
     has_reasoning, text, finish = False, "", None
-    async for output in answer:
-        finish = output.finish
-        for piece, is_reasoning in splitter.feed(output.delta, final=finish is not None):
-            if not is_reasoning:
-                if has_reasoning:
-                    screen.write("\n\n", "remark")
-                    has_reasoning = False
-                text = clean_answer(piece)
-                print(text, end="", flush=True)
-            elif screen.console.is_terminal:
-                screen.write(clean_reasoning(piece), "remark")
-                has_reasoning = True
+    try:
+        async for output in answer:
+            finish = output.finish
+            for piece, is_reasoning in splitter.feed(output.delta, final=finish is not None):
+                if not is_reasoning:
+                    if has_reasoning:
+                        screen.write("\n\n", "remark")
+                        has_reasoning = False
+                    text = clean_answer(piece)
+                    print(text, end="", flush=True)
+                elif screen.console.is_terminal:
+                    screen.write(clean_reasoning(piece), "remark")
+                    has_reasoning = True
+    except SrtError:  # it broke off: what is said of it begins a line
+        if text and not text.endswith("\n"):
+            print(flush=True)
+        raise
     if not text.endswith("\n"):
         print(flush=True)
     assert finish is not None  # the last snapshot has it

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -14,6 +14,7 @@ import msgspec
 
 from srt.chat.text import Cleaner
 from srt.client.http.client import is_here
+from srt.files.model_files import DEFAULT_MODEL
 from srt.hub import with_model_here
 from srt.hub.names import shown_model
 from srt.offline.engine import Engine
@@ -22,6 +23,7 @@ from srt.wire.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 _LOOK_S = 3.0
+_OF_CARD = {"temperature": 0.2, "top_p": 0.9}
 
 
 class Place(NamedTuple):
@@ -30,6 +32,12 @@ class Place(NamedTuple):
     url: str
     model: str
     engine: Engine | None = None
+
+    def sampling(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The sampling parameters `asked` for. The embedded model's file has no defaults, and at
+        the neutral temperature it writes nonsense: in place of these it gets those of its card."""
+        is_open = asked["temperature"] is None and asked["top_p"] is None
+        return {**asked, **(_OF_CARD if is_open and self.model == DEFAULT_MODEL else {})}
 
 
 class _Named(msgspec.Struct):

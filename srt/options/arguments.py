@@ -112,3 +112,8 @@ def server_url(text: str) -> str:
     if "@" in parts.netloc:
         raise ArgumentTypeError("takes no user and no password; see --api-key")
     return url
+
+
+def ring_or_url(text: str) -> str:
+    """The address of a server, or ipc:// with the directory of its ring."""
+    return text if text.startswith("ipc://") else server_url(text)

@@ -14,6 +14,8 @@ _COMMANDS = {
     "check": "doctor",
     "benchmark": "bench",
 }
+# Options that there were, what is here in place of them, and why they are not needed.
+_FORMER = {"keep-cache": ("flush-cache", "the cache is kept, unless --flush-cache is given")}
 _SERVERS = "max-running-requests"  # an option that names which are a server's have
 
 
@@ -28,6 +30,8 @@ def instead_of(name: str, known: Iterable[str]) -> str:
             return f"; {said}"
     elif (other := OF_CLIENTS.get(form)) in by_form:
         return f"; it is called {by_form[other]} here"
+    if form in _FORMER and _FORMER[form][0] in by_form:
+        return f"; {_FORMER[form][1]}"
     if (command := _COMMANDS.get(form)) in by_form:
         return f"; did you mean {command}?"
     nearest = difflib.get_close_matches(form, by_form, n=1, cutoff=0.75)

@@ -1,7 +1,6 @@
 """The examples on the real model: what they do, not how good its answers are."""
 
 import importlib
-import json
 import os
 import re
 import subprocess
@@ -36,6 +35,7 @@ from tests.e2e.server import Server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__")
+LIST = ROOT / "examples" / "README.md"
 TIMEOUT_S = 240
 
 
@@ -51,8 +51,8 @@ def test_the_judge_merges_its_branches(backend: Any) -> None:
     found = essay_judge.main(backend)
     assert found["argues"] in ("yes", "no")
     assert len(found["judgment"]) == len(essay_judge.DIMENSIONS) and all(found["judgment"])
-    assert set(found["verdict"]) == {"summary", "grade", "publish"}
-    assert found["verdict"]["grade"][0] in "ABCD" and found["summary"]
+    assert set(found["verdict"]) == {"grade", "publish"}
+    assert found["verdict"]["publish"] == (found["verdict"]["grade"] in "AB") and found["summary"]
     # Each branch finds the essay in the cache: some 100 tokens.
     assert min(found["cached_tokens"]) > 100
 
@@ -89,19 +89,18 @@ def test_the_agent_acts_until_it_finishes(backend: Any) -> None:
 
 
 def test_the_tools_of_the_agent() -> None:
-    assert react_agent.observe("calculate", "300 * 2") == "600"
-    assert react_agent.observe("calculate", "300 + 2") == "302"
+    assert react_agent.observe("calculate", "7 * 6") == "42"
+    assert react_agent.observe("calculate", "7 + 6") == "13"
     assert "7 floors" in react_agent.observe("search", "lighthouse")
 
 
 def test_an_agent_with_tools(backend: Any) -> None:
     found = tool_agent.main(backend)
-    assert found["metres"] in range(10_000) and 1 <= len(found["calls"]) <= 3
+    assert found["number"] in range(10_000) and 1 <= len(found["calls"]) <= 2
     for call in found["calls"]:
         function = getattr(tool_agent, call["tool"])
         assert function(**call["arguments"]) == call["result"]
-    assert tool_agent.calculate(7, "*", 6) == 42 and tool_agent.calculate(7, "+", 6) == 13
-    assert "7 floors" in tool_agent.search("lighthouse")
+    assert tool_agent.multiply(7, 6) == 42 and tool_agent.add(7, 6) == 13
 
 
 @pytest.mark.full
@@ -110,7 +109,7 @@ def test_a_tree_of_thought(backend: Any) -> None:
     plans = [leaf["plan"] for leaf in found["leaves"]]
     assert len(plans) == 4 and plans[0] == plans[1] and plans[2] == plans[3]
     assert all(1 <= leaf["score"] <= 5 for leaf in found["leaves"])
-    assert any(leaf["solution"] for leaf in found["leaves"])  # one sampled text may be empty
+    assert all(leaf["solution"].startswith("The ") for leaf in found["leaves"])
     assert found["best"]["score"] == max(leaf["score"] for leaf in found["leaves"])
     assert all(leaf["cached_tokens"] > 0 for leaf in found["leaves"])
 
@@ -143,7 +142,7 @@ def test_passages_are_found_and_used(backend: Any) -> None:
 def test_a_chain_of_summaries(backend: Any) -> None:
     found = chain_summary.main(backend)
     assert len(found["steps"]) == len(chain_summary.PARTS)
-    assert found["summary"] == found["steps"][-1]
+    assert found["summary"] == "".join(found["steps"])
 
 
 def test_a_map_reduce_on_the_server(backend: Any) -> None:
@@ -154,13 +153,15 @@ def test_a_map_reduce_on_the_server(backend: Any) -> None:
 @pytest.mark.full
 def test_agents_write_code_in_rounds(backend: Any) -> None:
     found = multi_agent_coding.main(backend)
-    assert set(found["files"]) == set(multi_agent_coding.FILES) and all(found["files"].values())
+    assert set(found["files"]) == set(multi_agent_coding.FILES)
+    for code in found["files"].values():
+        compile(code, "code", "exec")
 
 
 @pytest.mark.full
 def test_tips_are_expanded_in_parallel(backend: Any) -> None:
     found = parallel_tips.main(backend)
-    assert found["text"].count("Tip ") == 2 and found["text"].endswith(found["summary"])
+    assert found["text"].count("The tip to ") == 2 and found["text"].endswith(found["summary"])
     assert len(found["cached_tokens"]) == 2 and max(found["cached_tokens"]) > 10
 
 
@@ -183,13 +184,13 @@ def test_a_chat_streams(backend: Any) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_are_short_and_importable(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 60
+    assert len(path.read_text().splitlines()) <= 75
     assert importlib.import_module(f"examples.{path.stem}").__doc__
     assert f"    {path.stem},\n" in Path(__file__).read_text(), "import it here, and test it"
 
 
 def test_the_list_of_examples_has_each() -> None:
-    text = (ROOT / "examples" / "README.md").read_text()
+    text = LIST.read_text()
     names = [path.stem for path in EXAMPLES]
     assert re.findall(r"^\| \[(\w+)\]\(\1\.py\) \|", text, re.M) == names
 
@@ -212,13 +213,18 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_examples_run_as_programs(name: str, server: Server, installed: Path) -> None:
-    """Each with the same options: the server's address, or the model of its own server."""
-    assert run(name, installed, "--url", server.url, "--model", "smollm2").strip()
+    """Each with the same options, and prints what the list of examples says."""
+    printed, at = run(name, installed, "--url", server.url, "--model", "smollm2"), 0
+    row = re.search(rf"^\| \[{name}\].*\| (.*) \|$", LIST.read_text(), re.M)
+    assert row is not None
+    for piece in re.findall(r"`([^`]+)`", row[1]):
+        at = printed.find(piece, at)
+        assert at >= 0, f"{piece!r} is not where the list of examples says:\n{printed}"
 
 
 @pytest.mark.full
 def test_examples_bring_their_own_server(installed: Path) -> None:
-    assert json.loads(run("multi_turn_chat", installed, "--model", "smollm2"))["messages"]
+    assert "\nassistant: " in run("multi_turn_chat", installed, "--model", "smollm2")
 
 
 def run(name: str, installed: Path, *arguments: str) -> str:

@@ -185,7 +185,7 @@ def test_the_judge_sees(server: Server, tmp_path: Path) -> None:
             "Trees are worth it.", str(path), temperature=0, backend=backend
         )
         assert state["argues"] in ("yes", "no") and len(state["judgment"]) == 3
-        assert state["verdict"].startswith('{"summary": "')
+        assert state["verdict"].startswith('{"grade": "')
         shown = (state.get_meta_info("summary") or {})["media_tokens"]
         judged = [call for call in state.trace() if call.name == "judgment"]
     assert all(call.cached_tokens > shown > 0 for call in judged)

@@ -396,7 +396,7 @@ async def test_the_judge_looks_at_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "tree.png"
     path.write_bytes(CAT)
     fake = SeeingClient()
-    verdict = '{"summary": "Clear and well argued", "grade": "B", "publish": true}'
+    verdict = '{"grade": "B", "publish": true}'
     fake.pieces = (verdict,)
     async with asyncio.timeout(SOON_S), endpoint_at(fake) as endpoint:
         found = await asyncio.to_thread(

@@ -4,14 +4,14 @@ import io
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from srt.chat.main import Screen
 from srt.chat.run import main, parse_args, piped_text, prompt_of, show
 from srt.client.generation import GenerateOutput
-from srt.wire.errors import ConfigError
+from srt.wire.errors import ConfigError, RingError
 from srt.wire.messages import Finish
 
 
@@ -34,6 +34,7 @@ class Pipe(io.TextIOWrapper):
         (["smollm2", "Hello"], "put it in quotes (--model names the model)"),
         (["Hello", "--raw", "--system", "x"], "--raw and --system exclude each other"),
         (["Hello", "--regex", "a", "--json-schema", "{}"], "not allowed with argument --regex"),
+        (["Hello", "--regex", ""], "--regex: must not be empty"),
         (["Hello", "--max-tokens", "0"], "--max-tokens: must be a whole number"),
         (["Hello", "--modle", "x"], "did you mean --model?"),
     ],
@@ -57,6 +58,8 @@ def test_command_lines_that_make_no_sense(
         (b"a\nb\r\n\n", "Sum it up.", "a\nb\n\nSum it up."),
         (b"only this\n", "", "only this"),
         (b"\xffa", " ", "\ufffda"),
+        (b"text", "smollm2", "text\n\nsmollm2"),
+        (b"", "https://example.com/a", "https://example.com/a"),
     ],
 )
 def test_what_a_pipe_brings_goes_first(
@@ -71,7 +74,10 @@ def test_what_a_pipe_brings_goes_first(
     [
         (b" \n", [], "there is no prompt: standard input is empty"),
         (b"", ["x", "--temperature", "-1"], "temperature"),
-        (b"", ["x", "--json-schema", "/no/such"], "--json-schema /no/such: "),
+        (b"", ["x", "--json-schema", "/no/such"], "--json-schema /no/such: No such file"),
+        (b"", ["x", "--json-schema", "/dev/zero"], "it has more than 1048576 bytes"),
+        (b"", ["smollm2"], "smollm2 is the name of a model, and no prompt: `srt chat MODEL`"),
+        (b" ", ["org/name:Q4_K_M"], "is the name of a model"),
         (b"", ["x", "--url", "http://127.0.0.1:9"], "no server of models answers at"),
     ],
 )
@@ -152,6 +158,19 @@ async def test_only_the_answer_goes_to_standard_output(
         err_is_terminal=err_is_terminal,
     )
     assert written == (out, err)
+
+
+async def test_an_answer_that_breaks_off_ends_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(Answer):
+        async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
+            yield GenerateOutput(rid="r", delta="Hel")
+            raise RingError("it is lost")
+
+    with pytest.raises(RingError):
+        await show(cast(Any, Broken()), Screen(is_stderr=True))
+    assert capsys.readouterr().out == "Hel\n"
 
 
 async def test_reasoning_that_the_prompt_begins(monkeypatch: pytest.MonkeyPatch) -> None:

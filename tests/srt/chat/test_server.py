@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from srt.chat.main import make_parser
-from srt.chat.server import models_at
+from srt.chat.server import Place, models_at
 from srt.client.face import AsyncClient
 from srt.wire.errors import ConfigError
 
@@ -122,3 +123,19 @@ def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             parser.parse_args(refused)
         assert refused[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "temperature", "top_p"),
+    [
+        ("smollm2", {}, 0.2, 0.9),
+        ("smollm2", {"top_p": 0.5}, None, 0.5),
+        ("smollm2", {"temperature": 0}, 0, None),
+        ("org/name", {}, None, None),
+    ],
+)
+def test_the_embedded_model_has_the_sampling_of_its_card(
+    model: str, asked: dict[str, Any], temperature: float | None, top_p: float | None
+) -> None:
+    found = Place("http://x", model).sampling({"temperature": None, "top_p": None, **asked})
+    assert found == {"temperature": temperature, "top_p": top_p}

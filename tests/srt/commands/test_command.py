@@ -90,3 +90,9 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("usage: srt models ")
     assert main(["pull"]) == 2
     assert "did you mean serve?" in capsys.readouterr().err
+
+
+def test_what_replaced_an_option_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--keep-cache"])
+    assert "the cache is kept, unless --flush-cache is given" in capsys.readouterr().err
