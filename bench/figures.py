@@ -95,8 +95,10 @@ def figures_of(run: Run, guesses: Guesses | None = None) -> Figures:
         prompt_tokens_max=max(lengths),
         hit_rate=_hit_rate(good),
         loop_share=sum(r.loops for r in good) / max(1, len(good)),
-        accept_length=guesses and guesses.accept_length,
-        guessed_share=_guessed_share(guesses, out_tokens),
+        accept_length=guesses.accept_length if guesses else None,
+        guessed_share=guesses.accepted / max(1, out_tokens)
+        if guesses and guesses.verified
+        else None,
         ttft_p50_ms=percentile(ttft, 50),
         ttft_p99_ms=percentile(ttft, 99),
         tpot_p50_ms=percentile(tpot, 50),
@@ -111,11 +113,6 @@ def _hit_rate(records: Sequence[Record]) -> float | None:
     told = [r for r in records if r.cached_tokens is not None]
     prompt = sum(r.prompt_tokens for r in told)
     return sum(r.cached_tokens or 0 for r in told) / prompt if prompt else None
-
-
-def _guessed_share(guesses: Guesses | None, out_tokens: int) -> float | None:
-    is_known = guesses is not None and guesses.verified and out_tokens
-    return guesses.accepted / out_tokens if guesses is not None and is_known else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

@@ -236,6 +236,6 @@ class CorpusSource:
         """At most `size` pieces of `text`: from its start, or from anywhere, so that two prompts
         with one text do not begin alike."""
         found = _PIECE.findall(text)
-        spare = 0 if is_start else min(max(len(found) - size, _MIN_PART), len(found) - 1)
+        spare = 0 if is_start else max(len(found) - size, min(_MIN_PART, len(found) // 4))
         start = self._rng.randrange(spare + 1)
         return "".join(found[start : start + size]).strip()

