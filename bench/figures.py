@@ -74,6 +74,7 @@ SHARES = ("hit_rate", "loop_share", "guessed_share")
 def figures_of(run: Run, guesses: Guesses | None = None) -> Figures:
     """The figures of the requests that succeeded; `guesses` are what the server counted."""
     good = [r for r in run.records if r.error is None]
+    drafts = guesses or Guesses()
     lengths = [r.prompt_tokens for r in good] or [0]
     out_tokens = sum(r.completion_tokens for r in good)
     told = [r.cached_tokens for r in good if r.cached_tokens is not None]
@@ -95,10 +96,8 @@ def figures_of(run: Run, guesses: Guesses | None = None) -> Figures:
         prompt_tokens_max=max(lengths),
         hit_rate=_hit_rate(good),
         loop_share=sum(r.loops for r in good) / max(1, len(good)),
-        accept_length=guesses.accept_length if guesses else None,
-        guessed_share=guesses.accepted / max(1, out_tokens)
-        if guesses and guesses.verified
-        else None,
+        accept_length=drafts.accept_length,
+        guessed_share=drafts.accepted / max(1, out_tokens) if drafts.verified else None,
         ttft_p50_ms=percentile(ttft, 50),
         ttft_p99_ms=percentile(ttft, 99),
         tpot_p50_ms=percentile(tpot, 50),
