@@ -56,7 +56,7 @@ def guesses_of(metrics: str) -> Guesses:
     return found
 
 
-async def told_by(load: LoadGenerator) -> Guesses:
-    """What a server has counted so far; nothing if it does not tell."""
+async def counted_by(load: LoadGenerator) -> Guesses:
+    """What a server has counted so far; nothing if it does not say."""
     reply = await load.http.get("/metrics")
     return guesses_of(reply.text if reply.is_success else "")

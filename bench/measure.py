@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import Figures, figures_of
-from bench.guesses import told_by
+from bench.guesses import counted_by
 from srt.benchmark.corpus import CorpusSource, built_in, read_corpus
 from srt.benchmark.load import LoadGenerator
 from srt.benchmark.summary import now
@@ -54,11 +54,11 @@ class Course:
         # A workload's text does not depend on which others run with it.
         source = self._source(self._args.seed, self.tokens_per_word)
         workload = WORKLOADS[name](source, self._args.scale)
-        before = await told_by(load)
+        before = await counted_by(load)
         run = await load.run(workload)
         for error in sorted({r.error for r in run.records if r.error}):
             print(f"{name}: {error}", file=sys.stderr)
-        return figures_of(run, (await told_by(load)).since(before))
+        return figures_of(run, (await counted_by(load)).since(before))
 
     def _source(self, seed: int, tokens_per_word: float) -> Source:
         if self._args.random_words:

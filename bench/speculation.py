@@ -28,7 +28,7 @@ from msgspec import Struct
 from bench.compare import Contender, Launched
 from bench.copying import COPYING
 from bench.figures import Figures, figures_of
-from bench.guesses import Guesses, told_by
+from bench.guesses import Guesses, counted_by
 from bench.peers.catalogue import DEFAULT_HOME, Srt
 from bench.roofline import markdown
 from bench.speculation_offline import draft_time, simulate
@@ -67,7 +67,7 @@ class Server:
 
     async def guesses(self) -> Guesses:
         """What it has counted so far; nothing if it does not tell."""
-        return await told_by(self.load)
+        return await counted_by(self.load)
 
     async def turn(self, name: str, group: Mapping[int, Node], concurrency: int) -> Turn:
         """Run the requests, `concurrency` at a time."""

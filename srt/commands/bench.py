@@ -97,44 +97,7 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="that a request may take (default: %(default)s)",
     )
-    what = parser.add_argument_group("What it is asked")
-    what.add_argument(
-        "--workload", choices=[*WORKLOADS, "all"], help="(default: batch); their shapes are in docs"
-    )
-    what.add_argument("--scale", type=scale, help="factor on a workload's requests (default: 1)")
-    what.add_argument(
-        "--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...} or {"messages": ...}'
-    )
-    what.add_argument("--input-len", type=count, metavar="TOKENS", help="of prompts that are made")
-    what.add_argument(
-        "--data",
-        type=Path,
-        metavar="PATH",
-        help="file, or directory of files, with the texts and questions that prompts are made of "
-        "(default: a built-in set)",
-    )
-    what.add_argument(
-        "--output-len",
-        type=count,
-        metavar="TOKENS",
-        help=f"of an answer (default: {_OUTPUT_TOKENS})",
-    )
-    what.add_argument("--num-prompts", type=count, help="(default: all of a file, or 64)")
-    what.add_argument(
-        "--warmup", type=count_or_none, default=0, help="requests before (default: %(default)s)"
-    )
-    what.add_argument(
-        "--temperature",
-        type=number,
-        default=0.7,
-        help="of sampling; with 0, small models repeat themselves (default: %(default)s)",
-    )
-    what.add_argument(
-        "--seed",
-        type=int,
-        help="of texts, sampling and arrivals (default: another each time, so that the server has "
-        "cached nothing of an earlier run)",
-    )
+    _add_prompts(parser.add_argument_group("What it is asked"))
     when = parser.add_argument_group("When")
     when.add_argument(
         "--request-rate",
@@ -144,6 +107,46 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     when.add_argument("--max-concurrency", type=count, help="requests at once (default: 32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser
+
+
+def _add_prompts(group: Any) -> None:
+    group.add_argument(
+        "--workload", choices=[*WORKLOADS, "all"], help="(default: batch); their shapes are in docs"
+    )
+    group.add_argument("--scale", type=scale, help="factor on a workload's requests (default: 1)")
+    group.add_argument(
+        "--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...} or {"messages": ...}'
+    )
+    group.add_argument("--input-len", type=count, metavar="TOKENS", help="of prompts that are made")
+    group.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="file, or directory of files, with the texts and questions that prompts are made of "
+        "(default: a built-in set)",
+    )
+    group.add_argument(
+        "--output-len",
+        type=count,
+        metavar="TOKENS",
+        help=f"of an answer (default: {_OUTPUT_TOKENS})",
+    )
+    group.add_argument("--num-prompts", type=count, help="(default: all of a file, or 64)")
+    group.add_argument(
+        "--warmup", type=count_or_none, default=0, help="requests before (default: %(default)s)"
+    )
+    group.add_argument(
+        "--temperature",
+        type=number,
+        default=0.7,
+        help="of sampling; with 0, small models repeat themselves (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        help="of texts, sampling and arrivals (default: another each time, so that the server has "
+        "cached nothing of an earlier run)",
+    )
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
