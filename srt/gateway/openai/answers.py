@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from srt.client.generation import GenerateOutput
 from srt.gateway.batch import Batch
-from srt.gateway.http.turns import each_in_turn, in_turns
+from srt.gateway.http.turns import in_turns, next_turn
 from srt.gateway.wire.openai import (
     CompletionTokensDetails,
     FinishWord,
@@ -118,10 +118,12 @@ async def chunks(
         async for index, output in snapshots:
             last[index] = output
             usage = usage_of(batch, last) if options.continuous_usage_stats else None
-            async for choice in each_in_turn(face.chunk_choices(index, output)):
+            began = time.monotonic()
+            for choice in face.chunk_choices(index, output):
                 if choice is not None:
                     yield chunk([choice], usage)
                     prompt_ids = UNSET  # sent once
+                began = await next_turn(began)
     if options.include_usage:
         yield chunk([], usage_of(batch, last))
 
