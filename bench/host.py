@@ -1,8 +1,8 @@
 """What a request and a token cost outside the model: CPU time by process, over a null executor.
 
 The ring is the real one but for its executor, which answers at once with random tokens. Servers of
-several checkouts are up at the same time, and answer the same loads in turns; an idle one takes no
-time that counts. A process's time includes that of its threads and of the processes below it.
+several checkouts are up at the same time, and answer the same loads in turns, in one order and then
+in the other; an idle one takes no time that counts. A process's time includes that of its threads and of the processes below it.
 """
 
 import asyncio
@@ -180,8 +180,9 @@ async def measure(
             contenders[str(tree)] = Contender(pid, events, others)
         for seed in range(repeat):
             for load in loads:
-                for name, contender in contenders.items():
-                    turns[load.name][name].append(await contender.turn(load, seed))
+                order = list(contenders)[:: 1 if seed % 2 == 0 else -1]
+                for name in order:
+                    turns[load.name][name].append(await contenders[name].turn(load, seed))
     return turns
 
 
