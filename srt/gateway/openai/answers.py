@@ -17,6 +17,7 @@ from srt.client.generation import GenerateOutput
 from srt.gateway.batch import Batch
 from srt.gateway.http.turns import in_turns, next_turn
 from srt.gateway.wire.openai import (
+    Choice,
     CompletionTokensDetails,
     FinishWord,
     OpenAIRequest,
@@ -175,10 +176,11 @@ def ended(output: GenerateOutput) -> FinishWord:
     return word
 
 
-def ending(finish: Finish | None) -> dict[str, Any]:
-    """The fields of a choice that say what ended it: a token or a stop string, and how it was
-    steered there."""
-    return {"matched_stop": finish and finish.matched, **steering(finish)}
+def steered(choice: Choice, finish: Finish | None) -> Choice:
+    """The choice, which says how it was steered to its end, if it was. CPython calls with `**` take
+    several times as long: for each token of a stream that counts."""
+    fields = steering(finish)
+    return msgspec.structs.replace(choice, **fields) if fields else choice
 
 
 def steering(finish: Finish | None) -> dict[str, Any]:
