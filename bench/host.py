@@ -1,8 +1,10 @@
 """What a request and a token cost outside the model: CPU time by process, over a null executor.
 
-The ring is the real one but for its executor, which answers at once with random tokens. Servers of
-several checkouts are up at the same time, and answer the same loads in turns, in one order and then
-in the other; an idle one takes no time that counts. A process's time includes that of its threads and of the processes below it.
+The ring is the real one but for its executor, which makes random tokens at a certain rate. Without
+one, tokens come faster than streams are written, several in an event, and the cost of one is not
+shown. Servers of several checkouts are up at the same time, and answer the same loads in turns, in
+one order and then in the other; an idle one takes no time that counts. A process's time includes
+that of its threads and of the processes below it.
 """
 
 import asyncio
@@ -65,8 +67,8 @@ class Load(NamedTuple):
 LOADS = (
     Load(2000, 64, 16, 1, streamed=False),
     Load(1000, 64, 16, 64, streamed=False),
-    Load(600, 64, 16, 64, streamed=True),
-    Load(512, 256, 256, 128, streamed=True),
+    Load(320, 64, 16, 64, streamed=True),
+    Load(256, 256, 256, 128, streamed=True),
 )
 
 
@@ -86,8 +88,8 @@ class NullServer:
     ready_path = "/ready"
     start_timeout_s = 120.0
 
-    def __init__(self, tree: Path) -> None:
-        self._tree = tree
+    def __init__(self, tree: Path, rate: float) -> None:
+        self._tree, self._rate = tree, rate
 
     def install(self) -> str:
         """It runs in the environment of this process."""
@@ -104,7 +106,7 @@ class NullServer:
 
     def environment(self) -> dict[str, str]:
         """The server's own checkout is found first."""
-        return {"PYTHONPATH": str(self._tree)}
+        return {"PYTHONPATH": str(self._tree), "NULL_RATE": str(self._rate)}
 
 
 class Contender:
@@ -161,7 +163,7 @@ class Contender:
 
 
 async def measure(
-    trees: Sequence[Path], loads: Sequence[Load], repeat: int, log: Path
+    trees: Sequence[Path], loads: Sequence[Load], rate: float, repeat: int, log: Path
 ) -> dict[str, dict[str, list[Turn]]]:
     """The turns by load and by checkout."""
     turns: dict[str, dict[str, list[Turn]]] = {
@@ -171,7 +173,7 @@ async def measure(
         contenders: dict[str, Contender] = {}
         for tree in trees:
             known = set(children(os.getpid()))
-            server = running(NullServer(tree), resolve_model(DEFAULT_MODEL).path, log)
+            server = running(NullServer(tree, rate), resolve_model(DEFAULT_MODEL).path, log)
             url = await stack.enter_async_context(server)
             (pid,) = set(children(os.getpid())) - known
             events = EventClient(url, {})
@@ -211,10 +213,12 @@ def _micros(turn: Turn, tokens: bool) -> list[float]:
     return [*server, sum(server), turn.cpu_s["client"] * each]
 
 
-def report(others: Sequence[Path], scale: float, repeat: int, log: Path, *, as_json: bool) -> str:
+def report(
+    others: Sequence[Path], scale: float, rate: float, repeat: int, log: Path, *, as_json: bool
+) -> str:
     """Both tables of this checkout beside `others`, or all turns as JSON."""
     loads = [load.scaled(scale) for load in LOADS]
-    turns = uvloop.run(measure([ROOT, *others], loads, repeat, log))
+    turns = uvloop.run(measure([ROOT, *others], loads, rate, repeat, log))
     if as_json:
         plain: Any = {
             load: {tree: [run._asdict() for run in runs] for tree, runs in by_tree.items()}

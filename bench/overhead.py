@@ -199,6 +199,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--scale", type=float, default=1.0, help="of the requests of each load of --null"
     )
+    parser.add_argument(
+        "--rate", type=float, default=5000.0, help="tokens a second of --null; 0: no limit"
+    )
     parser.add_argument("--json", action="store_true", help="all turns of --null, as JSON")
     args = parser.parse_args(argv)
     if not args.json:
@@ -207,7 +210,8 @@ def main(argv: list[str] | None = None) -> int:
         log = Path(directory) / "server.log"
         if args.null:
             trees = [tree.resolve() for tree in args.tree]
-            print(host.report(trees, args.scale, args.repeat, log, as_json=args.json))
+            rate, repeat = args.rate, args.repeat
+            print(host.report(trees, args.scale, rate, repeat, log, as_json=args.json))
         else:
             print(table(args.batch, args.repeat, log))
     return 0

@@ -1,4 +1,10 @@
-"""A scheduler process whose executor takes no time: its tokens are random."""
+"""A scheduler process whose executor computes nothing: its tokens are random.
+
+The environment variable NULL_RATE says how many tokens it makes in a second at most; 0: no limit.
+"""
+
+import os
+import time
 
 import numpy as np
 
@@ -15,7 +21,8 @@ DRAWN = 1 << 16  # tokens that are drawn at the start, and come again and again
 
 
 class NullExecutor:
-    """Answers at once with random tokens of the served vocabulary, whatever is masked."""
+    """Answers with random tokens of the served vocabulary, whatever is masked: at once, or after
+    the time that they take at its rate."""
 
     name = "null"
     dtype: object = None
@@ -28,12 +35,16 @@ class NullExecutor:
         rng = np.random.default_rng(0)
         self._tokens = rng.integers(0, self.vocab_size, DRAWN, np.int32)
         self._at = 0
+        rate = float(os.environ.get("NULL_RATE", "0"))
+        self._token_s = 1 / rate if rate > 0 else 0.0
 
     def run(self, batch: ForwardBatch) -> StepResult:
         count = len(batch.sample_tokens)
         if self._at + count > DRAWN:
             self._at = 0
         self._at += count
+        if self._token_s:
+            time.sleep(count * self._token_s)
         return StepResult(
             self._tokens[self._at - count : self._at].copy(),
             np.full(count, np.nan, np.float32),

@@ -52,6 +52,6 @@ def cells(line: str) -> list[str]:
 @pytest.mark.full
 def test_the_ring_runs_without_a_model(tmp_path: Path) -> None:
     load = Load(8, 4, 16, 3, streamed=True)
-    turns = uvloop.run(measure([ROOT], [load], 1, tmp_path / "server.log"))
+    turns = uvloop.run(measure([ROOT], [load], 0.0, 1, tmp_path / "server.log"))
     (turn,) = turns[load.name][str(ROOT)]
     assert turn.tokens == 24 and all(turn.cpu_s[part] > 0 for part in SERVER_PARTS[:-1])

@@ -5,7 +5,6 @@ rest is the same for both.
 """
 
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -139,9 +138,10 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
         group = index // batch.samples
         cached[group] = min(cached.get(group, output.cached_tokens), output.cached_tokens)
     drafted = sum(output.drafted for output in outputs.values())
-    details: Counter[str] = Counter()
+    details: dict[str, Any] = {}
     for output in outputs.values():
-        details.update(meta_of(output, USAGE))
+        for name, value in meta_of(output, USAGE).items():
+            details[name] = details.get(name, 0) + value
     if drafted or details:
         # What was accepted behind a stop string is in no completion.
         accepted = sum(min(o.accepted, o.completion_tokens) for o in outputs.values())
