@@ -105,8 +105,10 @@ class NullServer:
         return [*words, *OPTIONS]
 
     def environment(self) -> dict[str, str]:
-        """The server's own checkout is found first."""
-        return {"PYTHONPATH": str(self._tree), "NULL_RATE": str(self._rate)}
+        """The server's own checkout is found first: not this directory, and what is beside the
+        launcher last."""
+        path = os.pathsep.join((str(self._tree), str(LAUNCHER.parent)))
+        return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "NULL_RATE": str(self._rate)}
 
 
 class Contender:
