@@ -86,7 +86,6 @@ class Request:
         self._start = start
         stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
         self._text = TextStream(pieces, stops, start.skip_bytes, start.begun)
-        self.client, self.rid = start.client, start.rid
         self._unsent: list[str] = []  # text
         self._dropped = 0  # ids that were sent, and that a jump has replaced since
         self._scores = self._no_scores()
@@ -103,6 +102,16 @@ class Request:
         self.replica = 0  # whose scheduler has it, or had it last
         self.is_open = True
         self.finish: Finish | None = None
+
+    @property
+    def client(self) -> bytes:
+        """The client that sent the request."""
+        return self._start.client
+
+    @property
+    def rid(self) -> str:
+        """The request's id at its client."""
+        return self._start.rid
 
     @property
     def reported(self) -> Reported:

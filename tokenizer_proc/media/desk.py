@@ -258,14 +258,11 @@ class MediaDesk:
                 # Each scheduler has a turn of its own.
                 self._decodes.of(held, (b"", str(message.incarnation))).wants.append(want)
 
-    @property
-    def has_sent(self) -> bool:
-        """Whether there are answers to schedulers."""
-        return bool(self._sent)
-
     def take_sent(self, incarnations: Sequence[int]) -> list[tuple[int, MediaSent, list[Blob]]]:
         """The answers to schedulers that are still there, with their replicas and the frames
         behind them; `incarnations` are the present ones, by replica."""
+        if not self._sent:
+            return []
         sent, self._sent = self._sent, []
         replicas = {number: replica for replica, number in enumerate(incarnations)}
         return [

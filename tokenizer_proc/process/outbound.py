@@ -38,9 +38,8 @@ class Outbound:
         replicas = self._front.dispatch.replicas
         for replica, message in replicas.take():
             self.to_scheduler(replica, message)
-        if self._front.media.has_sent:
-            for replica, sent, blobs in self._front.media.take_sent(replicas.incarnations):
-                self.to_scheduler(replica, sent, blobs)
+        for replica, sent, blobs in self._front.media.take_sent(replicas.incarnations):
+            self.to_scheduler(replica, sent, blobs)
 
     def to_scheduler(
         self, replica: int, message: SchedulerMessage, blobs: Sequence[Blob] = ()
