@@ -20,17 +20,28 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     The request's body must have been read: until then `receive` delivers it.
     """
-    worker = asyncio.ensure_future(work)
+    task = asyncio.current_task()
+    assert task is not None
     watcher = asyncio.ensure_future(_disconnected(receive))
+    has_left = False
+
+    def leave(_: object) -> None:
+        nonlocal has_left
+        has_left = True
+        task.cancel()
+
+    watcher.add_done_callback(leave)
     try:
-        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if worker.done():
-            return worker.result()
-        raise ClientDisconnected
+        return await work
+    except asyncio.CancelledError:
+        if has_left and task.cancelling() == 1:  # by nobody else
+            raise ClientDisconnected from None
+        raise
     finally:
-        worker.cancel()
+        if has_left:
+            task.uncancel()
+        watcher.remove_done_callback(leave)
         watcher.cancel()
-        await asyncio.gather(worker, watcher, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:
