@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.roofline import markdown
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.requests.queue import MARKED, MATCHED
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
@@ -154,7 +155,8 @@ def look_costs(waiting: int, policy: str, *, is_full: bool) -> list[float]:
     loop.drain()
     for i in range(waiting):
         loop.add(np.concatenate((documents[i % DOCUMENTS], loop.tokens(QUESTION))), 1)
-    loop.step()  # the first look matches them all
+    for _ in range(waiting // MATCHED + waiting // MARKED + 2):  # looks until all are matched
+        loop.core.state.waiting.ordered()
     return [loop.step().prepare for _ in range(LOOKS)]
 
 

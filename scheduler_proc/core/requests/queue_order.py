@@ -9,6 +9,7 @@ import random
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from itertools import chain
+from operator import itemgetter
 from typing import Protocol
 
 from scheduler_proc.core.requests.request import Req
@@ -20,13 +21,16 @@ POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 
 
 class Order(Protocol):
-    """One policy's. A req whose match changes is removed and added again."""
+    """One policy's."""
 
     def add(self, req: Req) -> None:
         """It has come; its cursor is among the watchers of the tree."""
 
     def remove(self, req: Req) -> None:
         """It is gone."""
+
+    def moved(self, req: Req) -> None:
+        """Its match has changed."""
 
     def handles(self) -> Iterable[int]:
         """Those that were added, in order."""
@@ -49,8 +53,12 @@ class LongestPrefixFirst:
     def remove(self, req: Req) -> None:
         del self._sorted[bisect_left(self._sorted, self._keys.pop(req.handle))]
 
-    def handles(self) -> list[int]:
-        return [handle for _, handle in self._sorted]
+    def moved(self, req: Req) -> None:
+        self.remove(req)
+        self.add(req)
+
+    def handles(self) -> Iterable[int]:
+        return map(itemgetter(1), self._sorted.copy())
 
 
 class DepthFirstByWeight:
@@ -64,6 +72,9 @@ class DepthFirstByWeight:
         pass  # it is among the watchers
 
     def remove(self, req: Req) -> None:
+        pass
+
+    def moved(self, req: Req) -> None:
         pass
 
     def handles(self) -> list[int]:
@@ -102,6 +113,9 @@ class ByArrival:
 
     def remove(self, req: Req) -> None:
         del self._sorted[bisect_left(self._sorted, req.handle)]
+
+    def moved(self, req: Req) -> None:
+        pass
 
     def handles(self) -> list[int]:
         return self._sorted.copy()

@@ -269,5 +269,5 @@ def test_nothing_is_kept_of_those_that_have_left() -> None:
     for waiting in list(queued.waiting):
         queued.forget(waiting)
     assert list(queued.cache.watchers.spots()) == []
-    assert queued.cache.watchers.take_moved() == []
+    assert queued.cache.watchers.take_moved(1) == []
     assert len(queued.queue) == 0
