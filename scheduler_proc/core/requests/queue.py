@@ -29,7 +29,8 @@ from scheduler_proc.memory.match_trackers import Cursor, Watchers
 from scheduler_proc.memory.radix_cache import RadixCache
 
 RENEWALS = 16  # of the marks in the cache, while the queue changes as a whole
-MATCHED, MARKED = 64, 128  # reqs at a look, so that it takes a millisecond at most
+MOST_LATER = 256  # reqs after the first window that a look may reach
+MATCHED, MARKED = 64, 128  # reqs at a look, so that it takes one or two milliseconds
 
 
 class WaitingQueue:
@@ -79,38 +80,43 @@ class WaitingQueue:
             self._marking = None
 
     def ordered(self) -> Iterable[Req]:
-        """All waiting reqs in the order of admission: the first window's as of now, those of later
+        """The waiting reqs in the order of admission: the first window's as of now, those of later
         windows as of when they are reached. Reports to the cache what they have matched."""
-        self._refresh()
+        is_whole = self._refresh()
         resumed = sorted(self._resumed.values(), key=lambda req: req.handle)
-        window = self._order.handles()
-        if self._marking is None and self._changes * RENEWALS >= len(self):
-            self._changes, window = 0, list(window)
-            marked = self._snapshot(resumed, window)
-            self._marking = self._cache.want(self._cursors(marked), at_once=0)
-        order = chain(resumed, map(self._window.__getitem__, window), self._later_windows())
+        later = self._later_windows() if is_whole else ()
+        order: Iterable[Req] = chain(resumed, self._in_window(), later)
+        marked: Iterable[Req] = chain(resumed, self._in_window(), self._next_later(MARKED))
         if len(self) <= MARKED:
-            order = list(order)  # before edges are split where later windows' matches end
+            order = marked = list(order)  # before edges are split where later windows' matches end
+        if self._marking is None and self._changes * RENEWALS >= len(self):
+            self._changes = 0
+            self._marking = self._cache.want(self._cursors(marked), at_once=0)
         if self._marking is not None and len(list(islice(self._marking, MARKED))) < MARKED:
             self._marking = None
         return order
 
-    def _snapshot(self, resumed: list[Req], window: list[int]) -> Iterator[Req]:
-        """Those that wait now, while they do; of later windows in the order of arrival."""
-        yield from (req for req in resumed if req.handle in self._resumed)
-        yield from (self._window[handle] for handle in window if handle in self._window)
-        yield from (req for req in list(self._later.values()) if req.handle in self._later)
+    def _in_window(self) -> Iterator[Req]:
+        """The reqs of the first window in order, those that wait when they are reached."""
+        for handle in self._order.handles():
+            if handle in self._window:
+                yield self._window[handle]
 
     def _cursors(self, reqs: Iterable[Req]) -> Iterator[Cursor]:
-        """Those of reqs that wait, just tracked."""
+        """Those of the reqs that still wait, just tracked."""
         for req in reqs:
-            if req.handle not in self._window or req.cursor.has_moved:
-                self._cache.track(*req.tracked)
-            yield req.cursor
+            if req.residency is None and req.finish is None:
+                if req.handle not in self._window or req.cursor.has_moved:
+                    self._cache.track(*req.tracked)
+                yield req.cursor
 
-    def _refresh(self) -> None:
-        """Bring matches and the first window up to date, those of the `MATCHED` reqs that come
-        first of what has changed."""
+    def _next_later(self, most: int) -> list[Req]:
+        """The oldest of those after the first window."""
+        return list(islice(self._later.values(), most))
+
+    def _refresh(self) -> bool:
+        """Bring matches and the first window up to date, as far as one look does; returns whether
+        the window is whole."""
         cache, seen = self._cache, [*self._resumed.values()]
         for req in seen:
             cache.track(*req.tracked)
@@ -121,18 +127,19 @@ class WaitingQueue:
             self._watch(req)
             self._order.moved(req)
             seen.append(req)
-        left = MATCHED - len(moved)
-        while self._later and left > 0:
-            oldest = next(iter((self._window or self._later).values()))
-            first = next(iter(self._later.values()))
-            if first.arrival_s > oldest.arrival_s + self._max_wait_s:
+        left, is_whole = MATCHED, False
+        while left > 0 and not is_whole:
+            first = next(iter(self._later.values()), None)
+            oldest = next(iter(self._window.values()), first)
+            if first is None or first.arrival_s > oldest.arrival_s + self._max_wait_s:
+                is_whole = True
                 break
             del self._later[first.handle]
-            self._untracked.pop(first.handle, None)
             self._window[first.handle] = first
             self._watch(first)
             self._order.add(first)
-            seen.append(first)
+            if self._untracked.pop(first.handle, None) is not None:
+                seen.append(first)
             left -= 1
         while self._untracked and left > 0:
             _, req = self._untracked.popitem()
@@ -141,6 +148,7 @@ class WaitingQueue:
             left -= 1
         for req in seen:
             cache.also_want(req.cursor)
+        return is_whole
 
     def _watch(self, req: Req) -> None:
         """Match a req of the first window, and hear of what changes its match."""
@@ -150,8 +158,8 @@ class WaitingQueue:
 
     def _later_windows(self) -> Iterator[Req]:
         """The reqs after the first window, window by window: a new one begins where a req came more
-        than `max_wait_s` after the first of the window."""
-        reqs = list(self._later.values())
+        than `max_wait_s` after the first of the window. No more than `MOST_LATER` reqs."""
+        reqs = self._next_later(MOST_LATER)
         while reqs:
             latest = reqs[0].arrival_s + self._max_wait_s
             window = {req.handle: req for req in reqs if req.arrival_s <= latest}
