@@ -64,6 +64,12 @@ class RadixCache:
         self.evicted_total = 0
         self.watchers = Watchers()
 
+    def __del__(self) -> None:
+        """Let the nodes go: the garbage collector does not know that parents and children hold each
+        other."""
+        for node in self.nodes():
+            node.parent = None
+
     def match_len(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> int:
         """The length of the longest cached prefix of `tokens`. Changes nothing."""
         return self.track(Cursor(), tokens, salt, spans)
