@@ -21,6 +21,7 @@ places of their matches before, or are still behind the window.
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 
 from scheduler_proc.core.requests.queue_order import order_of
@@ -40,14 +41,13 @@ class WaitingQueue:
     def __init__(
         self, policy: str, max_wait_s: float, rng: random.Random, cache: RadixCache
     ) -> None:
-        self._policy = policy
+        self._order_of = partial(order_of, policy, rng=rng)
         self._max_wait_s = max_wait_s
-        self._rng = rng
         self._cache = cache
         self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
         self._window: OrderedDict[int, Req] = OrderedDict()  # the oldest of the others, by handle
         self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them; by arrival, as above
-        self._order = order_of(policy, cache.watchers, rng)
+        self._order = self._order_of(cache.watchers)
         self._untracked: dict[int, Req] = {}  # of the later ones: those that came since the look
         self._changes = 0  # since the marking of all that is wanted in the cache began
         self._marking: Iterator[None] | None = None  # what is left of it
@@ -164,7 +164,7 @@ class WaitingQueue:
             latest = reqs[0].arrival_s + self._max_wait_s
             window = {req.handle: req for req in reqs if req.arrival_s <= latest}
             watchers = Watchers()
-            order = order_of(self._policy, watchers, self._rng)
+            order = self._order_of(watchers)
             for req in window.values():
                 self._cache.track(*req.tracked)
                 watchers.add(*req.tracked)
