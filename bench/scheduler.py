@@ -188,11 +188,18 @@ def look_line(waiting: int, policy: str, *, is_full: bool) -> list[str]:
 def grow_tree(loop: Loop, nodes: int) -> list[np.ndarray]:
     """Fill the pool with so many nodes: documents with `BRANCHES` different ends each. Returns the
     documents."""
-    documents = []
+    memory, documents = loop.core.state.memory, []
     for _ in range(nodes // (BRANCHES + 1)):
-        documents.append(loop.tokens(TREE_DOCUMENT).astype(np.int32))
-        for _ in range(BRANCHES):
-            insert_prompt(loop, np.concatenate((documents[-1], loop.tokens(TREE_END))))
+        tokens = loop.tokens(TREE_DOCUMENT + BRANCHES * TREE_END).astype(np.int32)
+        slots = memory.alloc(len(tokens))
+        assert slots is not None
+        for first in range(TREE_DOCUMENT, len(tokens), TREE_END):
+            parts = slice(0, TREE_DOCUMENT), slice(first, first + TREE_END)
+            prompt, its_slots = (
+                np.concatenate([x[part] for part in parts]) for x in (tokens, slots)
+            )
+            memory.cache.insert(prompt, its_slots)
+        documents.append(tokens[:TREE_DOCUMENT])
     return documents
 
 
@@ -220,6 +227,7 @@ def tree_line(nodes: int, seconds: float) -> list[str]:
     gc.callbacks.append(pauses)
     texts = grow_tree(loop, nodes)
     cache, rng = loop.core.state.memory.cache, np.random.default_rng(1)
+    num_nodes = sum(1 for _ in cache.nodes())
 
     def prompt() -> np.ndarray:
         return np.concatenate((texts[rng.integers(len(texts))], loop.tokens(TREE_END)))
@@ -247,7 +255,6 @@ def tree_line(nodes: int, seconds: float) -> list[str]:
         steps.append(1e3 * (time.thread_time() - began))
     gc.callbacks.remove(pauses)
     cells = [f"{at:.1f}" for column in np.array(costs).T for at in np.percentile(column, (50, 99))]
-    num_nodes = sum(1 for _ in cache.nodes())
     ends = [f"{median(steps):.2f}", f"{max(steps):.1f}", f"{1e3 * pauses.longest_s:.1f}"]
     return [f"{num_nodes}", *cells, f"{len(steps)}", *ends]
 

@@ -381,8 +381,11 @@ class NoCache(RadixCache):
 
 def _common_len(a: np.ndarray, b: np.ndarray) -> int:
     n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n
+    if n == 0:
+        return 0
+    differ = a[:n] != b[:n]
+    first = int(differ.argmax())
+    return first if differ[first] else n
 
 
 def _is_evictable_leaf(node: TreeNode) -> bool:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
+from operator import attrgetter
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
@@ -28,9 +29,8 @@ REPORT_INTERVAL_S = 0.1
 MAX_ERROR = 4.0  # what was expected is corrected by this many times at most
 MOST_COUNTED = 1024  # reqs of the queue
 TRUST_S = 1.0  # of waiting, before the correction counts for as much as none
-_TOTALS = (
-    *("admitted", "computed_prompt_tokens", "generation_tokens"),
-    *("ended", "ended_outputs"),
+_TOTALS = attrgetter(
+    "admitted", "computed_prompt_tokens", "generation_tokens", "ended", "ended_outputs"
 )
 
 
@@ -41,7 +41,7 @@ class PaceMeter:
     def __init__(self, core: Scheduler) -> None:
         self._core = core
         self._cost = StepCost()
-        self._work = [0.0] * len(_TOTALS)
+        self._work = [0.0] * len(self._totals())
         # Seconds that passed while requests waited, and seconds expected for what was done.
         self._queued = [0.0, 0.0]
         self._seen = self._totals()
@@ -105,8 +105,8 @@ class PaceMeter:
             request_s=max(pace.request_s, rows_s),
         )
 
-    def _totals(self) -> list[int]:
-        return [getattr(self._core.state.counters, name) for name in _TOTALS]
+    def _totals(self) -> tuple[int, ...]:
+        return _TOTALS(self._core.state.counters)
 
     def _pace(self) -> Pace:
         core, running = self._core, self._core.state.running

@@ -1,4 +1,4 @@
-"""What is frozen, untracked or collected rarely must not leak: counts what only a collector frees."""
+"""What is frozen, untracked or rarely collected must not leak: counts what a collector frees."""
 
 import gc
 from collections.abc import Iterator
