@@ -234,16 +234,15 @@ def tree_line(nodes: int, seconds: float) -> list[str]:
 
     costs = []
     for _ in range(TREE_CALLS):
-        clock, tokens = [time.thread_time()], prompt().astype(np.int32)
-        for call in (
-            lambda tokens=tokens: cache.match_prefix(tokens),
-            lambda: loop.core.state.memory.find(TREE_DOCUMENT + TREE_END),
-            lambda tokens=tokens: insert_prompt(loop, tokens),
-        ):
-            began = time.thread_time()
-            call()
-            clock.append(1e6 * (time.thread_time() - began))
-        costs.append(clock[1:])
+        tokens = prompt().astype(np.int32)
+        clock = [time.thread_time()]
+        cache.match_prefix(tokens)
+        clock.append(time.thread_time())
+        loop.core.state.memory.find(len(tokens))
+        clock.append(time.thread_time())
+        insert_prompt(loop, tokens)
+        clock.append(time.thread_time())
+        costs.append(1e6 * np.diff(clock))
     steps, until = [], time.monotonic() + seconds
     while time.monotonic() < until:
         state = loop.core.state

@@ -128,10 +128,9 @@ class WaitingQueue:
             self._order.moved(req)
             seen.append(req)
         left, is_whole = MATCHED, False
-        while left > 0 and not is_whole:
+        while left > 0:
             first = next(iter(self._later.values()), None)
-            oldest = next(iter(self._window.values()), first)
-            if first is None or first.arrival_s > oldest.arrival_s + self._max_wait_s:
+            if first is None or self._is_beyond_window(first):
                 is_whole = True
                 break
             del self._later[first.handle]
@@ -149,6 +148,10 @@ class WaitingQueue:
         for req in seen:
             cache.also_want(req.cursor)
         return is_whole
+
+    def _is_beyond_window(self, req: Req) -> bool:
+        oldest = next(iter(self._window.values()), req)
+        return req.arrival_s > oldest.arrival_s + self._max_wait_s
 
     def _watch(self, req: Req) -> None:
         """Match a req of the first window, and hear of what changes its match."""
