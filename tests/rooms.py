@@ -153,6 +153,7 @@ ROOMS: dict[str, dict[str, str]] = {
     },
     "scheduler_proc.process": {
         "core_lock": "",
+        "garbage": "",
         "snapshots": "",
         "metrics": "",
         "warm_up": "",

@@ -6,7 +6,6 @@ and takes those that must be matched again. Invariant: an added cursor is stored
 its match ends, by the token that would lengthen it, or is among those that moved.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,7 +26,7 @@ class Cursor:
     split or grow, but one that loses its tail becomes another node. `track` checks that.
     """
 
-    __slots__ = ("handle", "length", "next_token", "node", "spot")
+    __slots__ = ("handle", "has_moved", "length", "next_token", "node", "spot")
 
     def __init__(self, handle: int = -1) -> None:
         """`handle` is that of its req."""
@@ -35,6 +34,7 @@ class Cursor:
         self.node: TreeNode | None = None
         self.length = 0
         self.spot: Spot | None = None  # among the watchers, if it is one
+        self.has_moved = False  # is among those that have moved
         self.next_token: EdgeKey = NO_TOKEN
 
     def current(self) -> TreeNode | None:
@@ -56,28 +56,38 @@ class Cursor:
 
 class Spot:
     """A place where matches end: `length` tokens from the root, on the edge of a node or at a root.
-    `groups` are the cursors by their next token, `handles` are theirs, sorted."""
+    `groups` are the cursors by their next token."""
 
-    __slots__ = ("groups", "handles", "home", "length")
+    __slots__ = ("_handles", "groups", "home", "length")
 
     def __init__(self, home: Home, length: int) -> None:
         self.home = home
         self.length = length
         self.groups: dict[EdgeKey, dict[Cursor, None]] = {}
-        self.handles: list[int] = []
+        self._handles: list[int] | None = None  # None: not known since the last change
+
+    @property
+    def handles(self) -> list[int]:
+        """Those of the cursors, sorted."""
+        if self._handles is None:
+            self._handles = sorted(cursor.handle for cursor in self)
+        return self._handles
 
     def add(self, cursor: Cursor) -> None:
+        self._handles = None
         self.groups.setdefault(cursor.next_token, {})[cursor] = None
-        insort(self.handles, cursor.handle)
 
-    def remove(self, cursors: list[Cursor], token: EdgeKey) -> None:
-        """Remove cursors of the group of `token`."""
-        group = self.groups[token]
-        for cursor in cursors:
-            del group[cursor]
-            del self.handles[bisect_left(self.handles, cursor.handle)]
+    def remove(self, cursor: Cursor) -> None:
+        self._handles = None
+        group = self.groups[cursor.next_token]
+        del group[cursor]
         if not group:
-            del self.groups[token]
+            del self.groups[cursor.next_token]
+
+    def take(self, token: EdgeKey) -> list[Cursor]:
+        """Remove the group of `token`; returns its cursors."""
+        self._handles = None
+        return list(self.groups.pop(token, ()))
 
     def __iter__(self) -> Iterator[Cursor]:
         for group in self.groups.values():
@@ -89,7 +99,8 @@ class Watchers:
 
     def __init__(self) -> None:
         self._homes: dict[Home, dict[int, Spot]] = {}  # spots by length
-        self._moved: dict[Cursor, None] = {}
+        # Groups that have moved together, each in reverse order. Some may have been removed since.
+        self._moved: list[list[Cursor]] = []
 
     def add(self, cursor: Cursor, tokens: np.ndarray, salt: str, spans: Spans = NO_SPANS) -> None:
         """From now on, `cursor` is reported if the match of `tokens` may have changed."""
@@ -104,17 +115,27 @@ class Watchers:
 
     def remove(self, cursor: Cursor) -> None:
         """From now on, `cursor` is not reported."""
-        self._moved.pop(cursor, None)
+        cursor.has_moved = False
         spot = cursor.spot
         if spot is None:
             return
         cursor.spot = None
-        spot.remove([cursor], cursor.next_token)
+        spot.remove(cursor)
         self._drop_if_empty(spot)
 
-    def take_moved(self) -> list[Cursor]:
-        """The cursors that must be tracked and added again."""
-        moved, self._moved = list(self._moved), {}
+    def take_moved(self, most: int) -> list[Cursor]:
+        """Up to `most` of the cursors that must be tracked and added again, those that have moved
+        last first."""
+        moved: list[Cursor] = []
+        while self._moved and len(moved) < most:
+            group = self._moved[-1]
+            while group and len(moved) < most:
+                cursor = group.pop()
+                if cursor.has_moved:
+                    cursor.has_moved = False
+                    moved.append(cursor)
+            if not group:
+                self._moved.pop()
         return moved
 
     def spots(self) -> Iterator[tuple[Home, list[Spot]]]:
@@ -128,9 +149,7 @@ class Watchers:
         """After `length` tokens there is a `token` now, or an item, that was not there."""
         spot = self._homes.get(home, {}).get(length)
         if spot is not None and token in spot.groups:
-            group = list(spot.groups[token])
-            spot.remove(group, token)
-            self._move(group)
+            self._move(spot.take(token))
             self._drop_if_empty(spot)
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
@@ -154,8 +173,8 @@ class Watchers:
 
     def _move(self, cursors: list[Cursor]) -> None:
         for cursor in cursors:
-            cursor.spot = None
-        self._moved.update(dict.fromkeys(cursors))
+            cursor.spot, cursor.has_moved = None, True
+        self._moved.append(cursors[::-1])
 
     def _drop_if_empty(self, spot: Spot) -> None:
         if spot.groups:

@@ -6,21 +6,25 @@ end. `fcfs` and `random` keep nothing.
 """
 
 import random
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Protocol
+from operator import itemgetter
+from typing import Protocol, TypeVar
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.match_trackers import Spot, Watchers
 from scheduler_proc.memory.tree_node import TreeNode
 
 MATCH_GRAIN = 16  # matches are compared in this many parts of a prompt
+PORTION = 128  # entries of a long order that are read at a time
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+
+_Entry = TypeVar("_Entry", int, tuple[int, int])
 
 
 class Order(Protocol):
-    """One policy's. A req whose match changes is removed and added again."""
+    """One policy's."""
 
     def add(self, req: Req) -> None:
         """It has come; its cursor is among the watchers of the tree."""
@@ -28,8 +32,11 @@ class Order(Protocol):
     def remove(self, req: Req) -> None:
         """It is gone."""
 
+    def moved(self, req: Req) -> None:
+        """Its match has changed."""
+
     def handles(self) -> Iterable[int]:
-        """Those that were added, in order."""
+        """Those that were added, in order; those that are removed meanwhile may be left out."""
 
 
 class LongestPrefixFirst:
@@ -49,8 +56,12 @@ class LongestPrefixFirst:
     def remove(self, req: Req) -> None:
         del self._sorted[bisect_left(self._sorted, self._keys.pop(req.handle))]
 
-    def handles(self) -> list[int]:
-        return [handle for _, handle in self._sorted]
+    def moved(self, req: Req) -> None:
+        self.remove(req)
+        self.add(req)
+
+    def handles(self) -> Iterable[int]:
+        return map(itemgetter(1), _along(self._sorted))
 
 
 class DepthFirstByWeight:
@@ -64,6 +75,9 @@ class DepthFirstByWeight:
         pass  # it is among the watchers
 
     def remove(self, req: Req) -> None:
+        pass
+
+    def moved(self, req: Req) -> None:
         pass
 
     def handles(self) -> list[int]:
@@ -103,8 +117,11 @@ class ByArrival:
     def remove(self, req: Req) -> None:
         del self._sorted[bisect_left(self._sorted, req.handle)]
 
-    def handles(self) -> list[int]:
-        return self._sorted.copy()
+    def moved(self, req: Req) -> None:
+        pass
+
+    def handles(self) -> Iterable[int]:
+        return _along(self._sorted)
 
 
 class AtRandom(ByArrival):
@@ -114,7 +131,7 @@ class AtRandom(ByArrival):
         super().__init__()
         self._rng = rng
 
-    def handles(self) -> list[int]:
+    def handles(self) -> Iterable[int]:
         return self._rng.sample(self._sorted, len(self._sorted))
 
 
@@ -127,6 +144,15 @@ def order_of(policy: str, watchers: Watchers, rng: random.Random) -> Order:
         "random": lambda: AtRandom(rng),
     }
     return makers[policy]()
+
+
+def _along(entries: list[_Entry]) -> Iterator[_Entry]:
+    """Sorted entries, of which some may be removed meanwhile: without a copy of a long list, of
+    which a look needs the beginning."""
+    at = 0
+    while part := entries[at : at + PORTION]:
+        yield from part
+        at = bisect_right(entries, part[-1])
 
 
 def _node_at(spot: Spot) -> TreeNode:

@@ -261,6 +261,28 @@ def test_the_order_that_is_kept_is_the_one_of_a_full_sort(
             assert handles_of(list(queued.queue.ordered())) == expected
 
 
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs"])
+@settings(max_examples=examples(5))
+@given(seed=st.integers(0, 100_000), max_wait_s=st.sampled_from([0.5, 1e9]))
+def test_a_long_queue_comes_into_order_look_by_look(
+    policy: str, seed: int, max_wait_s: float
+) -> None:
+    """A look takes over some of what has changed, and offers nobody twice."""
+    queued = Queued(seed, policy, max_wait_s, num_slots=200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler_proc.core.requests.queue.MATCHED", 2)
+        patch.setattr("scheduler_proc.core.requests.queue.MARKED", 3)
+        for _ in range(120):
+            queued.change()
+            offered = handles_of(list(queued.queue.ordered()))
+            assert len(offered) == len(set(offered)) and bool(offered) == bool(queued.waiting)
+            assert set(offered) <= set(handles_of(queued.waiting))
+        for _ in range(len(queued.waiting) + 1):
+            list(queued.queue.ordered())
+        expected = queued.sorted_anew()
+        assert handles_of(list(queued.queue.ordered())) == expected
+
+
 def test_nothing_is_kept_of_those_that_have_left() -> None:
     queued = Queued(1, "dfs-weight", 1.0, 200)
     for _ in range(300):
@@ -269,5 +291,5 @@ def test_nothing_is_kept_of_those_that_have_left() -> None:
     for waiting in list(queued.waiting):
         queued.forget(waiting)
     assert list(queued.cache.watchers.spots()) == []
-    assert queued.cache.watchers.take_moved() == []
+    assert queued.cache.watchers.take_moved(1) == []
     assert len(queued.queue) == 0
