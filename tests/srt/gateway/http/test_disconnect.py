@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -35,10 +36,8 @@ async def test_leaving_while_the_work_ends_cancels_nothing_after_it(turns: int) 
         done.set()
 
     asyncio.get_running_loop().call_later(0.01, both)
-    try:
+    with suppress(ClientDisconnected):
         assert await while_connected(leaving(gone), work()) == "done"
-    except ClientDisconnected:
-        pass
     await asyncio.sleep(0.01)
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
