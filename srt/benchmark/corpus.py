@@ -159,8 +159,8 @@ def _cut(text: str) -> str:
 def _said_in(value: Any) -> Iterator[tuple[str, str]]:
     """Every text below `value` that is of a kind, with the kind, in their order."""
     if isinstance(value, str):
-        if said := _cut(value):
-            yield ("request" if value.rstrip().endswith("?") else "text"), said
+        if text := _cut(value):
+            yield ("request" if value.rstrip().endswith("?") else "text"), text
     elif isinstance(value, list):
         for item in value:
             if not isinstance(item, str):
