@@ -79,6 +79,17 @@ class _Scores:
     prompt_logprobs: bytearray = field(default_factory=bytearray)
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """What the next Output will carry beside the ids behind the first `sent` bytes of them: text,
+    how many ids that were sent a jump has replaced since, and log-probabilities."""
+
+    scores: _Scores | None = None
+    text: list[str] = field(default_factory=list)
+    sent: int = 0
+    dropped: int = 0
+
+
 class Request:
     """Collects tokens into Outputs: one per step for a stream, else one at the end."""
 
@@ -86,11 +97,8 @@ class Request:
         self._start = start
         stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
         self._text = TextStream(pieces, stops, start.skip_bytes, start.begun)
-        self._unsent: list[str] = []  # text
-        self._dropped = 0  # ids that were sent, and that a jump has replaced since
-        self._scores = self._no_scores()
+        self._unsent = _Unsent(self._no_scores())
         self._ids = bytearray()  # packed: all so far
-        self._sent = 0  # bytes of them
         self._pieces = pieces
         self._origins = ""  # of all of them, if they are asked for
         self._is_forced = False  # the last of them
@@ -128,7 +136,7 @@ class Request:
         if not self.is_open:
             return
         self._prompt_logprobs = chunk.start + num_packed(chunk.ids)
-        scores = self._scores
+        scores = self._unsent.scores
         if scores is None:
             return
         if scores.prompt_start < 0:
@@ -156,17 +164,17 @@ class Request:
 
         If `stop_id` is the last id, it ended the request; its text is usually not shown.
         """
-        jump, text, replaced = origin.jump, self._text, ""
+        jump, text, unsent, replaced = origin.jump, self._text, self._unsent, ""
         if jump is not None:
             if self._start.has_origins:
                 replaced = self._letters_of_bytes(jump.drop)
             self._drop(jump)
         before = text.num_tokens
         if stop_id is not None and ids[-1] == stop_id:
-            self._unsent.append(text.push(ids[:-1]))
+            unsent.text.append(text.push(ids[:-1]))
             text.push_stop_token(ids[-1])
         else:
-            self._unsent.append(text.push(ids))
+            unsent.text.append(text.push(ids))
         added = text.num_tokens - before
         if jump is None:
             self._forward_passes += added
@@ -177,10 +185,10 @@ class Request:
         self._ids += packed[:size]
         if self._start.has_origins:
             self._origins += self._letters(ids, origin, replaced)[:added]
-        if self._scores is not None:
-            self._scores.logprobs += logprobs[:size]
-            if self._scores.detail and origin.detail:
-                self._scores.detail.add(origin.detail, added)
+        if (scores := unsent.scores) is not None:
+            scores.logprobs += logprobs[:size]
+            if scores.detail and origin.detail:
+                scores.detail.add(origin.detail, added)
         if stopped := text.stopped:
             self.finish = Finish("stop", stopped.matched)
 
@@ -209,23 +217,24 @@ class Request:
 
     def _drop(self, jump: Jump) -> None:
         """Forget the ids that a jump replaces; the client forgets those that were already sent."""
+        unsent = self._unsent
         self._text.replace(jump.drop, jump.skip)
         del self._ids[len(self._ids) - packed_size(jump.drop) :]
         self._origins = self._origins[: num_packed(self._ids)]
-        self._dropped += max(0, self._sent - len(self._ids)) // ITEM_BYTES
-        self._sent = min(self._sent, len(self._ids))
-        if self._scores is not None:
-            left = len(self._ids) - self._sent
-            del self._scores.logprobs[left:]
-            if self._scores.detail:
-                self._scores.detail.keep(left // ITEM_BYTES)
+        unsent.dropped += max(0, unsent.sent - len(self._ids)) // ITEM_BYTES
+        unsent.sent = min(unsent.sent, len(self._ids))
+        if (scores := unsent.scores) is not None:
+            left = len(self._ids) - unsent.sent
+            del scores.logprobs[left:]
+            if scores.detail:
+                scores.detail.keep(left // ITEM_BYTES)
 
     def end(self, finish: Finish) -> None:
         """The scheduler's finish, which counts only if no stop was found before."""
         if self.finish is None:
             is_cut = finish.type == "length"
             rest = self._text.finish(finish.type == "stop" or is_cut, is_cut)
-            self._unsent.append(rest)
+            self._unsent.text.append(rest)
             stopped = self._text.stopped
             self.finish = Finish("stop", stopped.matched) if stopped else finish
 
@@ -234,16 +243,17 @@ class Request:
         closes."""
         if not (self.finish or self._start.stream):
             return None
+        unsent = self._unsent
         output = Output(
             self.rid,
-            "".join(self._unsent),
-            bytes(self._ids[self._sent :]),
+            "".join(unsent.text),
+            bytes(self._ids[unsent.sent :]),
             meta=self._meta(now),
             finish=self.finish,
-            dropped=self._dropped,
-            origins=self._origins[self._sent // ITEM_BYTES :],
+            dropped=unsent.dropped,
+            origins=self._origins[unsent.sent // ITEM_BYTES :],
         )
-        if (scores := self._scores) is not None:
+        if (scores := unsent.scores) is not None:
             output = replace(
                 output,
                 logprobs=bytes(scores.logprobs),
@@ -253,9 +263,9 @@ class Request:
                 detail=scores.detail.packed() if scores.detail else None,
                 prompt_detail=scores.prompt_detail.packed() if scores.prompt_detail else None,
             )
-            self._scores = self._no_scores()
-        self._unsent.clear()
-        self._dropped, self._sent = 0, len(self._ids)
+            unsent.scores = self._no_scores()
+        unsent.text.clear()
+        unsent.dropped, unsent.sent = 0, len(self._ids)
         if self.finish:
             self.close()
         return output
@@ -283,9 +293,8 @@ class Request:
     def close(self) -> None:
         """Forget everything: nothing more will be sent."""
         self.is_open = False
-        self._unsent = []
-        self._scores = None
-        self._ids, self._sent = bytearray(), 0
+        self._unsent = _Unsent()
+        self._ids = bytearray()
         self._origins = ""
 
     def _no_scores(self) -> _Scores | None:

@@ -32,6 +32,9 @@ _SAID = {
     "system": "text",
 }
 _MAX_REQUEST = 96  # pieces; a longer one is a text
+_READ_BYTES = 2**20
+MAX_DATA_BYTES = 2**30  # of all files: they are held in memory
+MAX_TEXT_CHARS = 2**16  # a longer one would hold up the client each time that a part is taken
 _GENERAL = (
     "Summarize the text above in three sentences.",
     "What is the most important point of this, and why?",
@@ -46,8 +49,8 @@ _MIN_PART = 8  # pieces of a text that is put in front to fill a prompt
 _ANSWER = "\nAnswer:"
 
 # A word or a sign, with the space in front: tokens follow these more closely than words, above all
-# in code.
-_PIECE = re.compile(r"\s*(?:\w+|[^\w\s])")
+# in code. What is longer than a word is several pieces: not all languages have spaces.
+_PIECE = re.compile(r"\s*(?:\w{1,16}|[^\w\s])")
 
 
 class Item(Struct):
@@ -75,7 +78,7 @@ class Corpus:
 @cache
 def built_in() -> Corpus:
     """Texts of many kinds (facts, code, chats, mail, tables, stories), each with three requests."""
-    return Corpus(_items_of(Path(__file__).with_name("texts.jsonl")))
+    return read_corpus(Path(__file__).with_name("texts.jsonl"))
 
 
 def read_corpus(path: Path) -> Corpus:
@@ -83,30 +86,42 @@ def read_corpus(path: Path) -> Corpus:
 
     JSON is searched for fields with names that are usual for texts, requests and answers, and for
     messages of chats; each object at the top of a file has its own. Of other files a paragraph is
-    a text. Raises ConfigError if nothing is found, or a file cannot be read.
+    a text. Of a text the first MAX_TEXT_CHARS are taken. Raises ConfigError if nothing is found, a
+    file cannot be read, or there are more than MAX_DATA_BYTES.
     """
+    items, left = list[Item](), MAX_DATA_BYTES
     try:
-        files = [path] if not path.is_dir() else sorted(path.iterdir())
-        found = Corpus(
-            item
-            for file in files
-            if file == path or file.suffix in _SUFFIXES
-            for item in _items_of(file)
-        )
+        for file in [path] if not path.is_dir() else sorted(path.iterdir()):
+            if file == path or file.suffix in _SUFFIXES:
+                content = _content_of(file, left)
+                if len(content) > left:
+                    raise ConfigError(
+                        f"--data {path}: it has more than {MAX_DATA_BYTES} bytes; name a part of it"
+                    )
+                left -= len(content)
+                items += _items_of(file, content)
     except OSError as error:
         raise ConfigError(f"--data {error.filename or path}: {error.strerror}") from error
-    if not found.items:
+    if not items:
         raise ConfigError(f"--data {path}: it has no text and no question")
-    return found
+    return Corpus(items)
 
 
-def _items_of(file: Path) -> Iterator[Item]:
-    content = file.read_bytes()
+def _content_of(file: Path, limit: int) -> bytearray:
+    """All of it, or a little more than the limit: it may have no end."""
+    content = bytearray()
+    with file.open("rb") as opened:
+        while len(content) <= limit and (part := opened.read(_READ_BYTES)):
+            content += part
+    return content
+
+
+def _items_of(file: Path, content: bytearray) -> Iterator[Item]:
     where = str(file)
     try:
         if file.suffix not in _JSON:
-            paragraphs = re.split(r"\n\s*\n", content.decode())
-            yield from (Item(text=part.strip()) for part in paragraphs if part.strip())
+            paragraphs = map(_cut, re.split(r"\n\s*\n", content.decode()))
+            yield from (Item(text=part) for part in paragraphs if part)
         elif file.suffix == ".json":
             whole = msgspec.json.decode(content)
             for value in whole if isinstance(whole, list) else [whole]:
@@ -131,16 +146,21 @@ def _items_in(value: Any) -> list[Item]:
             items.append(Item(request=said))
         elif items and not items[-1].answer:
             items[-1].answer = said
-    text = "\n\n".join(texts)
+    text = _cut("\n\n".join(texts))
     for item in items:
         item.text = text
     return items or ([Item(text=text)] if text else [])
 
 
+def _cut(text: str) -> str:
+    return text.strip()[:MAX_TEXT_CHARS].rstrip()
+
+
 def _said_in(value: Any) -> Iterator[tuple[str, str]]:
     """Every text below `value` that is of a kind, with the kind, in their order."""
     if isinstance(value, str):
-        yield ("request" if value.rstrip().endswith("?") else "text"), value
+        if text := _cut(value):
+            yield ("request" if value.rstrip().endswith("?") else "text"), text
     elif isinstance(value, list):
         for item in value:
             if not isinstance(item, str):
@@ -150,13 +170,13 @@ def _said_in(value: Any) -> Iterator[tuple[str, str]]:
         said = next((value[name] for name in ("content", "value", "text") if name in value), None)
         is_message = kind is not None and isinstance(said, str)
         if kind is not None and isinstance(said, str) and said.strip():
-            yield kind, said.strip()
+            yield kind, _cut(said)
         for name, item in value.items():
             for text in item if isinstance(item, list) else [item]:
                 if not isinstance(text, str):
                     yield from _said_in(text)
                 elif name in _KINDS and text.strip() and not is_message:
-                    yield _KINDS[name], text.strip()
+                    yield _KINDS[name], _cut(text)
 
 
 def pieces(text: str) -> int:

@@ -152,12 +152,13 @@ class GatewayMetrics:
             "From the request's arrival to its last token.",
             _LATENCY_BUCKETS_S,
         )
+        for latencies in (self._ttft, self._itl, self._e2e):
+            self._registry.register(latencies)
         text = "Requests with a wrong API key."
         self.failed_keys = Counter("srt_failed_keys", text, registry=self._registry)
         self._windows = Window(self._ttft), Window(self._itl)
         self._scheduler = _SchedulerStats()
-        for collector in (self._ttft, self._itl, self._e2e, self._scheduler):
-            self._registry.register(collector)
+        self._registry.register(self._scheduler)
 
     def latencies(self) -> dict[str, list[float] | None]:
         """p50 and p99 of the last minute, in seconds, as far as this was called in it."""

@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from io import BufferedReader
+from io import BufferedIOBase, BufferedReader
 from typing import Literal, NoReturn
 
 import numpy as np
@@ -154,7 +154,8 @@ def _framed(frames: Sequence[Blob], cpu_s: float) -> list[Blob]:
 
 
 def _parts(blobs: Sequence[Blob]) -> Iterator[memoryview]:
-    for data in map(memoryview, blobs):
+    for blob in blobs:
+        data = memoryview(blob)
         for start in range(0, len(data), _MAX_READ):
             yield data[start : start + _MAX_READ]
 
@@ -201,7 +202,7 @@ def _live(work: Work, niceness: int, connection: socket.socket, parent: int) -> 
         detach(parent, connection.fileno(), os.open(os.devnull, os.O_WRONLY))
         os.nice(niceness)
         limit_memory(MEMORY_BYTES)
-        stream = connection.makefile("rb", _SHORT_BYTES)
+        stream = BufferedReader(connection.makefile("rb", 0), _SHORT_BYTES)
         while True:
             count, seconds = _HEAD.unpack(_read(stream, _HEAD.size))
             lengths = _read(stream, _LENGTH.size * count)
@@ -217,7 +218,7 @@ def _live(work: Work, niceness: int, connection: socket.socket, parent: int) -> 
         os._exit(1)
 
 
-def _read(stream: BufferedReader, size: int) -> memoryview:
+def _read(stream: BufferedIOBase, size: int) -> memoryview:
     data = _buffer(size)
     if stream.readinto(data) < size:
         os._exit(0)  # the parent has closed

@@ -1,7 +1,7 @@
 """Ends a piece of work when its client disconnects.
 
 Every handler that waits for tokens runs inside `while_connected`, so an abandoned request is
-cancelled at once; neither the work nor the watch outlives the call.
+cancelled at once; the work does not outlive the call, and nothing is cancelled after it.
 """
 
 import asyncio
@@ -22,28 +22,24 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """
     task = asyncio.current_task()
     assert task is not None
-    watcher = asyncio.ensure_future(_disconnected(receive))
-    has_left = False
+    cancels, has_left = task.cancelling(), False
 
-    def leave(_: object) -> None:
+    async def watch() -> None:
         nonlocal has_left
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        # Not in a callback, which would still run after the watch has been cancelled below.
         has_left = True
         task.cancel()
 
-    watcher.add_done_callback(leave)
+    watcher = asyncio.ensure_future(watch())
     try:
         return await work
     except asyncio.CancelledError:
-        if has_left and task.cancelling() == 1:  # by nobody else
+        if has_left and task.cancelling() == cancels + 1:  # by nobody else
             raise ClientDisconnected from None
         raise
     finally:
         if has_left:
             task.uncancel()
-        watcher.remove_done_callback(leave)
         watcher.cancel()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

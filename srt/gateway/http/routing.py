@@ -120,7 +120,7 @@ class Application:
         await answer(scope, receive, send)
 
     async def _answer(self, request: HttpRequest) -> ASGIApp:
-        path = request.scope["path"]
+        path = request.scope["path"] or "/"
         if "//" in path or path.endswith("/"):
             path = _SLASHES.sub("/", path).rstrip("/") or "/"
         methods = self._methods(path, request.scope)

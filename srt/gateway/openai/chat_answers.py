@@ -225,7 +225,7 @@ class _ChatWriter:
             message=whole,
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
-            matched_stop=output.finish and output.finish.matched,
+            matched_stop=None if output.finish is None else output.finish.matched,
             token_ids=ids,
             token_origins=origins,
             captures=captures_in(output, whole.content or ""),

@@ -222,7 +222,7 @@ class _CompletionWriter:
             text=text,
             logprobs=logprobs,
             finish_reason=finish_word(output),
-            matched_stop=output.finish and output.finish.matched,
+            matched_stop=None if output.finish is None else output.finish.matched,
             captures=captures_in(output, self._echoed + output.text),
             token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
             token_origins=output.token_origins[start:end] or UNSET,

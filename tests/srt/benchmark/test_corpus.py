@@ -6,6 +6,7 @@ from statistics import mean
 
 import pytest
 
+from srt.benchmark import corpus
 from srt.benchmark.corpus import Corpus, CorpusSource, Item, built_in, pieces, read_corpus
 from srt.wire.errors import ConfigError
 
@@ -87,6 +88,18 @@ def test_a_long_request_is_a_text(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"prompt": "word " * 200})
     (item,) = read_corpus(path).items
     assert item.request == "" and pieces(item.text) == 200
+
+
+def test_what_is_very_long_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "word " * corpus.MAX_TEXT_CHARS
+    (item,) = read_corpus(write(tmp_path / "a.jsonl", {"text": text})).items
+    assert len(item.text) == corpus.MAX_TEXT_CHARS and pieces("x" * 100) > 1
+    monkeypatch.setattr(corpus, "MAX_DATA_BYTES", 2**20)
+    for path in (Path("/dev/zero"), write(tmp_path / "b.jsonl", {"text": text * 4})):
+        with pytest.raises(ConfigError, match=f"--data {path}: it has more than 1048576 bytes"):
+            read_corpus(path)
+    with pytest.raises(ConfigError, match=f"--data {tmp_path}: it has more than"):
+        read_corpus(tmp_path)
 
 
 def test_files_that_cannot_be(tmp_path: Path) -> None:
