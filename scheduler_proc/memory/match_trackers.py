@@ -26,7 +26,7 @@ class Cursor:
     split or grow, but one that loses its tail becomes another node. `track` checks that.
     """
 
-    __slots__ = ("handle", "has_moved", "length", "next_token", "node", "spot")
+    __slots__ = ("handle", "length", "next_token", "node", "spot")
 
     def __init__(self, handle: int = -1) -> None:
         """`handle` is that of its req."""
@@ -34,7 +34,6 @@ class Cursor:
         self.node: TreeNode | None = None
         self.length = 0
         self.spot: Spot | None = None  # among the watchers, if it is one
-        self.has_moved = False  # is among those that have moved
         self.next_token: EdgeKey = NO_TOKEN
 
     def current(self) -> TreeNode | None:
@@ -99,8 +98,7 @@ class Watchers:
 
     def __init__(self) -> None:
         self._homes: dict[Home, dict[int, Spot]] = {}  # spots by length
-        # Groups that have moved together, each in reverse order. Some may have been removed since.
-        self._moved: list[list[Cursor]] = []
+        self.moved: dict[Cursor, None] = {}  # the last of them is the next to be taken
 
     def add(self, cursor: Cursor, tokens: np.ndarray, salt: str, spans: Spans = NO_SPANS) -> None:
         """From now on, `cursor` is reported if the match of `tokens` may have changed."""
@@ -115,7 +113,7 @@ class Watchers:
 
     def remove(self, cursor: Cursor) -> None:
         """From now on, `cursor` is not reported."""
-        cursor.has_moved = False
+        self.moved.pop(cursor, None)
         spot = cursor.spot
         if spot is None:
             return
@@ -126,17 +124,7 @@ class Watchers:
     def take_moved(self, most: int) -> list[Cursor]:
         """Up to `most` of the cursors that must be tracked and added again, those that have moved
         last first."""
-        moved: list[Cursor] = []
-        while self._moved and len(moved) < most:
-            group = self._moved[-1]
-            while group and len(moved) < most:
-                cursor = group.pop()
-                if cursor.has_moved:
-                    cursor.has_moved = False
-                    moved.append(cursor)
-            if not group:
-                self._moved.pop()
-        return moved
+        return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
 
     def spots(self) -> Iterator[tuple[Home, list[Spot]]]:
         """All places, by home."""
@@ -172,9 +160,9 @@ class Watchers:
             self._move(list(spot))
 
     def _move(self, cursors: list[Cursor]) -> None:
-        for cursor in cursors:
-            cursor.spot, cursor.has_moved = None, True
-        self._moved.append(cursors[::-1])
+        for cursor in reversed(cursors):
+            cursor.spot = None
+            self.moved[cursor] = None
 
     def _drop_if_empty(self, spot: Spot) -> None:
         if spot.groups:

@@ -66,7 +66,8 @@ class LongestPrefixFirst:
 
 class DepthFirstByWeight:
     """Depth-first over the cached tree, at each node the branch with most waiting reqs first, and
-    after all branches the reqs that end at the node: the branches hold it."""
+    after all branches the reqs that end at the node: the branches hold it. Reqs whose match has
+    changed since it was looked for come last."""
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
@@ -102,7 +103,7 @@ class DepthFirstByWeight:
             else:
                 todo.append(ends.get(node.uid, []))
                 todo += _heaviest_last(branches.get(node.uid, []), weights)
-        return order
+        return order + sorted(cursor.handle for cursor in self._watchers.moved)
 
 
 class ByArrival:
