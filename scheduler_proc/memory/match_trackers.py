@@ -38,7 +38,7 @@ class Cursor:
 
     def current(self) -> TreeNode | None:
         """The node on whose edge the match ends now; None if the match has to begin anew."""
-        node = self.node
+        node = self.node if self.spot is None else self.spot.node
         if node is None or node.parent is None:
             return None
         while self.length <= node.start and node.parent is not None:
@@ -55,13 +55,15 @@ class Cursor:
 
 class Spot:
     """A place where matches end: `length` tokens from the root, on the edge of a node or at a root.
-    `groups` are the cursors by their next token."""
+    `groups` are the cursors by their next token. They need not know their nodes themselves: where
+    an edge is split there may be thousands of them."""
 
-    __slots__ = ("_handles", "groups", "home", "length")
+    __slots__ = ("_handles", "groups", "home", "length", "node")
 
-    def __init__(self, home: Home, length: int) -> None:
+    def __init__(self, home: Home, length: int, node: TreeNode | None) -> None:
         self.home = home
         self.length = length
+        self.node = node
         self.groups: dict[EdgeKey, dict[Cursor, None]] = {}
         self._handles: list[int] | None = None  # None: not known since the last change
 
@@ -106,7 +108,7 @@ class Watchers:
         home: Home = salt if node is None or node.parent is None else node.uid
         spots = self._homes.setdefault(home, {})
         if length not in spots:
-            spots[length] = Spot(home, length)
+            spots[length] = Spot(home, length, node)
         cursor.spot = spots[length]
         cursor.next_token = spans.key(tokens, length) if length < len(tokens) else NO_TOKEN
         cursor.spot.add(cursor)
@@ -117,7 +119,7 @@ class Watchers:
         spot = cursor.spot
         if spot is None:
             return
-        cursor.spot = None
+        cursor.node, cursor.spot = spot.node, None
         spot.remove(cursor)
         self._drop_if_empty(spot)
 
@@ -137,7 +139,7 @@ class Watchers:
         """After `length` tokens there is a `token` now, or an item, that was not there."""
         spot = self._homes.get(home, {}).get(length)
         if spot is not None and token in spot.groups:
-            self._move(spot.take(token))
+            self._move(spot.take(token), spot.node)
             self._drop_if_empty(spot)
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
@@ -147,9 +149,7 @@ class Watchers:
             return
         for length in [length for length in spots if length <= upper.end]:
             spot = spots.pop(length)
-            spot.home = upper.uid
-            for cursor in spot:
-                cursor.node = upper
+            spot.home, spot.node = upper.uid, upper
             self._homes.setdefault(upper.uid, {})[length] = spot
         if not spots:
             del self._homes[node.uid]
@@ -157,11 +157,11 @@ class Watchers:
     def removed(self, node: TreeNode) -> None:
         """The edge to `node` is gone."""
         for spot in self._homes.pop(node.uid, {}).values():
-            self._move(list(spot))
+            self._move(list(spot), spot.node)
 
-    def _move(self, cursors: list[Cursor]) -> None:
+    def _move(self, cursors: list[Cursor], node: TreeNode | None) -> None:
         for cursor in reversed(cursors):
-            cursor.spot = None
+            cursor.node, cursor.spot = node, None
             self.moved[cursor] = None
 
     def _drop_if_empty(self, spot: Spot) -> None:

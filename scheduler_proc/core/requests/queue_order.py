@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Protocol, TypeVar
 
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.memory.match_trackers import Spot, Watchers
+from scheduler_proc.memory.match_trackers import Watchers
 from scheduler_proc.memory.tree_node import TreeNode
 
 MATCH_GRAIN = 16  # matches are compared in this many parts of a prompt
@@ -92,7 +92,9 @@ class DepthFirstByWeight:
                 unmatched += handles
             else:
                 ends[home] = handles
-                _weigh(_node_at(spots[0]), len(handles), weights, branches)
+                end = spots[0].node
+                assert end is not None
+                _weigh(end, len(handles), weights, branches)
         order: list[int] = []
         todo: list[TreeNode | list[int]] = [sorted(unmatched)]
         todo += _heaviest_last(branches.get(0, []), weights)
@@ -154,13 +156,6 @@ def _along(entries: list[_Entry]) -> Iterator[_Entry]:
     while part := entries[at : at + PORTION]:
         yield from part
         at = bisect_right(entries, part[-1])
-
-
-def _node_at(spot: Spot) -> TreeNode:
-    """The node on whose edge the matches of a spot end."""
-    node = next(iter(spot)).node
-    assert node is not None
-    return node
 
 
 def _weigh(
