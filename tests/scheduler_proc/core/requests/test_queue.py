@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
 from scheduler_proc.core.requests.queue import WaitingQueue
-from scheduler_proc.core.requests.queue_order import POLICIES
+from scheduler_proc.core.requests.queue_order import POLICIES, _Sorted
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.match_trackers import Cursor
 from scheduler_proc.memory.pools import TokenPool
@@ -295,6 +295,32 @@ def test_a_look_goes_on_while_reqs_are_admitted(policy: str, gap_s: float) -> No
     for waiting in queue.ordered():
         queue.remove(waiting)
     assert len(queue) == 0
+
+
+@given(
+    changes=st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=120),
+    reads=st.sets(st.integers(0, 119)),
+)
+def test_entries_in_parts_stay_sorted(changes: list[tuple[bool, int]], reads: set[int]) -> None:
+    """Also for one who reads on while they come and go: each that stays is read once, in order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler_proc.core.requests.queue_order.MOST_TOGETHER", 4)
+        entries, expected = _Sorted[int](), set[int]()
+        reader, read, stayed = iter(entries), list[int](), set[int]()
+        for number, (comes, entry) in enumerate(changes):
+            if comes and entry not in expected:
+                entries.add(entry)
+                expected.add(entry)
+            elif not comes and entry in expected:
+                entries.remove(entry)
+                expected.discard(entry)
+            stayed &= expected
+            if number in reads and (one := next(reader, None)) is not None:
+                stayed = stayed if read else expected.copy()
+                read.append(one)
+            assert list(entries) == sorted(expected)
+        read += reader if read else ()
+        assert read == sorted(set(read)) and stayed <= set(read)
 
 
 def test_nothing_is_kept_of_those_that_have_left() -> None:
