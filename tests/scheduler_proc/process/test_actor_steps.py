@@ -160,9 +160,8 @@ async def test_a_pause_begins_when_no_step_runs(
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 12)
     actor, rested = LoopOnly(driver, overlap), list[bool]()
-    monkeypatch.setattr(
-        scheduler_proc.actor.garbage, "rest", lambda: rested.append(driver.core.has_work)
-    )
+    rest = "scheduler_proc.actor.garbage.rest"
+    monkeypatch.setattr(rest, lambda: rested.append(driver.core.has_work))
     replies = actor.replies
     serving = asyncio.ensure_future(actor.serve())
     await asyncio.to_thread(executor.has_begun.wait)
