@@ -264,7 +264,8 @@ class SchedulerActor(Actor):
         """Wait for a message. If there is work that cannot run yet, look again soon, unless it is
         paused."""
         self._clock.rest()
-        garbage.rest()
+        if not self._core.has_work:  # a long queue in a pause would be gone through again and again
+            garbage.rest()
         self._entry.wake.clear()
         self._reports.tell_pace(at_once=not self._core.has_work)
         if not self._encodes.is_busy:

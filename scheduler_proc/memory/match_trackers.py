@@ -26,7 +26,7 @@ class Cursor:
     split or grow, but one that loses its tail becomes another node. `track` checks that.
     """
 
-    __slots__ = ("handle", "has_moved", "length", "next_token", "node", "spot")
+    __slots__ = ("handle", "length", "next_token", "node", "spot")
 
     def __init__(self, handle: int = -1) -> None:
         """`handle` is that of its req."""
@@ -34,12 +34,11 @@ class Cursor:
         self.node: TreeNode | None = None
         self.length = 0
         self.spot: Spot | None = None  # among the watchers, if it is one
-        self.has_moved = False  # is among those that have moved
         self.next_token: EdgeKey = NO_TOKEN
 
     def current(self) -> TreeNode | None:
         """The node on whose edge the match ends now; None if the match has to begin anew."""
-        node = self.node
+        node = self.node if self.spot is None else self.spot.node
         if node is None or node.parent is None:
             return None
         while self.length <= node.start and node.parent is not None:
@@ -56,13 +55,15 @@ class Cursor:
 
 class Spot:
     """A place where matches end: `length` tokens from the root, on the edge of a node or at a root.
-    `groups` are the cursors by their next token."""
+    `groups` are the cursors by their next token. They need not know their nodes themselves: where
+    an edge is split there may be thousands of them."""
 
-    __slots__ = ("_handles", "groups", "home", "length")
+    __slots__ = ("_handles", "groups", "home", "length", "node")
 
-    def __init__(self, home: Home, length: int) -> None:
+    def __init__(self, home: Home, length: int, node: TreeNode | None) -> None:
         self.home = home
         self.length = length
+        self.node = node
         self.groups: dict[EdgeKey, dict[Cursor, None]] = {}
         self._handles: list[int] | None = None  # None: not known since the last change
 
@@ -99,8 +100,7 @@ class Watchers:
 
     def __init__(self) -> None:
         self._homes: dict[Home, dict[int, Spot]] = {}  # spots by length
-        # Groups that have moved together, each in reverse order. Some may have been removed since.
-        self._moved: list[list[Cursor]] = []
+        self.moved: dict[Cursor, None] = {}  # the last of them is the next to be taken
 
     def add(self, cursor: Cursor, tokens: np.ndarray, salt: str, spans: Spans = NO_SPANS) -> None:
         """From now on, `cursor` is reported if the match of `tokens` may have changed."""
@@ -108,35 +108,25 @@ class Watchers:
         home: Home = salt if node is None or node.parent is None else node.uid
         spots = self._homes.setdefault(home, {})
         if length not in spots:
-            spots[length] = Spot(home, length)
+            spots[length] = Spot(home, length, node)
         cursor.spot = spots[length]
         cursor.next_token = spans.key(tokens, length) if length < len(tokens) else NO_TOKEN
         cursor.spot.add(cursor)
 
     def remove(self, cursor: Cursor) -> None:
         """From now on, `cursor` is not reported."""
-        cursor.has_moved = False
+        self.moved.pop(cursor, None)
         spot = cursor.spot
         if spot is None:
             return
-        cursor.spot = None
+        cursor.node, cursor.spot = spot.node, None
         spot.remove(cursor)
         self._drop_if_empty(spot)
 
     def take_moved(self, most: int) -> list[Cursor]:
         """Up to `most` of the cursors that must be tracked and added again, those that have moved
         last first."""
-        moved: list[Cursor] = []
-        while self._moved and len(moved) < most:
-            group = self._moved[-1]
-            while group and len(moved) < most:
-                cursor = group.pop()
-                if cursor.has_moved:
-                    cursor.has_moved = False
-                    moved.append(cursor)
-            if not group:
-                self._moved.pop()
-        return moved
+        return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
 
     def spots(self) -> Iterator[tuple[Home, list[Spot]]]:
         """All places, by home."""
@@ -149,7 +139,7 @@ class Watchers:
         """After `length` tokens there is a `token` now, or an item, that was not there."""
         spot = self._homes.get(home, {}).get(length)
         if spot is not None and token in spot.groups:
-            self._move(spot.take(token))
+            self._move(spot.take(token), spot.node)
             self._drop_if_empty(spot)
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
@@ -159,9 +149,7 @@ class Watchers:
             return
         for length in [length for length in spots if length <= upper.end]:
             spot = spots.pop(length)
-            spot.home = upper.uid
-            for cursor in spot:
-                cursor.node = upper
+            spot.home, spot.node = upper.uid, upper
             self._homes.setdefault(upper.uid, {})[length] = spot
         if not spots:
             del self._homes[node.uid]
@@ -169,12 +157,12 @@ class Watchers:
     def removed(self, node: TreeNode) -> None:
         """The edge to `node` is gone."""
         for spot in self._homes.pop(node.uid, {}).values():
-            self._move(list(spot))
+            self._move(list(spot), spot.node)
 
-    def _move(self, cursors: list[Cursor]) -> None:
-        for cursor in cursors:
-            cursor.spot, cursor.has_moved = None, True
-        self._moved.append(cursors[::-1])
+    def _move(self, cursors: list[Cursor], node: TreeNode | None) -> None:
+        for cursor in reversed(cursors):
+            cursor.node, cursor.spot = node, None
+            self.moved[cursor] = None
 
     def _drop_if_empty(self, spot: Spot) -> None:
         if spot.groups:

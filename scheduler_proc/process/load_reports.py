@@ -27,7 +27,7 @@ from srt.wire.ring_messages import CacheEvents, Pace, ReplicaLoad, TokenizedReq
 
 REPORT_INTERVAL_S = 0.1
 MAX_ERROR = 4.0  # what was expected is corrected by this many times at most
-MOST_COUNTED = 1024  # reqs of the queue
+MOST_COUNTED = 1024  # reqs of the queue, of which a long one has many more
 TRUST_S = 1.0  # of waiting, before the correction counts for as much as none
 _TOTALS = attrgetter(
     "admitted", "computed_prompt_tokens", "generation_tokens", "ended", "ended_outputs"
@@ -174,10 +174,10 @@ class _Arrivals:
         """The tokens of queued prompts that must be computed: not what the queue's last look found
         in the tree, nor what earlier prompts have too. Does not match again: that would change the
         core's state, which must depend on its recorded inputs alone. Of a queue of more than
-        `MOST_COUNTED`, the first ones speak for all."""
+        `MOST_COUNTED`, every second one speaks for all, or every third, and so on."""
         if len(self._own) > 2 * length + MOST_COUNTED:  # most of them do not wait any more
             self._own = {r.key: self._own[r.key] for r in queue if r.key in self._own}
-        counted = list(islice(queue, MOST_COUNTED))
+        counted = list(islice(queue, 0, None, max(1, math.ceil(length / MOST_COUNTED))))
         owns = (
             min(self._own.get(r.key, r.tokens.prompt_len), r.tokens.prompt_len - r.cursor.length)
             for r in counted

@@ -30,7 +30,7 @@ from scheduler_proc.memory.match_trackers import Cursor, Watchers
 from scheduler_proc.memory.radix_cache import RadixCache
 
 RENEWALS = 16  # of the marks in the cache, while the queue changes as a whole
-MOST_LATER = 256  # reqs after the first window that a look may reach
+MOST_LATER = 256  # reqs after the first window that a look reaches and that are not admitted
 MATCHED, MARKED = 64, 128  # reqs at a look, so that it takes one or two milliseconds
 
 
@@ -82,15 +82,14 @@ class WaitingQueue:
     def ordered(self) -> Iterable[Req]:
         """The waiting reqs in the order of admission: the first window's as of now, those of later
         windows as of when they are reached. Reports to the cache what they have matched."""
-        is_whole = self._refresh()
+        self._refresh()
         resumed = sorted(self._resumed.values(), key=lambda req: req.handle)
-        later = self._later_windows() if is_whole else ()
-        order: Iterable[Req] = chain(resumed, self._in_window(), later)
-        marked: Iterable[Req] = chain(resumed, self._in_window(), self._next_later(MARKED))
-        if len(self) <= MARKED:
-            order = marked = list(order)  # before edges are split where later windows' matches end
+        order: Iterable[Req] = chain(resumed, self._in_window(), self._later_windows())
         if self._marking is None and self._changes * RENEWALS >= len(self):
             self._changes = 0
+            marked: Iterable[Req] = chain(resumed, self._in_window(), self._next_later(0, MARKED))
+            if len(self) <= MARKED:
+                order = marked = list(order)  # before edges are split where later matches end
             self._marking = self._cache.want(self._cursors(marked), at_once=0)
         if self._marking is not None and len(list(islice(self._marking, MARKED))) < MARKED:
             self._marking = None
@@ -106,17 +105,17 @@ class WaitingQueue:
         """Those of the reqs that still wait, just tracked."""
         for req in reqs:
             if req.residency is None and req.finish is None:
-                if req.handle not in self._window or req.cursor.has_moved:
+                if req.handle not in self._window or req.cursor.spot is None:
                     self._cache.track(*req.tracked)
                 yield req.cursor
 
-    def _next_later(self, most: int) -> list[Req]:
-        """The oldest of those after the first window."""
-        return list(islice(self._later.values(), most))
+    def _next_later(self, first: int, most: int) -> list[Req]:
+        """Of those after the first window, up to `most` from the number `first` on, the oldest
+        first."""
+        return list(islice(self._later.values(), first, first + most))
 
-    def _refresh(self) -> bool:
-        """Bring matches and the first window up to date, as far as one look does; returns whether
-        the window is whole."""
+    def _refresh(self) -> None:
+        """Bring matches and the first window up to date, as far as one look does."""
         cache, seen = self._cache, [*self._resumed.values()]
         for req in seen:
             cache.track(*req.tracked)
@@ -127,11 +126,10 @@ class WaitingQueue:
             self._watch(req)
             self._order.moved(req)
             seen.append(req)
-        left, is_whole = MATCHED, False
+        left = MATCHED
         while left > 0:
             first = next(iter(self._later.values()), None)
             if first is None or self._is_beyond_window(first):
-                is_whole = True
                 break
             del self._later[first.handle]
             self._window[first.handle] = first
@@ -147,7 +145,6 @@ class WaitingQueue:
             left -= 1
         for req in seen:
             cache.also_want(req.cursor)
-        return is_whole
 
     def _is_beyond_window(self, req: Req) -> bool:
         oldest = next(iter(self._window.values()), req)
@@ -161,9 +158,10 @@ class WaitingQueue:
 
     def _later_windows(self) -> Iterator[Req]:
         """The reqs after the first window, window by window: a new one begins where a req came more
-        than `max_wait_s` after the first of the window. No more than `MOST_LATER` reqs."""
-        reqs = self._next_later(MOST_LATER)
-        while reqs:
+        than `max_wait_s` after the first of the window. Ends when `MOST_LATER` of them have been
+        passed over."""
+        passed = 0
+        while passed < MOST_LATER and (reqs := self._next_later(passed, MOST_LATER)):
             latest = reqs[0].arrival_s + self._max_wait_s
             window = {req.handle: req for req in reqs if req.arrival_s <= latest}
             watchers = Watchers()
@@ -176,4 +174,4 @@ class WaitingQueue:
             for req in window.values():
                 watchers.remove(req.cursor)
             yield from (window[handle] for handle in handles)
-            reqs = reqs[len(window) :]
+            passed += sum(handle in self._later for handle in handles)

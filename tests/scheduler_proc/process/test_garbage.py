@@ -1,6 +1,7 @@
 """What is frozen, untracked or rarely collected must not leak: counts what a collector frees."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +21,7 @@ def by_hand() -> Iterator[None]:
     gc.freeze()
     gc.disable()
     yield
+    gc.unfreeze()
     gc.set_threshold(*thresholds)
     if was_enabled:
         gc.enable()
@@ -28,6 +30,7 @@ def by_hand() -> Iterator[None]:
 def garbage_of(turns: int, lag: int) -> int:
     """Objects in cycles that are left of reqs that ended, were aborted, cut, retracted or failed,
     while their core goes on."""
+    gc.collect()  # the core before this one
     traffic = drive(5, turns, lag, "lpm", 220, constrained=0.3, wishing=0.3, right=0.5)
     counters = traffic.driver.core.state.counters
     assert counters.aborted > 0 and counters.requests > turns // 4
@@ -50,6 +53,7 @@ def test_nodes_go_by_their_reference_counts(by_hand: None) -> None:
         assert slots is not None
         pool.free(slots[: cache.insert(tokens, slots).existing])
     nodes = list(cache.nodes())
+    keys = [weakref.ref(node.key) for node in nodes]  # nodes themselves have none
     assert len(nodes) > 50 and not any(map(gc.is_tracked, nodes))
     assert not any(gc.is_tracked(node.children) for node in nodes)
     cache.evict(200)
@@ -57,6 +61,8 @@ def test_nodes_go_by_their_reference_counts(by_hand: None) -> None:
     assert evicted and not any(node.children for node in evicted)
     del cache
     assert all(node.parent is None for node in nodes)
+    del nodes, evicted
+    assert not any(key() is not None for key in keys)
 
 
 def test_all_is_collected_at_rest_and_after_many_collections(
