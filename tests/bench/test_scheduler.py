@@ -3,12 +3,13 @@
 import pytest
 
 from bench import scheduler
+from scheduler_proc.process import garbage
 
 
 def test_looks_and_steps_and_a_tree_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler.garbage, "begin", lambda: None)  # would freeze the tests' objects
+    monkeypatch.setattr(garbage, "begin", lambda: None)  # would freeze the tests' objects
     monkeypatch.setattr(scheduler, "TREE_CALLS", 20)
     scheduler.main(["--rows", "2", "--waiting", "300", "--policy", "fcfs", "--repeat", "1"])
     rows, looks = capsys.readouterr().out.strip().split("\n\n")
