@@ -1,4 +1,5 @@
-"""Our server and a peer on the same workloads, in turns: `bench.serving --peer` calls `compare`.
+"""Our server with guesses, without them, and a peer on the same workloads, in turns:
+`bench.serving --guesses` and `--peer` call `compare`.
 
 In each turn one server runs alone: it is started, warmed up, runs one workload and is stopped, so
 that no cache outlives a turn. Ours goes first, then the peer, and so on.
@@ -16,12 +17,15 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from bench.figures import Figures
+from bench.figures import SHARES, Figures
 from bench.measure import Course, conditions, server_info, width_of
 from bench.peers.catalogue import Peer, Srt, peers
 from bench.peers.process import running
-from srt.benchmark.load import LoadGenerator
 from srt.files.model_files import resolve_model
+
+# By `--guesses`: how ours is run, and with which options.
+GUESSES = {"both": ("on", "off"), "on": ("on",), "off": ("off",)}
+MODES = {"on": "", "off": "--speculative off"}
 
 
 class Contender(Protocol):
@@ -55,19 +59,18 @@ class Turn(Struct):
     width: str = ""  # of activations, as `width_of` says
 
 
-async def take_turns(
-    contenders: Sequence[Contender], course: Course, repeat: int, *, ignore_eos: bool
-) -> list[Turn]:
+async def take_turns(contenders: Sequence[Contender], course: Course, repeat: int) -> list[Turn]:
     """Every workload `repeat` times, each time on all contenders in order."""
     turns = []
     for name, number, contender in product(course.names, range(repeat), contenders):
-        async with contender.running() as url, LoadGenerator(url, ignore_eos=ignore_eos) as load:
+        async with contender.running() as url, course.client(url) as load:
             await course.prepare(load)
             figures = await course.run(name, load)
             width = width_of(await server_info(load))
         turns.append(Turn(contender.name, name, figures, width))
         # Printed at once, because a later turn may fail.
         took = f"{figures.wall_s:.1f} s, {figures.out_tok_s:.1f} out tok/s"
+        took += f", {100 * figures.loop_share:.0f} % loop"
         print(f"{name} {number + 1}/{repeat}: {contender.name} {took}", flush=True)
     return turns
 
@@ -79,12 +82,16 @@ async def compare(args: argparse.Namespace) -> dict[str, Any]:
     logs.mkdir(parents=True, exist_ok=True)
     print(f"the servers' logs are in {logs}")
     model = resolve_model(args.model_file).path
-    peer = peers(args.home.absolute())[args.peer]
-    contenders = [
-        Launched(Srt(), model, logs / "srt.log", args.server_args),
-        Launched(peer, model, logs / f"{peer.name}.log", args.peer_args),
-    ]
-    turns = await take_turns(contenders, course, args.repeat, ignore_eos=args.ignore_eos)
+    contenders = []
+    for mode in GUESSES[args.guesses or "both"]:
+        extra = f"{args.server_args} {MODES[mode]}"
+        launched = Launched(Srt(), model, logs / f"srt-{mode}.log", extra)
+        launched.name = f"guesses {mode}"
+        contenders.append(launched)
+    if args.peer:
+        peer = peers(args.home.absolute())[args.peer]
+        contenders.append(Launched(peer, model, logs / f"{peer.name}.log", args.peer_args))
+    turns = await take_turns(contenders, course, args.repeat)
     return conditions(args, course) | {
         "model": model.name,
         "options": {contender.name: contender.extra for contender in contenders},
@@ -104,6 +111,9 @@ ROWS = {
     "itl_p99_ms": "ITL p99 ms (less)",
     "itl_max_ms": "ITL max ms (less)",
     "cached_tokens": "cached tokens",
+    "loop_share": "loops (of the answers)",
+    "accept_length": "accept length",
+    "guessed_share": "guessed (of the out tokens)",
     "prompt_tokens": "prompt tokens",
     "out_tokens": "out tokens",
     "errors": "errors",
@@ -113,7 +123,8 @@ HAVE_RATIO = tuple(ROWS)[:9]
 
 
 def comparison(turns: Sequence[Turn]) -> str:
-    """A table for each workload: medians, their ratio, and the range of the pairs' ratios."""
+    """A table for each workload: medians, their ratios to the last server's, and the ranges of the
+    pairs' ratios."""
     workloads = dict.fromkeys(turn.workload for turn in turns)
     return "\n\n".join(_table([t for t in turns if t.workload == name]) for name in workloads)
 
@@ -122,7 +133,9 @@ def _table(turns: Sequence[Turn]) -> str:
     """The table for one workload's turns, in the order in which they were taken."""
     servers = list(dict.fromkeys(turn.server for turn in turns))
     runs = [[turn.figures for turn in turns if turn.server == name] for name in servers]
-    lines = [[turns[0].workload, *servers, " / ".join(servers), "of the pairs"]]
+    lines = [[turns[0].workload, *servers]]
+    for name in servers[:-1]:
+        lines[0] += [f"{name} / {servers[-1]}", "of the pairs"]
     lines += [_row(figure, runs) for figure in ROWS]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     rows = [
@@ -143,15 +156,19 @@ def _row(figure: str, runs: Sequence[Sequence[Figures]]) -> list[str]:
     values = [[getattr(run, figure) for run in figures] for figures in runs]
     known = [[value for value in of_one if value is not None] for of_one in values]
     medians = [median(of_one) if of_one else None for of_one in known]
-    cells = [ROWS[figure], *map(_cell, medians)]
-    pairs = [ours / theirs for ours, theirs in zip(*values, strict=True) if ours and theirs]
-    if figure not in HAVE_RATIO or not pairs:
-        return [*cells, "", ""]
-    ratio = median(known[0]) / median(known[1])
-    return [*cells, f"{ratio:.2f}", f"{min(pairs):.2f} to {max(pairs):.2f}"]
+    cells = [ROWS[figure], *(_cell(figure, value) for value in medians)]
+    for of_one, middle in zip(values[:-1], medians[:-1], strict=True):
+        pairs = [one / last for one, last in zip(of_one, values[-1], strict=True) if one and last]
+        if figure in HAVE_RATIO and pairs and middle and medians[-1]:
+            cells += [f"{middle / medians[-1]:.2f}", f"{min(pairs):.2f} to {max(pairs):.2f}"]
+        else:
+            cells += ["", ""]
+    return cells
 
 
-def _cell(value: float | None) -> str:
+def _cell(figure: str, value: float | None) -> str:
     if value is None:
         return "-"
+    if figure in SHARES:
+        return f"{100 * value:.1f} %"
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"

@@ -8,10 +8,14 @@ _NS = 1e9
 
 def descendants(pid: int) -> Iterator[int]:
     """All processes that `pid` has started, directly or not, and that still run."""
-    for task in _tasks(pid):
-        for child in map(int, _text(task / "children").split()):
-            yield child
-            yield from descendants(child)
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that `pid` itself has started, and that still run."""
+    return [int(child) for task in _tasks(pid) for child in _text(task / "children").split()]
 
 
 def module_of(pid: int) -> str:
@@ -33,14 +37,32 @@ def cpu_seconds(pid: int, engine_module: str = "scheduler_proc") -> dict[str, fl
             is_ours = int(task.name) == child or _text(task / "comm").startswith("ZMQ")
             if module == engine_module and not is_ours:
                 continue
-            spent_ns, *_ = _text(task / "schedstat").split() or ["0"]
-            totals[module] = totals.get(module, 0.0) + int(spent_ns) / _NS
+            totals[module] = totals.get(module, 0.0) + _spent_s(task)
+    return totals
+
+
+def cpu_seconds_below(pid: int) -> dict[str, float]:
+    """Seconds of CPU time so far by the module of each process that `pid` has started, with those
+    that this one has started."""
+    totals: dict[str, float] = {}
+    for child in children(pid):
+        module = module_of(child)
+        spent = sum(
+            _spent_s(task) for each in (child, *descendants(child)) for task in _tasks(each)
+        )
+        totals[module] = totals.get(module, 0.0) + spent
     return totals
 
 
 def added(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """What has been added since `before`."""
     return {module: total - before.get(module, 0.0) for module, total in after.items()}
+
+
+def _spent_s(task: Path) -> float:
+    """CPU time of a thread; 0 if it has ended."""
+    spent_ns, *_ = _text(task / "schedstat").split() or ["0"]
+    return int(spent_ns) / _NS
 
 
 def _tasks(pid: int) -> list[Path]:

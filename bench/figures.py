@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from bench.guesses import Guesses
 from srt.benchmark.load import Record, Run
 
 
@@ -13,7 +14,9 @@ class Figures(Struct, kw_only=True):
 
     TPOT is the time of each token of a request after its first, ITL the time between chunks of
     text, which may be several tokens. The hit rate is the server's own count of cached tokens over
-    prompt tokens.
+    prompt tokens. `loop_share` of the answers end in a loop (`srt/benchmark/loops.py`);
+    `guessed_share` of the output tokens were guessed by the server, and `accept_length` is what a
+    step that verified guesses gave a request.
     """
 
     requests: int
@@ -29,6 +32,9 @@ class Figures(Struct, kw_only=True):
     prompt_tokens_mean: float
     prompt_tokens_max: int
     hit_rate: float | None
+    loop_share: float
+    accept_length: float | None
+    guessed_share: float | None
     ttft_p50_ms: float | None
     ttft_p99_ms: float | None
     tpot_p50_ms: float | None
@@ -45,6 +51,9 @@ COLUMNS = {
     "out_tok_s": "out tok/s",
     "prompt_tok_s": "prompt tok/s",
     "hit_rate": "hit rate",
+    "loop_share": "loops",
+    "accept_length": "accept len",
+    "guessed_share": "guessed",
     "ttft_p50_ms": "TTFT p50 ms",
     "ttft_p99_ms": "p99",
     "tpot_p50_ms": "TPOT p50 ms",
@@ -59,9 +68,13 @@ COLUMNS = {
 }
 
 
-def figures_of(run: Run) -> Figures:
-    """The figures of the requests that succeeded."""
+SHARES = ("hit_rate", "loop_share", "guessed_share")
+
+
+def figures_of(run: Run, guesses: Guesses | None = None) -> Figures:
+    """The figures of the requests that succeeded; `guesses` are what the server counted."""
     good = [r for r in run.records if r.error is None]
+    drafts = guesses or Guesses()
     lengths = [r.prompt_tokens for r in good] or [0]
     out_tokens = sum(r.completion_tokens for r in good)
     told = [r.cached_tokens for r in good if r.cached_tokens is not None]
@@ -82,6 +95,9 @@ def figures_of(run: Run) -> Figures:
         prompt_tokens_mean=sum(lengths) / len(lengths),
         prompt_tokens_max=max(lengths),
         hit_rate=_hit_rate(good),
+        loop_share=sum(r.loops for r in good) / max(1, len(good)),
+        accept_length=drafts.accept_length,
+        guessed_share=drafts.accepted / max(1, out_tokens) if drafts.verified else None,
         ttft_p50_ms=percentile(ttft, 50),
         ttft_p99_ms=percentile(ttft, 99),
         tpot_p50_ms=percentile(tpot, 50),
@@ -122,6 +138,6 @@ def table(rows: dict[str, Figures]) -> str:
 def _cell(column: str, value: float | None) -> str:
     if value is None:
         return "-"
-    if column == "hit_rate":
+    if column in SHARES:
         return f"{100 * value:.1f}%"
     return str(value) if isinstance(value, int) else f"{value:.1f}"

@@ -8,40 +8,62 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures import Figures, figures_of
+from bench.guesses import counted_by
+from srt.benchmark.corpus import CorpusSource, built_in, read_corpus
 from srt.benchmark.load import LoadGenerator
 from srt.benchmark.summary import now
-from srt.benchmark.text import TextSource
+from srt.benchmark.text import Source, TextSource
 from srt.benchmark.workloads import WORKLOADS
 from srt.machine import machine
 
 
 class Course:
-    """The chosen workloads, with the same text for every server that runs them.
+    """The chosen workloads, with the same texts and seeds for every server that runs them.
 
     How many tokens a word costs is asked of the first server only.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
+        """Raises ConfigError if `args.data` cannot be read."""
         self.names = list(WORKLOADS) if args.workload == "all" else [args.workload]
         self.tokens_per_word: float | None = None
-        self._seed, self._scale = args.seed, args.scale
-        self._words = words_of(args.data) if args.data else None
+        self._args = args
+        self._corpus = read_corpus(args.data) if args.data else built_in()
+
+    def client(self, url: str) -> LoadGenerator:
+        """What asks the server at `url`."""
+        args = self._args
+        return LoadGenerator(
+            url,
+            args.model,
+            args.api_key,
+            ignore_eos=args.ignore_eos,
+            temperature=args.temperature,
+            seed=args.seed,
+        )
 
     async def prepare(self, load: LoadGenerator) -> None:
         """Send a probe, which also warms the server up. Raises RuntimeError if it fails."""
         await load.fill_model()
-        measured = await load.tokens_per_word(TextSource(self._seed - 1, words=self._words))
+        measured = await load.tokens_per_word(self._source(self._args.seed - 1, 1.0))
         self.tokens_per_word = self.tokens_per_word or measured
 
     async def run(self, name: str, load: LoadGenerator) -> Figures:
         """One workload, after `prepare`. Errors go to stderr."""
         assert self.tokens_per_word is not None
         # A workload's text does not depend on which others run with it.
-        source = TextSource(self._seed, self.tokens_per_word, self._words)
-        run = await load.run(WORKLOADS[name](source, self._scale))
+        source = self._source(self._args.seed, self.tokens_per_word)
+        workload = WORKLOADS[name](source, self._args.scale)
+        before = await counted_by(load)
+        run = await load.run(workload)
         for error in sorted({r.error for r in run.records if r.error}):
             print(f"{name}: {error}", file=sys.stderr)
-        return figures_of(run)
+        return figures_of(run, (await counted_by(load)).since(before))
+
+    def _source(self, seed: int, tokens_per_word: float) -> Source:
+        if self._args.random_words:
+            return TextSource(seed, tokens_per_word)
+        return CorpusSource(seed, tokens_per_word, self._corpus)
 
 
 async def server_info(load: LoadGenerator) -> Any:
@@ -64,9 +86,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     course = Course(args)
     figures: dict[str, Figures] = {}
     flushed: dict[str, bool] = {}
-    async with LoadGenerator(
-        args.url, args.model, args.api_key, ignore_eos=args.ignore_eos
-    ) as load:
+    async with course.client(args.url) as load:
         await course.prepare(load)
         for name in course.names:
             flushed[name] = await load.flush_cache()
@@ -86,6 +106,8 @@ def conditions(args: argparse.Namespace, course: Course) -> dict[str, Any]:
         "date": now(),
         "scale": args.scale,
         "seed": args.seed,
+        "temperature": args.temperature,
+        "texts": "random words" if args.random_words else str(args.data or "built in"),
         "ignore_eos": args.ignore_eos,
         "tokens_per_word": course.tokens_per_word,
         "machine": machine(),

@@ -10,6 +10,8 @@ The last columns are the CPU time, in microseconds per generated token, of all t
 model, which shares its cores: the scheduler's own threads, detokenizer, gateway, the other
 processes of the server, and the load generator. They too are differences between long and short
 answers.
+
+With --null there is no model: see `bench.host`.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import host
 from bench.cpu_time import added, cpu_seconds
 from bench.kernel_steps import SLOTS, Step, fill_pool
 from bench.measure import server_info
@@ -185,10 +188,32 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], help="requests at once")
     parser.add_argument("--repeat", type=int, default=3, help="turns of each kind")
+    parser.add_argument(
+        "--null",
+        action="store_true",
+        help="CPU time of each process of the ring a request and a token, over a null executor",
+    )
+    parser.add_argument(
+        "--tree", type=Path, nargs="*", default=[], help="other checkouts, in turns, with --null"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the requests of each load of --null"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=5000.0, help="tokens a second of --null; 0: no limit"
+    )
+    parser.add_argument("--json", action="store_true", help="all turns of --null, as JSON")
     args = parser.parse_args(argv)
-    print(now(), machine())
+    if not args.json:
+        print(now(), machine(), end="\n\n")
     with tempfile.TemporaryDirectory() as directory:
-        print("\n" + table(args.batch, args.repeat, Path(directory) / "server.log"))
+        log = Path(directory) / "server.log"
+        if args.null:
+            trees = [tree.resolve() for tree in args.tree]
+            rate, repeat = args.rate, args.repeat
+            print(host.report(trees, args.scale, rate, repeat, log, as_json=args.json))
+        else:
+            print(table(args.batch, args.repeat, log))
     return 0
 
 

@@ -7,10 +7,19 @@ another one's ReqStart. Invariant: each request that has started gets one Credit
 at the loss of its scheduler after its finish, and if its client is there, one finish.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from detokenizer_proc.request import CLOSING, FORCED, GUESSED, SAMPLED, Column, Jump, Request
+from detokenizer_proc.request import (
+    CLOSING,
+    FORCED,
+    GUESSED,
+    OF_MODEL,
+    SAMPLED,
+    Jump,
+    Origin,
+    Request,
+)
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
 from srt.wire.messages import Output
@@ -130,14 +139,17 @@ class Detokenizer:
         A request that a stop token ended has that token last, in the batch of its ReqEnd.
         """
         stop_ids = {end.handle: end.finish.matched for end in batch.ends}
-        last = {handle: i for i, handle in enumerate(batch.handles)}
-        touched = {}
-        for i, column in enumerate(_columns(batch)):
-            handle = column.handle
+        last = {handle: i for i, handle in enumerate(batch.handles)} if stop_ids else {}
+        ids, origins, touched, stop = id_list(batch.ids), _origins(batch), {}, 0
+        for i, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
+            start, stop = stop, stop + count
             request = requests.get(handle)
-            if request and request.takes_tokens and column.ids:
-                stop_id = stop_ids.get(handle) if i == last[handle] else None
-                request.add_tokens(column, stop_id)
+            if request and request.takes_tokens and count:
+                stop_id = stop_ids.get(handle) if last.get(handle) == i else None
+                raw = packed_slice(start, stop)
+                origin = origins.get(i, OF_MODEL)
+                packed, logprobs = batch.ids[raw], batch.logprobs[raw]
+                request.add_tokens(ids[start:stop], packed, logprobs, origin, stop_id)
                 touched[handle] = request
         return touched
 
@@ -166,20 +178,15 @@ class Detokenizer:
         return credits
 
 
-def _columns(batch: TokenBatch) -> Iterator[Column]:
-    ids = id_list(batch.ids)
+def _origins(batch: TokenBatch) -> dict[int, Origin]:
+    """Where tokens are from, by the columns of those that are not just the model's."""
     jumps = {column: Jump(drop, skip) for column, drop, skip in batch.jumps}
-    origins = dict.fromkeys(jumps, FORCED) | dict.fromkeys(batch.guessed, GUESSED)
-    origins |= dict.fromkeys(batch.closing, CLOSING)
-    start = 0
-    for i, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
-        stop = start + count
-        raw = packed_slice(start, stop)
-        logprobs = batch.logprobs[raw]
-        detail = batch.details.get(i)
-        jump, origin = jumps.get(i), origins.get(i, SAMPLED)
-        yield Column(handle, ids[start:stop], batch.ids[raw], logprobs, jump, detail, origin)
-        start = stop
+    letters = dict.fromkeys(jumps, FORCED) | dict.fromkeys(batch.guessed, GUESSED)
+    letters |= dict.fromkeys(batch.closing, CLOSING)
+    return {
+        i: Origin(jumps.get(i), batch.details.get(i), letters.get(i, SAMPLED))
+        for i in letters.keys() | batch.details.keys()
+    }
 
 
 def _outputs(requests: dict[int, Request], now: float) -> dict[bytes, list[Output]]:

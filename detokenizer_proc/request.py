@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from detokenizer_proc.text_stream import Stops, TextStream
 from srt.wire.answer_meta import AnswerMeta, updated
 from srt.wire.messages import Finish, LogprobDetail, Output
-from srt.wire.packing import num_packed, packed_size
+from srt.wire.packing import ITEM_BYTES, num_packed, packed_size
 from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
 SAMPLED, FORCED, GUESSED, CLOSING = "s", "j", "d", "c"  # where a token is from
@@ -26,18 +26,16 @@ class Jump(NamedTuple):
     skip: int
 
 
-class Column(NamedTuple):
-    """Tokens of one request in a batch: ids, then ids and log-probabilities packed in four bytes
-    each; `jump` if they were not sampled, `detail` if the request asked for it, and the letter of
-    their `origin`, which counts only if the request asked for that."""
+class Origin(NamedTuple):
+    """Where tokens are from: `jump` if they were not sampled, `detail` if the request asked for it,
+    and the `letter`, which counts only if the request asked for that."""
 
-    handle: int
-    ids: list[int]
-    packed: bytes
-    logprobs: bytes
     jump: Jump | None = None
     detail: LogprobDetail | None = None
-    origin: str = SAMPLED
+    letter: str = SAMPLED
+
+
+OF_MODEL = Origin()
 
 
 class DetailRows:
@@ -69,20 +67,27 @@ class DetailRows:
 
 
 @dataclass(slots=True)
-class _Unsent:
-    """What the next Output will carry; details only if the request asked for them."""
+class _Scores:
+    """Log-probabilities that the next Output will carry, of a request that asked for any; details
+    only if it asked for them."""
 
     detail: DetailRows | None
     prompt_detail: DetailRows | None
-
-    text: list[str] = field(default_factory=list)
-    ids: bytearray = field(default_factory=bytearray)
     logprobs: bytearray = field(default_factory=bytearray)
     prompt_start: int = -1
     prompt_ids: bytearray = field(default_factory=bytearray)
     prompt_logprobs: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(slots=True)
+class _Unsent:
+    """What the next Output will carry beside the ids behind the first `sent` bytes of them: text,
+    how many ids that were sent a jump has replaced since, and log-probabilities."""
+
+    scores: _Scores | None = None
+    text: list[str] = field(default_factory=list)
+    sent: int = 0
     dropped: int = 0
-    origins: str = ""
 
 
 class Request:
@@ -92,7 +97,7 @@ class Request:
         self._start = start
         stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
         self._text = TextStream(pieces, stops, start.skip_bytes, start.begun)
-        self._unsent = self._nothing()
+        self._unsent = _Unsent(self._no_scores())
         self._ids = bytearray()  # packed: all so far
         self._pieces = pieces
         self._origins = ""  # of all of them, if they are asked for
@@ -128,69 +133,76 @@ class Request:
 
     def add_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
         """Append the log-probabilities of the next prompt tokens."""
-        unsent = self._unsent
         if not self.is_open:
             return
-        if unsent.prompt_start < 0:
-            unsent.prompt_start = chunk.start
         self._prompt_logprobs = chunk.start + num_packed(chunk.ids)
-        unsent.prompt_ids += chunk.ids
-        unsent.prompt_logprobs += chunk.logprobs
-        if unsent.prompt_detail and chunk.detail:
-            unsent.prompt_detail.add(chunk.detail, num_packed(chunk.ids))
+        scores = self._unsent.scores
+        if scores is None:
+            return
+        if scores.prompt_start < 0:
+            scores.prompt_start = chunk.start
+        scores.prompt_ids += chunk.ids
+        scores.prompt_logprobs += chunk.logprobs
+        if scores.prompt_detail and chunk.detail:
+            scores.prompt_detail.add(chunk.detail, num_packed(chunk.ids))
 
     def note_first(self, now: float) -> None:
         """A scheduler has its first token of the request, which an earlier one may have had."""
         if self._first_s is None:
             self._first_s = now
 
-    def add_tokens(self, column: Column, stop_id: int | str | None = None) -> None:
-        """Take new tokens, or those up to the one that completes a stop string or pattern.
+    def add_tokens(
+        self,
+        ids: list[int],
+        packed: bytes,
+        logprobs: bytes,
+        origin: Origin = OF_MODEL,
+        stop_id: int | str | None = None,
+    ) -> None:
+        """Take new tokens, or those up to the one that completes a stop string or pattern: ids,
+        then ids and log-probabilities packed in four bytes each.
 
         If `stop_id` is the last id, it ended the request; its text is usually not shown.
         """
-        ids, packed, logprobs = column.ids, column.packed, column.logprobs
-        replaced = ""
-        if column.jump is not None:
+        jump, text, unsent, replaced = origin.jump, self._text, self._unsent, ""
+        if jump is not None:
             if self._start.has_origins:
-                replaced = self._letters_of_bytes(column.jump.drop)
-            self._drop(column.jump)
-        unsent, before = self._unsent, self._text.num_tokens
-        is_stop_id = ids[-1] == stop_id
-        unsent.text.append(self._text.push(ids[:-1] if is_stop_id else ids))
-        if is_stop_id:
-            self._text.push_stop_token(ids[-1])
-        added = self._text.num_tokens - before
-        if column.jump is None:
+                replaced = self._letters_of_bytes(jump.drop)
+            self._drop(jump)
+        before = text.num_tokens
+        if stop_id is not None and ids[-1] == stop_id:
+            unsent.text.append(text.push(ids[:-1]))
+            text.push_stop_token(ids[-1])
+        else:
+            unsent.text.append(text.push(ids))
+        added = text.num_tokens - before
+        if jump is None:
             self._forward_passes += added
         else:
-            self._jump_tokens += added - column.jump.drop
+            self._jump_tokens += added - jump.drop
+        self._is_forced = jump is not None
         size = packed_size(added)
         self._ids += packed[:size]
-        self._is_forced = column.jump is not None
-        unsent.ids += packed[:size]
         if self._start.has_origins:
-            letters = self._letters(column, replaced)[:added]
-            self._origins += letters
-            unsent.origins += letters
-        if self._start.scoring is not None:
-            unsent.logprobs += logprobs[:size]
-            if unsent.detail and column.detail:
-                unsent.detail.add(column.detail, added)
-        if stopped := self._text.stopped:
+            self._origins += self._letters(ids, origin, replaced)[:added]
+        if (scores := unsent.scores) is not None:
+            scores.logprobs += logprobs[:size]
+            if scores.detail and origin.detail:
+                scores.detail.add(origin.detail, added)
+        if stopped := text.stopped:
             self.finish = Finish("stop", stopped.matched)
 
-    def _letters(self, column: Column, replaced: str) -> str:
-        """Where the tokens of a column are from. A jump's tokens that only write text again are
-        from where that text was, whose bytes had the letters `replaced`: forced or appended if a
-        part of them was."""
-        if column.jump is None:
-            return column.origin * len(column.ids)
+    def _letters(self, ids: list[int], origin: Origin, replaced: str) -> str:
+        """Where tokens are from. A jump's tokens that only write text again are from where that
+        text was, whose bytes had the letters `replaced`: forced or appended if a part of them
+        was."""
+        if origin.jump is None:
+            return origin.letter * len(ids)
         letters, begin = "", 0
-        for token in column.ids:
+        for token in ids:
             end = begin + len(self._pieces[token])
-            before = replaced[begin:end] if end <= min(column.jump.skip, len(replaced)) else ""
-            letters += next((each for each in "jcsd" if each in before), column.origin)
+            before = replaced[begin:end] if end <= min(origin.jump.skip, len(replaced)) else ""
+            letters += next((each for each in "jcsd" if each in before), origin.letter)
             begin = end
         return letters
 
@@ -205,18 +217,17 @@ class Request:
 
     def _drop(self, jump: Jump) -> None:
         """Forget the ids that a jump replaces; the client forgets those that were already sent."""
+        unsent = self._unsent
         self._text.replace(jump.drop, jump.skip)
         del self._ids[len(self._ids) - packed_size(jump.drop) :]
-        unsent = self._unsent
-        count = num_packed(unsent.ids)
-        left = max(0, count - jump.drop)
-        unsent.dropped += jump.drop - (count - left)
-        del unsent.ids[packed_size(left) :]
-        del unsent.logprobs[packed_size(left) :]
-        unsent.origins = unsent.origins[:left]
-        self._origins = self._origins[: max(0, len(self._origins) - jump.drop)]
-        if unsent.detail:
-            unsent.detail.keep(left)
+        self._origins = self._origins[: num_packed(self._ids)]
+        unsent.dropped += max(0, unsent.sent - len(self._ids)) // ITEM_BYTES
+        unsent.sent = min(unsent.sent, len(self._ids))
+        if (scores := unsent.scores) is not None:
+            left = len(self._ids) - unsent.sent
+            del scores.logprobs[left:]
+            if scores.detail:
+                scores.detail.keep(left // ITEM_BYTES)
 
     def end(self, finish: Finish) -> None:
         """The scheduler's finish, which counts only if no stop was found before."""
@@ -232,25 +243,32 @@ class Request:
         closes."""
         if not (self.finish or self._start.stream):
             return None
-        unsent, self._unsent = self._unsent, self._nothing()
-        if self.finish:
-            self.close()
-        # With more names than these, CPython would build a dict for each call.
-        return Output(
+        unsent = self._unsent
+        output = Output(
             self.rid,
             "".join(unsent.text),
-            bytes(unsent.ids),
-            bytes(unsent.logprobs),
-            self._meta(now),
-            prompt_logprob_start=unsent.prompt_start,
-            prompt_logprob_ids=bytes(unsent.prompt_ids),
-            prompt_logprobs=bytes(unsent.prompt_logprobs),
+            bytes(self._ids[unsent.sent :]),
+            meta=self._meta(now),
             finish=self.finish,
             dropped=unsent.dropped,
-            detail=unsent.detail.packed() if unsent.detail else None,
-            prompt_detail=unsent.prompt_detail.packed() if unsent.prompt_detail else None,
-            origins=unsent.origins,
+            origins=self._origins[unsent.sent // ITEM_BYTES :],
         )
+        if (scores := unsent.scores) is not None:
+            output = replace(
+                output,
+                logprobs=bytes(scores.logprobs),
+                prompt_logprob_start=scores.prompt_start,
+                prompt_logprob_ids=bytes(scores.prompt_ids),
+                prompt_logprobs=bytes(scores.prompt_logprobs),
+                detail=scores.detail.packed() if scores.detail else None,
+                prompt_detail=scores.prompt_detail.packed() if scores.prompt_detail else None,
+            )
+            unsent.scores = self._no_scores()
+        unsent.text.clear()
+        unsent.dropped, unsent.sent = 0, len(self._ids)
+        if self.finish:
+            self.close()
+        return output
 
     def _meta(self, now: float) -> AnswerMeta:
         """All facts so far; with the finish, those of its times."""
@@ -275,13 +293,13 @@ class Request:
     def close(self) -> None:
         """Forget everything: nothing more will be sent."""
         self.is_open = False
-        self._unsent = self._nothing()
+        self._unsent = _Unsent()
         self._ids = bytearray()
         self._origins = ""
 
-    def _nothing(self) -> _Unsent:
+    def _no_scores(self) -> _Scores | None:
         scoring = self._start.scoring
         if scoring is None or not scoring.has_details:
-            return _Unsent(None, None)
+            return None if scoring is None else _Scores(None, None)
         num_top, num_ids = scoring.top, len(scoring.ids)
-        return _Unsent(DetailRows(num_top, num_ids), DetailRows(num_top, num_ids))
+        return _Scores(DetailRows(num_top, num_ids), DetailRows(num_top, num_ids))

@@ -69,7 +69,8 @@ class TextStream:
         """Take the next ids; returns the text that is safe to send: nothing after a stop."""
         if not self._searches:
             self.num_tokens += len(ids)
-            return self._decode(self._unskipped(b"".join([self._pieces[i] for i in ids])))
+            data = b"".join(map(self._pieces.__getitem__, ids))
+            return self._decode(self._unskipped(data) if self._skip else data)
         sent = []
         for token_id in ids:
             if self.stopped:

@@ -30,6 +30,7 @@ from scheduler_proc.events.kv_events import KvEvents
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.failures import is_device_lost, is_out_of_memory, release_memory
 from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.process import garbage
 from scheduler_proc.process.admin import Controls
 from scheduler_proc.process.compute import ComputeThread, Launched
 from scheduler_proc.process.construction import (
@@ -137,6 +138,7 @@ class SchedulerActor(Actor):
             probe, limit_s = LoopProbe(asyncio.get_running_loop()), self.args.step_timeout
             doing: Doing = {"a step": lambda: self._compute.job, "the loop": probe}
             Watch(limit_s, doing, self._end_hanging).start()
+        garbage.begin()
         self.background(self._serve())
         self.background(self._keep_pace())
 
@@ -250,6 +252,7 @@ class SchedulerActor(Actor):
             self._entry.send_outputs()
             self._reports.tell_blocks()
             self._reports.tell_pace()
+            garbage.stepped()
             if plan is not None and not succeeded:
                 await self._take_back(plan, running)
                 running = None
@@ -261,6 +264,8 @@ class SchedulerActor(Actor):
         """Wait for a message. If there is work that cannot run yet, look again soon, unless it is
         paused."""
         self._clock.rest()
+        if not self._core.has_work:  # a long queue in a pause would be gone through again and again
+            garbage.rest()
         self._entry.wake.clear()
         self._reports.tell_pace(at_once=not self._core.has_work)
         if not self._encodes.is_busy:

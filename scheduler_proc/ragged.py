@@ -9,7 +9,9 @@ import numpy as np
 
 def indptr_of(lens: np.ndarray | Sequence[int]) -> np.ndarray:
     """Where each list of these lengths begins, and where the last one ends: int32 [n+1]."""
-    return np.concatenate(([0], np.cumsum(lens))).astype(np.int32)
+    indptr = np.zeros(len(lens) + 1, np.int32)
+    np.add.accumulate(lens, out=indptr[1:])
+    return indptr
 
 
 def both_indptr(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -52,7 +52,6 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "scheduler_proc.grammar.wrapped.WrappedGrammar": (15, 1),
     "scheduler_proc.media.encoder_cache.EncoderCache": (16, 16),
     "scheduler_proc.memory.radix_cache.RadixCache": (14, 14),
-    "scheduler_proc.memory.tree_node.TreeNode": (2, 12),
     "scheduler_proc.process.compute.ComputeThread": (9, 12),
     "scheduler_proc.sampling.penalties.LogitChanges": (7, 16),
     "scheduler_proc.trace.recorded.RecordedScheduler": (20, 3),

@@ -153,6 +153,7 @@ ROOMS: dict[str, dict[str, str]] = {
     },
     "scheduler_proc.process": {
         "core_lock": "",
+        "garbage": "",
         "snapshots": "",
         "metrics": "",
         "warm_up": "",
@@ -273,6 +274,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "tokens": "chat fields native",
     },
     "srt.gateway.http": {
+        "chunks": "",
         "disconnect": "",
         "foreign": "",
         "framing": "",
@@ -284,7 +286,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "auth": "disconnect",
         "body": "json_pieces",
         "sse": "disconnect",
-        "server": "framing places unread",
+        "server": "chunks framing places unread",
         "routing": "auth foreign ignored",
         "openapi": "auth ignored routing",
     },

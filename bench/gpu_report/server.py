@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from bench.gpu_report.sections import Context
 from bench.measure import measure
 from bench.serving import parse_args
-from srt.benchmark.text import TextSource
+from srt.benchmark.corpus import built_in
 from tests.e2e.server import running_server
 
 # Eight of Llama-3-8B's layers: its kernels and step times, in a file that is soon written.
@@ -51,7 +51,7 @@ def run(context: Context) -> None:
 
 
 def save_model(path: Path, shape: dict[str, Any], device: torch.device) -> None:
-    """A directory as transformers writes it, with a tokenizer of the workloads' words."""
+    """A directory as transformers writes it, with a tokenizer of the workloads' texts."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = _tokenizer()
@@ -73,7 +73,7 @@ def _tokenizer() -> tokenizers.Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([TextSource(0).text(20_000)], trainer)
+    tokenizer.train_from_iterator(built_in().bodies, trainer)
     return tokenizer
 
 

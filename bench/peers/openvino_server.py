@@ -21,7 +21,7 @@ import uvicorn
 # event loop let it write the tokens of the last step and take the requests that have arrived.
 TURNS_BETWEEN_STEPS = 8
 FIELDS = {"model", "prompt", "messages", "stream", "stream_options"}
-FIELDS |= {"max_tokens", "max_completion_tokens", "temperature", "ignore_eos"}
+FIELDS |= {"max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "ignore_eos"}
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -37,6 +37,8 @@ class Ask(NamedTuple):
     ignore_eos: bool
     include_usage: bool
     is_chat: bool
+    top_p: float = 1.0
+    seed: int = 0
 
 
 class News(NamedTuple):
@@ -125,7 +127,8 @@ class OpenVino:
         config.stop_token_ids = self._defaults.stop_token_ids
         config.do_sample = ask.temperature > 0
         if config.do_sample:
-            config.temperature = ask.temperature
+            config.temperature, config.top_p = ask.temperature, ask.top_p
+            config.rng_seed = ask.seed
         self._count += 1
         return self._pipeline.add_request(self._count, self._new_tensor(ask.ids), config)
 
@@ -253,6 +256,8 @@ class App:
             ignore_eos=bool(body.get("ignore_eos", False)),
             include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
             is_chat=is_chat,
+            top_p=float(body.get("top_p", 1.0)),
+            seed=int(body.get("seed") or 0),
         )
 
     def _prompt(self, body: dict[str, Any], is_chat: bool) -> list[int]:

@@ -29,17 +29,19 @@ class Commits:
         details = StepDetails(step.batch, result)
         next_ids, logprobs = result.next_ids.tolist(), result.logprobs.tolist()
         for row in rows:
-            req = row.req
+            req, held = row.req, row.residency
             if req.finish is not None:
                 continue
-            if row.residency is req.residency:
-                row.residency.computed_len = row.start + row.num_known
+            if held is req.residency:
+                held.computed_len = row.start + row.extend_len - len(row.draft)
                 if row.draft:
-                    self._state.memory.drop_draft(row.residency)
+                    self._state.memory.drop_draft(held)
             if row.num_logprobs > 0:
                 stop = row.logprobs_at + row.num_logprobs
                 self._tell_logprobs(row, result.prompt_logprobs[row.logprobs_at : stop], details)
-            if row.samples:
+            if _is_plain(row):
+                self.accept(req, next_ids[row.sample], logprobs[row.sample])
+            elif row.num_samples > 0:
                 self._accept_row(row, next_ids, logprobs, details)
             elif req.tokens.max_len == req.tokens.prompt_len == row.residency.computed_len:
                 self._state.finish(req, Finish("length"))
@@ -157,3 +159,9 @@ class Commits:
             req, *pending.jump, tokens, pending.scored, detail, closes=pending.closes
         )
         pending.jump, pending.scored, pending.details = (0, 0), [], []
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether it has sampled one token, of which nothing else is told or noted."""
+    is_single = row.num_samples == 1 and row.origin is None and not row.limits
+    return is_single and not row.req.wish.wants_details

@@ -29,6 +29,8 @@ from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.sampling.token_rules import NoTokenLeft
 from srt.wire.errors import BAD_REQUEST
 
+MOST_ASIDE = 128  # reqs at a look, of which a long queue may have thousands
+
 
 class StepPlanner:
     """Chooses what the reqs of `state` do in the next step."""
@@ -231,6 +233,7 @@ class StepPlanner:
         available = self._available()
         prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
         latest = math.inf  # the arrival after which nobody may overtake those that stand aside
+        aside = 0
         for req in waiting:
             if budget <= 0 or state.memory.table.num_free_rows == 0 or req.arrival_s > latest:
                 return
@@ -238,6 +241,9 @@ class StepPlanner:
                 return  # retracted just now: nobody takes its place before its last token is known
             if is_being_computed(req, prefilling, cache):
                 latest = min(latest, req.arrival_s + self._config.max_wait_s)
+                aside += 1
+                if aside == MOST_ASIDE:
+                    return
                 continue  # soon: when the prefix that it needs is in the tree
             if req.spans and not self._has_media(req, may_pin):
                 # Nobody else waits for it: what others show is encoded meanwhile, where there is

@@ -8,6 +8,7 @@ or in `running`, not in both.
 import random
 from collections.abc import Collection
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
@@ -28,6 +29,8 @@ from srt.ring.crash_file import Name
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish
 from srt.wire.pause import NO_PAUSE
+
+MOST_PAST = 1024  # deadlines that are kept although their reqs have ended, and no more than half
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class LiveReqs:
     def __init__(self) -> None:
         self.pause = NO_PAUSE
         self.by_name: dict[Name, Req] = {}  # in order of arrival
+        self._deadlines: list[tuple[float, int]] = []  # a heap; the second is the handle
         self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
 
     def add(self, req: Req) -> None:
@@ -70,20 +74,28 @@ class LiveReqs:
         self.by_name[req.key] = req
         if req.wish.deadline_s:
             self._timed[req.handle] = req
+            heappush(self._deadlines, (req.wish.deadline_s, req.handle))
 
     def remove(self, req: Req) -> None:
         """A req has ended."""
         del self.by_name[req.key]
         self._timed.pop(req.handle, None)
+        if len(self._deadlines) > MOST_PAST + 2 * len(self._timed):
+            timed = self._timed.items()
+            self._deadlines = sorted((other.wish.deadline_s, handle) for handle, other in timed)
 
     def with_handles(self, handles: Collection[int]) -> list[Req]:
         """Those with these handles, in order of arrival."""
         return [req for req in self.by_name.values() if req.handle in handles]
 
     def late(self, now: float) -> list[Req]:
-        """Those whose time is over."""
-        served_s = self.pause.served_s(now)
-        return [req for req in self._timed.values() if req.wish.deadline_s <= served_s]
+        """Those whose time is over, which are to be ended."""
+        served_s, late = self.pause.served_s(now), []
+        while self._deadlines and self._deadlines[0][0] <= served_s:
+            _, handle = heappop(self._deadlines)
+            if handle in self._timed:
+                late.append(self._timed[handle])
+        return sorted(late, key=lambda req: req.handle)
 
 
 class SchedulerState:

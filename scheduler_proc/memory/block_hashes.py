@@ -60,7 +60,7 @@ class BlockHashes:
         (ids, shown), size = _path_from(node, first, stop), packed_size(self.block)
         seed = self._seed(salt) if parent is None else parent
         hashes = hashes_of(ids, seed, self.block, shown)
-        node.hashes = [*node.hashes, *hashes]
+        node.hashes = (*node.hashes, *hashes)
         for at, name in zip(range(0, len(ids), size), hashes, strict=True):
             if name in self._removed:
                 del self._removed[name]

@@ -6,7 +6,6 @@ and takes those that must be matched again. Invariant: an added cursor is stored
 its match ends, by the token that would lengthen it, or is among those that moved.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 import numpy as np
@@ -39,7 +38,7 @@ class Cursor:
 
     def current(self) -> TreeNode | None:
         """The node on whose edge the match ends now; None if the match has to begin anew."""
-        node = self.node
+        node = self.node if self.spot is None else self.spot.node
         if node is None or node.parent is None:
             return None
         while self.length <= node.start and node.parent is not None:
@@ -56,28 +55,40 @@ class Cursor:
 
 class Spot:
     """A place where matches end: `length` tokens from the root, on the edge of a node or at a root.
-    `groups` are the cursors by their next token, `handles` are theirs, sorted."""
+    `groups` are the cursors by their next token. They need not know their nodes themselves: where
+    an edge is split there may be thousands of them."""
 
-    __slots__ = ("groups", "handles", "home", "length")
+    __slots__ = ("_handles", "groups", "home", "length", "node")
 
-    def __init__(self, home: Home, length: int) -> None:
+    def __init__(self, home: Home, length: int, node: TreeNode | None) -> None:
         self.home = home
         self.length = length
+        self.node = node
         self.groups: dict[EdgeKey, dict[Cursor, None]] = {}
-        self.handles: list[int] = []
+        self._handles: list[int] | None = None  # None: not known since the last change
+
+    @property
+    def handles(self) -> list[int]:
+        """Those of the cursors, sorted."""
+        if self._handles is None:
+            self._handles = sorted(cursor.handle for cursor in self)
+        return self._handles
 
     def add(self, cursor: Cursor) -> None:
+        self._handles = None
         self.groups.setdefault(cursor.next_token, {})[cursor] = None
-        insort(self.handles, cursor.handle)
 
-    def remove(self, cursors: list[Cursor], token: EdgeKey) -> None:
-        """Remove cursors of the group of `token`."""
-        group = self.groups[token]
-        for cursor in cursors:
-            del group[cursor]
-            del self.handles[bisect_left(self.handles, cursor.handle)]
+    def remove(self, cursor: Cursor) -> None:
+        self._handles = None
+        group = self.groups[cursor.next_token]
+        del group[cursor]
         if not group:
-            del self.groups[token]
+            del self.groups[cursor.next_token]
+
+    def take(self, token: EdgeKey) -> list[Cursor]:
+        """Remove the group of `token`; returns its cursors."""
+        self._handles = None
+        return list(self.groups.pop(token, ()))
 
     def __iter__(self) -> Iterator[Cursor]:
         for group in self.groups.values():
@@ -89,7 +100,7 @@ class Watchers:
 
     def __init__(self) -> None:
         self._homes: dict[Home, dict[int, Spot]] = {}  # spots by length
-        self._moved: dict[Cursor, None] = {}
+        self.moved: dict[Cursor, None] = {}  # the last of them is the next to be taken
 
     def add(self, cursor: Cursor, tokens: np.ndarray, salt: str, spans: Spans = NO_SPANS) -> None:
         """From now on, `cursor` is reported if the match of `tokens` may have changed."""
@@ -97,25 +108,25 @@ class Watchers:
         home: Home = salt if node is None or node.parent is None else node.uid
         spots = self._homes.setdefault(home, {})
         if length not in spots:
-            spots[length] = Spot(home, length)
+            spots[length] = Spot(home, length, node)
         cursor.spot = spots[length]
         cursor.next_token = spans.key(tokens, length) if length < len(tokens) else NO_TOKEN
         cursor.spot.add(cursor)
 
     def remove(self, cursor: Cursor) -> None:
         """From now on, `cursor` is not reported."""
-        self._moved.pop(cursor, None)
+        self.moved.pop(cursor, None)
         spot = cursor.spot
         if spot is None:
             return
-        cursor.spot = None
-        spot.remove([cursor], cursor.next_token)
+        cursor.node, cursor.spot = spot.node, None
+        spot.remove(cursor)
         self._drop_if_empty(spot)
 
-    def take_moved(self) -> list[Cursor]:
-        """The cursors that must be tracked and added again."""
-        moved, self._moved = list(self._moved), {}
-        return moved
+    def take_moved(self, most: int) -> list[Cursor]:
+        """Up to `most` of the cursors that must be tracked and added again, those that have moved
+        last first."""
+        return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
 
     def spots(self) -> Iterator[tuple[Home, list[Spot]]]:
         """All places, by home."""
@@ -128,9 +139,7 @@ class Watchers:
         """After `length` tokens there is a `token` now, or an item, that was not there."""
         spot = self._homes.get(home, {}).get(length)
         if spot is not None and token in spot.groups:
-            group = list(spot.groups[token])
-            spot.remove(group, token)
-            self._move(group)
+            self._move(spot.take(token), spot.node)
             self._drop_if_empty(spot)
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
@@ -140,9 +149,7 @@ class Watchers:
             return
         for length in [length for length in spots if length <= upper.end]:
             spot = spots.pop(length)
-            spot.home = upper.uid
-            for cursor in spot:
-                cursor.node = upper
+            spot.home, spot.node = upper.uid, upper
             self._homes.setdefault(upper.uid, {})[length] = spot
         if not spots:
             del self._homes[node.uid]
@@ -150,12 +157,12 @@ class Watchers:
     def removed(self, node: TreeNode) -> None:
         """The edge to `node` is gone."""
         for spot in self._homes.pop(node.uid, {}).values():
-            self._move(list(spot))
+            self._move(list(spot), spot.node)
 
-    def _move(self, cursors: list[Cursor]) -> None:
-        for cursor in cursors:
-            cursor.spot = None
-        self._moved.update(dict.fromkeys(cursors))
+    def _move(self, cursors: list[Cursor], node: TreeNode | None) -> None:
+        for cursor in reversed(cursors):
+            cursor.node, cursor.spot = node, None
+            self.moved[cursor] = None
 
     def _drop_if_empty(self, spot: Spot) -> None:
         if spot.groups:

@@ -25,9 +25,9 @@ Source: Zheng et al., "SGLang: Efficient Execution of Structured Language Model 
 arXiv 2312.07104, section 3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.tree_node import NO_SLOTS, Inserted, Match, TreeNode
 
 USES_PER_LOOK = 1 << 20  # more than there are while a sixteenth of the queue changes
+MOST_WANTED = 1 << 20  # cursors whose order is kept when they are marked
 
 
 class RadixCache:
@@ -62,6 +63,12 @@ class RadixCache:
         self.protected_size = 0
         self.evicted_total = 0
         self.watchers = Watchers()
+
+    def __del__(self) -> None:
+        """Let the nodes go: the garbage collector does not know that parents and children hold each
+        other."""
+        for node in self.nodes():
+            node.parent = None
 
     def match_len(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> int:
         """The length of the longest cached prefix of `tokens`. Changes nothing."""
@@ -94,25 +101,33 @@ class RadixCache:
         cursor.node, cursor.length = node, matched
         return matched
 
-    def want(self, cursors: Sequence[Cursor]) -> None:
+    def want(self, cursors: Iterable[Cursor], at_once: int = MOST_WANTED) -> Iterator[None]:
         """Mark what waiting reqs have matched, the next to be admitted first: it is evicted last.
-        Forgets earlier marks, and splits the edges where the matches end. What is added to a
-        wanted leaf counts as wanted until the next look. The cursors must just have been
-        tracked."""
-        self._clock = before = max(self._clock, self._last_wanted)
-        if not cursors:
-            return
-        self._least_wanted = before + USES_PER_LOOK
-        self._last_wanted = stamp = self._least_wanted + len(cursors)
-        for cursor in cursors:
+        Splits the edges where the matches end. What is added to a wanted leaf counts as wanted
+        until the next look. Marks the first `at_once` cursors now, and one more with each step of
+        the iterator that it returns. With the last one earlier marks are forgotten; until then they
+        count for less than the new ones. Each cursor must just have been tracked."""
+        marking = self._mark(iter(cursors))
+        for _ in islice(marking, at_once):
+            pass
+        return marking
+
+    def _mark(self, cursors: Iterator[Cursor]) -> Iterator[None]:
+        before = max(self._clock, self._last_wanted)
+        for number, cursor in enumerate(cursors):
+            if number == 0:
+                self._least_wanted = before + USES_PER_LOOK
+                self._last_wanted = self._least_wanted + MOST_WANTED
+            stamp = max(self._least_wanted, self._last_wanted - number)
             node = cursor.current()
             if node is not None and cursor.length < node.end:
                 node = self._split(node, cursor.length - node.start)
             cursor.node = node
-            while node is not None and node.last_access <= before:
+            while node is not None and node.last_access < stamp:
                 node.last_access = stamp
                 node = node.parent
-            stamp -= 1
+            yield
+        self._clock = max(self._clock, before)
 
     def also_want(self, cursor: Cursor) -> None:
         """Mark what one more waiting req has matched, as the last in the queue, and the rest of the
@@ -350,8 +365,8 @@ class NoCache(RadixCache):
     def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
         return Match(self._nowhere, NO_SLOTS)
 
-    def want(self, cursors: Sequence[Cursor]) -> None:
-        pass
+    def want(self, cursors: Iterable[Cursor], at_once: int = 0) -> Iterator[None]:
+        return iter(())
 
     def insert(
         self,
@@ -366,8 +381,11 @@ class NoCache(RadixCache):
 
 def _common_len(a: np.ndarray, b: np.ndarray) -> int:
     n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n
+    if n == 0:
+        return 0
+    differ = a[:n] != b[:n]
+    first = int(differ.argmax())
+    return first if differ[first] else n
 
 
 def _is_evictable_leaf(node: TreeNode) -> bool:

@@ -4,13 +4,14 @@ tree return."""
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from scheduler_proc.media.spans import EdgeKey
 
 NO_SLOTS = np.empty(0, np.int32)
 
 
-class TreeNode:
+class TreeNode(Struct, gc=False, eq=False):
     """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it.
 
     The parent reaches it by `edge`: its first token, or the digest of the item whose span begins
@@ -18,33 +19,26 @@ class TreeNode:
 
     `end` is the length of the prefix that ends here, so the edge covers [start, end) of it.
     `hashes` are those of the blocks that end on the edge, if anybody asks for them.
+
+    The garbage collector does not look at nodes, of which there may be a million, nor at dicts of
+    them: a node has to leave its parent to be freed.
     """
 
-    __slots__ = (
-        *("children", "edge", "end", "hashes", "in_heap", "key", "last_access"),
-        *("lock_ref", "matched", "parent", "slots", "uid"),
-    )
+    uid: int
+    parent: "TreeNode | None"
+    edge: EdgeKey
+    key: np.ndarray
+    slots: np.ndarray
+    end: int = 0
+    children: "dict[EdgeKey, TreeNode]" = field(default_factory=dict)  # the latest used comes last
+    hashes: tuple[bytes, ...] = ()
+    lock_ref: int = 0
+    matched: int = 0  # prompts that have gone through it, for those who watch
+    last_access: int = 0
+    in_heap: bool = False  # has an entry in the eviction heap, perhaps a stale one
 
-    def __init__(
-        self,
-        uid: int,
-        parent: "TreeNode | None",
-        edge: EdgeKey,
-        key: np.ndarray,
-        slots: np.ndarray,
-    ) -> None:
-        self.uid = uid
-        self.parent = parent
-        self.edge = edge
-        self.key = key
-        self.slots = slots
-        self.end: int = len(key) + (0 if parent is None else parent.end)
-        self.children: dict[EdgeKey, TreeNode] = {}  # the most recently matched or added last
-        self.hashes: list[bytes] = []
-        self.lock_ref = 0
-        self.matched = 0  # prompts that have gone through it, for those who watch
-        self.last_access = 0
-        self.in_heap = False  # has an entry in the eviction heap, perhaps a stale one
+    def __post_init__(self) -> None:
+        self.end = len(self.key) + (0 if self.parent is None else self.parent.end)
 
     @property
     def is_root(self) -> bool:

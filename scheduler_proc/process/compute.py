@@ -113,14 +113,13 @@ class ComputeThread:
     def launch(self, step: Step, before: Launched | None) -> Launched:
         """Queue the step after the step `before`, whose tokens it needs. If that has ended, the
         thread is idle: let it start on the step before the loop does anything else."""
-        started = threading.Event()
         is_idle = before is not None and before.result.done() and not self.is_encoding
+        started = threading.Event() if is_idle else None
+        tell = _nobody_waits if started is None else started.set
         result: Future[StepResult] = Future()
         previous = None if before is None else before.result
-        ended = self._submit(
-            result, lambda ended: self._begin(step, previous, started.set, result, ended)
-        )
-        if is_idle:
+        ended = self._submit(result, lambda ended: self._begin(step, previous, tell, result, ended))
+        if started is not None:
             started.wait(MAX_START_S)
         return Launched(step, result, ended)
 
@@ -209,7 +208,7 @@ class ComputeThread:
             step = make(before)
         finally:
             self._news.append(_News(made, step))
-        return None if step is None else self._begin(step, previous, lambda: None, result, ended)
+        return None if step is None else self._begin(step, previous, _nobody_waits, result, ended)
 
     def _begin(
         self,
@@ -313,6 +312,10 @@ class ComputeThread:
         news, self._news = self._news, []
         if news:
             _tell(news)
+
+
+def _nobody_waits() -> None:
+    """For a step to start."""
 
 
 def _tell(news: list[_News]) -> None:

@@ -11,6 +11,8 @@ core, except that it is given what its steps cost.
 import math
 import time
 from collections.abc import Callable, Iterable
+from itertools import islice
+from operator import attrgetter
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
@@ -25,10 +27,10 @@ from srt.wire.ring_messages import CacheEvents, Pace, ReplicaLoad, TokenizedReq
 
 REPORT_INTERVAL_S = 0.1
 MAX_ERROR = 4.0  # what was expected is corrected by this many times at most
+MOST_COUNTED = 1024  # reqs of the queue, of which a long one has many more
 TRUST_S = 1.0  # of waiting, before the correction counts for as much as none
-_TOTALS = (
-    *("admitted", "computed_prompt_tokens", "generation_tokens"),
-    *("ended", "ended_outputs"),
+_TOTALS = attrgetter(
+    "admitted", "computed_prompt_tokens", "generation_tokens", "ended", "ended_outputs"
 )
 
 
@@ -39,7 +41,7 @@ class PaceMeter:
     def __init__(self, core: Scheduler) -> None:
         self._core = core
         self._cost = StepCost()
-        self._work = [0.0] * len(_TOTALS)
+        self._work = [0.0] * len(self._totals())
         # Seconds that passed while requests waited, and seconds expected for what was done.
         self._queued = [0.0, 0.0]
         self._seen = self._totals()
@@ -103,8 +105,8 @@ class PaceMeter:
             request_s=max(pace.request_s, rows_s),
         )
 
-    def _totals(self) -> list[int]:
-        return [getattr(self._core.state.counters, name) for name in _TOTALS]
+    def _totals(self) -> tuple[int, ...]:
+        return _TOTALS(self._core.state.counters)
 
     def _pace(self) -> Pace:
         core, running = self._core, self._core.state.running
@@ -116,7 +118,8 @@ class PaceMeter:
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
         done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
-        waiting_tokens = self._uncomputed = self._arrivals.needs(core.state.waiting) + sum(
+        waiting = core.state.waiting
+        waiting_tokens = self._uncomputed = self._arrivals.needs(waiting, len(waiting)) + sum(
             req.held.prefill_left for req in running.values()
         )
         return Pace(
@@ -158,7 +161,7 @@ class _Arrivals:
     def __init__(self) -> None:
         self.num = self.num_tokens = 0
         self._recent = RecentPrompts()
-        self._own: dict[Name, int] = {}  # of those that wait
+        self._own: dict[Name, int] = {}  # of those that wait, and some that have
 
     def add(self, req: TokenizedReq) -> None:
         """A request has come."""
@@ -167,14 +170,20 @@ class _Arrivals:
         self.num_tokens += own
         self._own[req.client, req.rid] = own
 
-    def needs(self, queue: Iterable[Req]) -> int:
+    def needs(self, queue: Iterable[Req], length: int) -> int:
         """The tokens of queued prompts that must be computed: not what the queue's last look found
         in the tree, nor what earlier prompts have too. Does not match again: that would change the
-        core's state, which must depend on its recorded inputs alone."""
-        waiting = list(queue)
-        self._own = {req.key: self._own.get(req.key, req.tokens.prompt_len) for req in waiting}
-        needs = (min(self._own[r.key], r.tokens.prompt_len - r.cursor.length) for r in waiting)
-        return sum(max(0, need) for need in needs)
+        core's state, which must depend on its recorded inputs alone. Of a queue of more than
+        `MOST_COUNTED`, every second one speaks for all, or every third, and so on."""
+        if len(self._own) > 2 * length + MOST_COUNTED:  # most of them do not wait any more
+            self._own = {r.key: self._own[r.key] for r in queue if r.key in self._own}
+        counted = list(islice(queue, 0, None, max(1, math.ceil(length / MOST_COUNTED))))
+        owns = (
+            min(self._own.get(r.key, r.tokens.prompt_len), r.tokens.prompt_len - r.cursor.length)
+            for r in counted
+        )
+        tokens = sum(max(0, own) for own in owns)
+        return tokens if length <= len(counted) else round(tokens * length / len(counted))
 
 
 class CacheNews:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import zlib
 from array import array
 from collections.abc import AsyncIterator, Mapping, MutableSequence, Sequence
 from contextlib import aclosing
@@ -13,10 +14,11 @@ import msgspec
 from msgspec import Struct, field
 
 from srt.benchmark.event_stream import CONNECT_TIMEOUT_S, EventClient, StreamError
-from srt.benchmark.text import TextSource
+from srt.benchmark.loops import ends_in_loop
+from srt.benchmark.text import Source
 from srt.benchmark.workloads import Node, Workload
 
-PROBE_TOKENS = 400
+PROBES, PROBE_TOKENS = 3, 400  # texts differ in how many tokens a word has
 # What a chat's delta may bring besides `content`; the names of thoughts differ between servers.
 _OTHER_PIECES = ("reasoning_content", "reasoning", "tool_calls")
 NO_FIELDS: Mapping[str, Any] = {}
@@ -28,7 +30,7 @@ _ROOTS_AT_ONCE = 1024
 class Record(Struct):
     """One request. Times are `time.perf_counter()` seconds; `chunk_times` has one per chunk of
     text, be it thoughts, an answer or a call of a tool. `cached_tokens` is None when the server
-    does not report it."""
+    does not report it. `loops` of the requests of a workload whose answers end in one."""
 
     started: float
     ended: float = 0.0
@@ -39,6 +41,7 @@ class Record(Struct):
     completion_tokens: int = 0
     error: str | None = None
     prompt: str = ""
+    loops: bool = False
 
     @property
     def token_s(self) -> float | None:
@@ -68,11 +71,14 @@ class LoadGenerator:
         api_key: str | None = None,
         *,
         ignore_eos: bool = True,
+        temperature: float = 0.0,
+        seed: int = 0,
         timeout_s: float = 3600.0,
         keeps_texts: bool = True,
     ) -> None:
-        """A request that takes longer than `timeout_s` has failed. Unless it `keeps_texts`, records
-        are without prompts and answers."""
+        """Above `temperature` 0, each request of a workload has a seed of its own, which `seed` and
+        its place in the workload give. A request that takes longer than `timeout_s` has failed.
+        Unless it `keeps_texts`, records are without prompts and answers."""
         self._url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._events = EventClient(self._url, self._headers)
@@ -86,7 +92,12 @@ class LoadGenerator:
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
         )
         self.was_interrupted = False
-        self._options: dict[str, Any] = {"ignore_eos": True} if ignore_eos else {}
+        self._seed = seed
+        self._options: dict[str, Any] = {"temperature": temperature}
+        if temperature > 0:
+            self._options["top_p"] = 1  # servers have defaults of their own
+        if ignore_eos:
+            self._options["ignore_eos"] = True
         if model:
             self._options["model"] = model
 
@@ -116,13 +127,17 @@ class LoadGenerator:
         name: str | None = self._options.get("model")
         return name
 
-    async def tokens_per_word(self, source: TextSource) -> float:
+    async def tokens_per_word(self, source: Source) -> float:
         """How many tokens a word of `source` takes here. Raises RuntimeError if the probe fails."""
-        text = source.text(PROBE_TOKENS)
-        record = await self.complete(text, 1)
-        if record.error is not None:
-            raise RuntimeError(f"the probe request failed: {record.error}")
-        return record.prompt_tokens / len(text.split())
+        tokens = words = 0
+        for _ in range(PROBES):
+            text = source.prompt(PROBE_TOKENS)
+            record = await self.complete(text, 1)
+            if record.error is not None:
+                raise RuntimeError(f"the probe request failed: {record.error}")
+            tokens += record.prompt_tokens
+            words += source.words(text)
+        return tokens / words
 
     async def flush_cache(self) -> bool:
         """Ask the server to empty its prefix cache; whether it did."""
@@ -141,23 +156,25 @@ class LoadGenerator:
         records: list[Record] = []
         in_flight = 0
 
-        async def visit(node: Node, before: str, group: asyncio.TaskGroup) -> None:
+        async def visit(node: Node, before: str, place: str, group: asyncio.TaskGroup) -> None:
             nonlocal in_flight
             prompt = before + node.text
             if node.out_tokens:
+                fields = self._seed_at(place) | node.fields
                 async with slots:
                     in_flight += 1
-                    record = await self.complete(prompt, node.out_tokens, node.fields)
+                    record = await self.complete(prompt, node.out_tokens, fields)
                     in_flight -= 1
                 records.append(record)
                 answer = record.text
+                record.loops = ends_in_loop(answer)
                 if not self._keeps_texts:
                     record.text = record.prompt = ""
                 if record.error is not None:
                     return
                 prompt += answer
-            for child in node.children:
-                group.create_task(visit(child, prompt, group))
+            for number, child in enumerate(node.children):
+                group.create_task(visit(child, prompt, f"{place}.{number}", group))
 
         # Roots are made when it is their turn: there may be very many.
         places = asyncio.Semaphore(max(workload.concurrency, _ROOTS_AT_ONCE))
@@ -168,12 +185,19 @@ class LoadGenerator:
                     if arrivals:
                         await asyncio.sleep(wall + arrivals[number] - time.perf_counter())
                     await places.acquire()
-                    task = group.create_task(visit(workload.roots[number], "", group))
+                    place = f"{workload.name} {number}"
+                    task = group.create_task(visit(workload.roots[number], "", place, group))
                     task.add_done_callback(lambda _: places.release())
         except asyncio.CancelledError:
             self.was_interrupted = True
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         return Run(records, wall_s, cpu_s, in_flight)
+
+    def _seed_at(self, place: str) -> dict[str, Any]:
+        """The seed of the request at a place of a workload, which every server gets."""
+        if not self._options["temperature"]:
+            return {}
+        return {"seed": zlib.crc32(f"{self._seed} {place}".encode()) >> 1}
 
     async def complete(
         self, prompt: str, max_tokens: int, fields: Mapping[str, Any] = NO_FIELDS
@@ -186,7 +210,6 @@ class LoadGenerator:
         body = self._options | {
             **({} if is_chat else {"prompt": prompt}),
             "max_tokens": max_tokens,
-            "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
             **fields,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, overload
 import msgspec
 from msgspec import Meta, Struct
 
-from srt.benchmark.text import TextSource
+from srt.benchmark.text import Source
 from srt.benchmark.workloads import Node, Workload
 from srt.wire.errors import ConfigError
 
@@ -101,13 +101,17 @@ def _read(line: bytes, where: str) -> _Line:
 
 
 def of_length(
-    count: int, seed: int, per_word: float, in_tokens: int, out_tokens: int, concurrency: int
+    count: int,
+    source_of: Callable[[str], Source],
+    in_tokens: int,
+    out_tokens: int,
+    concurrency: int,
 ) -> Workload:
-    """`count` unrelated prompts of about `in_tokens` tokens, of which a word has `per_word`."""
+    """`count` unrelated prompts of about `in_tokens` tokens, each from a source of its own, which
+    `source_of` makes of the prompt's number."""
 
     def root(index: int) -> Node:
-        source = TextSource(f"{seed}/{index}", per_word)
-        return Node(source.text(in_tokens), out_tokens)
+        return Node(source_of(str(index)).prompt(in_tokens), out_tokens)
 
     return Workload("random", concurrency, _Roots(count, root))
 

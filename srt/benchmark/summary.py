@@ -24,8 +24,8 @@ class Summary(Struct):
     """Of the requests that succeeded, unless it says otherwise. TTFT is the time to the first piece
     of text, TPOT that of each further token of a request that came in several pieces, ITL that
     between two pieces, latency that of the whole request. Rates are per second. `cached_share` of
-    prompt tokens is what the server says, None if it does not; `client_cpu_share` is what this
-    client took of a core."""
+    prompt tokens is what the server says, None if it does not; `loop_share` is that of the answers
+    that end in a loop; `client_cpu_share` is what this client took of a core."""
 
     ok: int
     failed: int
@@ -36,6 +36,7 @@ class Summary(Struct):
     prompt_tokens: int
     output_tokens: int
     cached_share: float | None
+    loop_share: float
     ttft_ms: Spread | None
     tpot_ms: Spread | None
     itl_ms: Spread | None
@@ -64,6 +65,7 @@ def summary_of(run: Run) -> Summary:
         prompt_tokens=prompt,
         output_tokens=output,
         cached_share=sum(r.cached_tokens or 0 for r in told) / seen if seen else None,
+        loop_share=sum(r.loops for r in good) / max(1, len(good)),
         ttft_ms=spread([r.chunk_times[0] - r.started for r in timed]),
         tpot_ms=spread([r.token_s for r in good if r.token_s is not None]),
         itl_ms=spread(gaps),
@@ -91,6 +93,7 @@ def text_of(name: str, summary: Summary) -> str:
         f"  {'requests/s':18} {s.requests_per_s:10.2f}",
         f"  {'prompt tokens/s':18} {s.prompt_tokens_per_s:10.1f}   {prompt}",
         f"  {'output tokens/s':18} {s.output_tokens_per_s:10.1f}   {s.output_tokens} in all",
+        f"  {'loops':18} {100 * s.loop_share:10.1f}   % of the answers end in one",
         f"  {'client':18} {100 * s.client_cpu_share:10.1f}   % of a core",
         f"  {'ms':18} {'mean':>10} {'p50':>10} {'p90':>10} {'p99':>10}",
     ]

@@ -1,10 +1,12 @@
-"""Seeded English-like text of about a wanted number of tokens.
+"""Seeded text of about a wanted number of tokens: what a source of prompts has, and English-like
+random words.
 
-Words come from a built-in list, or are given. How many tokens a word costs depends on the server:
-`tokens_per_word` is measured with a probe request.
+How many tokens a word costs depends on the server: `tokens_per_word` is measured with a probe
+request.
 """
 
 import random
+from typing import Protocol
 
 _PROSE = (
     "the and for with from this that when where which while after before under over into about "
@@ -20,8 +22,27 @@ WORDS = _PROSE.split()
 SENTENCE_WORDS = 12
 
 
+class Source(Protocol):
+    """Prompts of about as many tokens as are wanted. All begin with a space."""
+
+    tokens_per_word: float
+
+    def words(self, text: str) -> int:
+        """How many words `text` has, as this source counts them."""
+
+    def request(self, tokens: int) -> str:
+        """What a user asks."""
+
+    def prompt(self, tokens: int) -> str:
+        """The same, ready for its answer."""
+
+    def pair(self, tokens: int, answer_tokens: int) -> tuple[str, str]:
+        """What a user asks, and an answer."""
+
+
 class TextSource:
-    """Text from one seed: the same seed and calls give the same text."""
+    """Random words from one seed, from a built-in list unless they are given: the same seed and
+    calls give the same text. Answers to them loop."""
 
     def __init__(
         self, seed: int | str, tokens_per_word: float = 1.0, words: list[str] | None = None
@@ -38,3 +59,19 @@ class TextSource:
     @staticmethod
     def _stop(index: int) -> str:
         return "." if index % SENTENCE_WORDS == SENTENCE_WORDS - 1 else ""
+
+    def words(self, text: str) -> int:
+        """See `Source`."""
+        return len(text.split())
+
+    def request(self, tokens: int) -> str:
+        """See `Source`."""
+        return self.text(tokens)
+
+    def prompt(self, tokens: int) -> str:
+        """See `Source`."""
+        return self.text(tokens)
+
+    def pair(self, tokens: int, answer_tokens: int) -> tuple[str, str]:
+        """See `Source`."""
+        return self.text(tokens), self.text(answer_tokens)

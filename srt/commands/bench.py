@@ -16,10 +16,10 @@ import httpx2
 import msgspec
 from msgspec import Struct
 
+from srt.benchmark.corpus import Corpus, CorpusSource, built_in, read_corpus
 from srt.benchmark.load import LoadGenerator, Run
 from srt.benchmark.prompts import arrivals, of_file, of_length
 from srt.benchmark.summary import Summary, now, summary_of, text_of
-from srt.benchmark.text import TextSource
 from srt.benchmark.workloads import WORKLOADS, Workload
 from srt.machine import machine
 from srt.options.arguments import (
@@ -28,6 +28,7 @@ from srt.options.arguments import (
     count_or_none,
     key,
     key_of_file,
+    number,
     positive,
     scale,
     server_url,
@@ -96,31 +97,7 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="that a request may take (default: %(default)s)",
     )
-    what = parser.add_argument_group("What it is asked")
-    what.add_argument(
-        "--workload", choices=[*WORKLOADS, "all"], help="(default: batch); their shapes are in docs"
-    )
-    what.add_argument("--scale", type=scale, help="factor on a workload's requests (default: 1)")
-    what.add_argument(
-        "--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...} or {"messages": ...}'
-    )
-    what.add_argument("--input-len", type=count, metavar="TOKENS", help="of made-up prompts")
-    what.add_argument(
-        "--output-len",
-        type=count,
-        metavar="TOKENS",
-        help=f"of an answer (default: {_OUTPUT_TOKENS})",
-    )
-    what.add_argument("--num-prompts", type=count, help="(default: all of a file, or 64)")
-    what.add_argument(
-        "--warmup", type=count_or_none, default=0, help="requests before (default: %(default)s)"
-    )
-    what.add_argument(
-        "--seed",
-        type=int,
-        help="of texts and arrivals (default: another each time, so that the server has cached "
-        "nothing of an earlier run)",
-    )
+    _add_prompts(parser.add_argument_group("What it is asked"))
     when = parser.add_argument_group("When")
     when.add_argument(
         "--request-rate",
@@ -130,6 +107,46 @@ def make_parser(prog: str = "srt bench") -> argparse.ArgumentParser:
     when.add_argument("--max-concurrency", type=count, help="requests at once (default: 32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser
+
+
+def _add_prompts(group: Any) -> None:
+    group.add_argument(
+        "--workload", choices=[*WORKLOADS, "all"], help="(default: batch); their shapes are in docs"
+    )
+    group.add_argument("--scale", type=scale, help="factor on a workload's requests (default: 1)")
+    group.add_argument(
+        "--dataset", type=Path, metavar="FILE", help='JSONL of {"prompt": ...} or {"messages": ...}'
+    )
+    group.add_argument("--input-len", type=count, metavar="TOKENS", help="of prompts that are made")
+    group.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="file, or directory of files, with the texts and questions that prompts are made of "
+        "(default: a built-in set)",
+    )
+    group.add_argument(
+        "--output-len",
+        type=count,
+        metavar="TOKENS",
+        help=f"of an answer (default: {_OUTPUT_TOKENS})",
+    )
+    group.add_argument("--num-prompts", type=count, help="(default: all of a file, or 64)")
+    group.add_argument(
+        "--warmup", type=count_or_none, default=0, help="requests before (default: %(default)s)"
+    )
+    group.add_argument(
+        "--temperature",
+        type=number,
+        default=0.7,
+        help="of sampling; with 0, small models repeat themselves (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        help="of texts, sampling and arrivals (default: another each time, so that the server has "
+        "cached nothing of an earlier run)",
+    )
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -145,6 +162,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(
                 f"{_flag(name)} goes with --dataset or --input-len: workloads have their own"
             )
+    if args.dataset is not None and args.data is not None:
+        parser.error("--dataset has prompts, and --data texts to make them of: give one of them")
     if has_prompts and args.scale is not None:
         parser.error("--scale goes with --workload")
     if args.seed is None:
@@ -166,23 +185,26 @@ async def measure(args: argparse.Namespace) -> Measured:
     Raises ConfigError if the server cannot be asked, or a file cannot be read.
     """
     measured = Measured({})
+    corpus = built_in() if args.data is None else read_corpus(args.data)
     async with LoadGenerator(
         args.url,
         args.model,
         args.api_key,
         ignore_eos=args.ignore_eos,
+        temperature=args.temperature,
+        seed=args.seed,
         timeout_s=args.timeout,
         keeps_texts=False,
     ) as load:
-        source = TextSource(f"{args.seed}/probe")
+        source = CorpusSource(f"{args.seed}/probe", 1.0, corpus)
         try:
             await load.fill_model()
             per_word = await load.tokens_per_word(source)
         except (httpx2.HTTPError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(f"{args.url} cannot be measured: {_reason(error)}") from error
         for _ in range(args.warmup):
-            await load.complete(source.text(_WARMUP_TOKENS[0]), _WARMUP_TOKENS[1])
-        for workload in _workloads(args, per_word):
+            await load.complete(source.prompt(_WARMUP_TOKENS[0]), _WARMUP_TOKENS[1])
+        for workload in _workloads(args, per_word, corpus):
             emptied = args.flush_cache and await _emptied(load)
             word = "emptied" if emptied else "left as it was"
             print(f"{workload.name}: the prefix cache was {word}; seed {args.seed}", flush=True)
@@ -223,18 +245,19 @@ async def _run(load: LoadGenerator, workload: Workload, times: Sequence[float]) 
         raise ConfigError(f"{of_file.exceptions[0]} (it has changed meanwhile)") from group
 
 
-def _workloads(args: argparse.Namespace, per_word: float) -> Sequence[Workload]:
+def _workloads(args: argparse.Namespace, per_word: float, corpus: Corpus) -> Sequence[Workload]:
+    def source_of(name: str) -> CorpusSource:
+        return CorpusSource(f"{args.seed}/{name}", per_word, corpus)
+
     concurrency = args.max_concurrency or (10**6 if args.request_rate else 32)
     if args.dataset is not None:
         return [of_file(args.dataset, args.num_prompts or 0, args.output_len, concurrency)]
     if args.input_len is not None:
         count = args.num_prompts or 64
-        lengths = (args.input_len, args.output_len)
-        return [of_length(count, args.seed, per_word, *lengths, concurrency)]
+        return [of_length(count, source_of, args.input_len, args.output_len, concurrency)]
     names = list(WORKLOADS) if args.workload == "all" else [args.workload]
     # Each has texts of its own: with the same ones, a workload would find those of the one before.
-    sources = {name: TextSource(f"{args.seed}/{name}", per_word) for name in names}
-    return [WORKLOADS[name](source, args.scale) for name, source in sources.items()]
+    return [WORKLOADS[name](source_of(name), args.scale) for name in names]
 
 
 async def _emptied(load: LoadGenerator) -> bool:
@@ -298,7 +321,8 @@ def _print(measured: Measured) -> None:
 def _conditions(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
     """How the figures were made; without the key."""
     options = {name: value for name, value in vars(args).items() if name not in ("api_key", "json")}
-    options["dataset"] = str(args.dataset) if args.dataset else None
+    for name in ("dataset", "data"):
+        options[name] = str(options[name]) if options[name] else None
     options["model"] = measured.model
 
     return {

@@ -105,7 +105,15 @@ def text_decoder(begun: bytes = b"") -> Callable[..., str]:
     """Decodes UTF-8 that arrives in pieces (`bytes`, then whether they are the last) after `begun`,
     the bytes of a character that the prompt ends inside of. U+FFFD for these, where the text does
     not go on with them, is not part of the text; for other bytes that are not UTF-8 it is."""
-    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+    rest = b""  # of a character
+
+    def decode(data: bytes, final: bool = False) -> str:
+        nonlocal rest
+        data = rest + data
+        text, used = codecs.utf_8_decode(data, "replace", final)
+        rest = data[used:]
+        return text
+
     if not begun:
         return decode
     decode(begun)

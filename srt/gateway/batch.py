@@ -111,11 +111,10 @@ class Batch:
         self.held.close()
         while self._names:
             del self._gateway.groups[self._names.pop()]
-        async with AsyncExitStack() as stack:
-            for generation in self.generations:
-                if self._gateway.live.get((self._tenant, generation.rid)) is generation:
-                    del self._gateway.live[self._tenant, generation.rid]
-                stack.push_async_callback(generation.aclose)
+        for generation in self.generations:
+            if self._gateway.live.get((self._tenant, generation.rid)) is generation:
+                del self._gateway.live[self._tenant, generation.rid]
+        await _close(self.generations)
 
 
 def _spaced(generation: Generation, interval: int) -> AsyncIterator[GenerateOutput]:
@@ -314,8 +313,8 @@ async def _admitted(
 ) -> list[Sequence[Generation]]:
     """The samples of each request. If one is refused, the others are ended."""
     num_aborts = gateway.num_aborts
-    async with AsyncExitStack() as admitted:
-        prompts: list[Sequence[Generation]] = []
+    prompts: list[Sequence[Generation]] = []
+    try:
         for index, request in enumerate(requests):
             try:
                 if index > 0:  # all of the batch is admitted, however long it is
@@ -324,11 +323,21 @@ async def _admitted(
             except RequestError as exc:
                 _remember(gateway, exc.info)
                 raise exc.renamed(names(index)) from exc
-            for sample in samples:
-                admitted.push_async_callback(sample.aclose)
             prompts.append(samples)
         if gateway.num_aborts > num_aborts:  # an abort of everything, while these had no names yet
             for sample in chain.from_iterable(prompts):
                 await gateway.client.abort(sample.rid, tenant())
-        admitted.pop_all()
+    except BaseException:
+        await _close([*chain.from_iterable(prompts)])
+        raise
     return prompts
+
+
+async def _close(generations: Sequence[Generation]) -> None:
+    """Close all, the last ones first, even if that fails for some."""
+    if len(generations) == 1:
+        await generations[0].aclose()
+        return
+    async with AsyncExitStack() as stack:
+        for generation in generations:
+            stack.push_async_callback(generation.aclose)

@@ -5,13 +5,22 @@ values are fetched at each scrape; nothing is polled.
 """
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import inf
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from srt.client.generation import GenerateOutput
 from srt.wire.messages import DRAFT_SOURCES
@@ -101,34 +110,55 @@ _SHARES = (0.5, 0.99)
 Counts = list[tuple[float, float]]  # upper bounds in seconds, and how many were at most that
 
 
+class Latencies(Collector):
+    """A histogram of seconds, of one thread: prometheus_client's takes several times as long for
+    each value."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+        self._name, self._text, self._bounds = name, text, [*bounds, inf]
+        self._counts, self._sum = [0] * len(self._bounds), 0.0
+        self._created = time.time()
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count a value, so many times."""
+        self._counts[bisect_left(self._bounds, seconds)] += count
+        self._sum += seconds * count
+
+    def collect(self) -> list[Metric]:
+        totals = map(float, accumulate(self._counts))
+        buckets = list(zip(map(floatToGoString, self._bounds), totals, strict=True))
+        metric = HistogramMetricFamily(self._name, self._text, buckets, self._sum)
+        metric.add_sample(f"{self._name}_created", {}, self._created)
+        return [metric]
+
+
 class GatewayMetrics:
     """All metrics of one gateway."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._ttft = self._histogram(
+        self._ttft = Latencies(
             "srt_time_to_first_token_seconds",
             "From the request's arrival to its first token (streamed requests).",
             _LATENCY_BUCKETS_S,
         )
-        self._itl = self._histogram(
+        self._itl = Latencies(
             "srt_inter_token_latency_seconds",
             "Time between tokens (streamed requests).",
             _TOKEN_BUCKETS_S,
         )
-        self._e2e = self._histogram(
+        self._e2e = Latencies(
             "srt_e2e_request_latency_seconds",
             "From the request's arrival to its last token.",
             _LATENCY_BUCKETS_S,
         )
+        for latencies in (self._ttft, self._itl, self._e2e):
+            self._registry.register(latencies)
         text = "Requests with a wrong API key."
         self.failed_keys = Counter("srt_failed_keys", text, registry=self._registry)
         self._windows = Window(self._ttft), Window(self._itl)
         self._scheduler = _SchedulerStats()
         self._registry.register(self._scheduler)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, buckets=buckets, registry=self._registry)
 
     def latencies(self) -> dict[str, list[float] | None]:
         """p50 and p99 of the last minute, in seconds, as far as this was called in it."""
@@ -154,7 +184,7 @@ class GatewayMetrics:
 class RequestTimer:
     """Observes the latencies of one request from its snapshots."""
 
-    def __init__(self, ttft: Histogram, itl: Histogram, e2e: Histogram, started: float) -> None:
+    def __init__(self, ttft: Latencies, itl: Latencies, e2e: Latencies, started: float) -> None:
         self._ttft = ttft
         self._itl = itl
         self._e2e = e2e
@@ -169,8 +199,7 @@ class RequestTimer:
         if new > 0 and self._tokens == 0:
             self._ttft.observe(now - self._started)
         elif new > 0:
-            for _ in range(new):
-                self._itl.observe((now - self._last) / new)
+            self._itl.observe((now - self._last) / new, new)
         if new > 0:
             self._tokens, self._last = output.completion_tokens, now
         if output.finish is not None:
@@ -182,10 +211,9 @@ class RequestTimer:
 
 
 class Window:
-    """What `histogram` has counted in the last WINDOW_S, as far as somebody asked: Prometheus's
-    histograms count anyway."""
+    """What `histogram` has counted in the last WINDOW_S, as far as somebody asked."""
 
-    def __init__(self, histogram: Histogram, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, histogram: Latencies, clock: Callable[[], float] = time.monotonic) -> None:
         self._histogram, self._clock = histogram, clock
         self._seen: deque[tuple[float, Counts]] = deque()
 

@@ -65,6 +65,14 @@ def positive(text: str) -> float:
     raise ArgumentTypeError("must be a number above 0")
 
 
+def number(text: str) -> float:
+    """A finite number that may be 0."""
+    with suppress(ValueError):
+        if 0 <= (value := float(text)) < float("inf"):
+            return value
+    raise ArgumentTypeError("must be a number of at least 0")
+
+
 def scale(text: str) -> float:
     """A factor that leaves something which can be done."""
     if (value := positive(text)) > _MOST_SCALE:

@@ -94,19 +94,20 @@ class RingSocket:
     async def receive(self) -> list[bytes]:
         """The frames of the next message. If one is there already, it is returned without letting
         other tasks run. Those that follow a message are memoryviews."""
+        while not self._has_message():  # to try would raise an exception, which takes longer
+            await self._readable()
+        frames: list[bytes] = []
         while True:
-            try:
-                frames = [self._socket.recv(zmq.NOBLOCK)]
-                break
-            except zmq.Again:
-                await self._readable()
-        while self._socket.getsockopt(zmq.RCVMORE):
-            if len(frames) < self._num_small:
-                frames.append(self._socket.recv(zmq.NOBLOCK))
-            else:
-                frame = self._socket.recv(zmq.NOBLOCK, copy=False)
-                frames.append(cast(bytes, frame.buffer))
-        return frames
+            frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+            is_small = len(frames) < self._num_small
+            frames.append(frame.bytes if is_small else cast(bytes, frame.buffer))
+            if not frame.more:
+                return frames
+
+    def _has_message(self) -> bool:
+        events = self._socket.getsockopt(zmq.EVENTS)
+        assert isinstance(events, int)
+        return events & _POLLIN != 0
 
     async def _readable(self) -> None:
         """Wait until there may be something to receive; called when there was nothing."""
@@ -133,11 +134,8 @@ class RingSocket:
     def _look_again(self) -> None:
         """Called after a send, which clears the descriptor's signal even if a message caused it."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            events = self._socket.getsockopt(zmq.EVENTS)
-            assert isinstance(events, int)
-            if events & _POLLIN:
-                waiter.set_result(None)
+        if waiter is not None and not waiter.done() and self._has_message():
+            waiter.set_result(None)
 
     def _unwatch(self) -> None:
         if self._loop is not None:

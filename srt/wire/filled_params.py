@@ -5,6 +5,7 @@ front fills them in, in one place, so that all transports and APIs agree.
 """
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from srt.wire.sampling import SamplingParams
 
@@ -35,7 +36,7 @@ class FilledParams(SamplingParams, frozen=True, kw_only=True):
     @classmethod
     def of(cls, given: SamplingParams, defaults: SamplingDefaults) -> "FilledParams":
         """`given`, with the values of `defaults` where it has none."""
-        values = {name: getattr(given, name) for name in given.__struct_fields__}
+        values = asdict(given)
         for name in defaults.__struct_fields__:
             if values[name] is None:
                 values[name] = getattr(defaults, name)

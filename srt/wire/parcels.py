@@ -36,6 +36,9 @@ def token_batches(batch: TokenBatch) -> Iterator[TokenBatch]:
 def output_batches(epoch: int, outputs: list[Output]) -> Iterator[OutputBatch]:
     """The outputs in one batch or several; a single one that is too long becomes several Outputs;
     all but the last say that there is more."""
+    if sum(map(_size, outputs)) <= PARCEL_BYTES:
+        yield OutputBatch(epoch, outputs)
+        return
     held, size = list[Output](), 0
     for output in outputs:
         for part in _output_parts(output):
@@ -130,9 +133,12 @@ def _rows_of(detail: LogprobDetail | None, count: int, rows: slice) -> LogprobDe
 
 def _size(output: Output) -> int:
     """Its approximate size on the wire."""
-    texts = _HEAD_BYTES + 4 * len(output.text) + len(output.ids) + len(output.logprobs)
-    prompt = len(output.prompt_logprob_ids) + len(output.prompt_logprobs)
-    return texts + prompt + _detail_size(output.detail) + _detail_size(output.prompt_detail)
+    size = _HEAD_BYTES + 4 * len(output.text) + len(output.ids) + len(output.logprobs)
+    if output.prompt_logprob_ids:
+        size += len(output.prompt_logprob_ids) + len(output.prompt_logprobs)
+    if output.detail is not None or output.prompt_detail is not None:
+        size += _detail_size(output.detail) + _detail_size(output.prompt_detail)
+    return size
 
 
 def _detail_size(detail: LogprobDetail | None) -> int:

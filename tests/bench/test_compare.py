@@ -10,13 +10,13 @@ import httpx2
 import pytest
 
 from bench import serving
-from bench.compare import Turn, comparison, take_turns
+from bench.compare import Launched, Turn, compare, comparison, take_turns
 from bench.figures import figures_of
 from bench.measure import Course, width_of
 from bench.peers import __main__ as peers_main
 from bench.peers.catalogue import NAMES, Srt, peers
 from bench.peers.process import StartError, free_port, running
-from srt.benchmark.load import Record, Run
+from srt.benchmark.load import PROBES, Record, Run
 from srt.wire.messages import Finish
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served
@@ -45,20 +45,22 @@ async def test_turns_alternate_on_the_same_text() -> None:
     events: list[str] = []
     ours, peer = Here("srt", events), Here("other", events)
     args = serving.parse_args(["--workload", "multiturn", "--scale", "0.0625"])
-    turns = await take_turns([ours, peer], Course(args), 2, ignore_eos=True)
+    turns = await take_turns([ours, peer], Course(args), 2)
     assert [turn.server for turn in turns] == ["srt", "other"] * 2
     once = ["srt starts", "srt stops", "other starts", "other stops"]
     assert events == once * 2
     assert all((turn.workload, turn.figures.requests) == ("multiturn", 4) for turn in turns)
     texts = [[request.text for request in c.requests] for c in ours.clients + peer.clients]
-    assert len(texts[0]) == 5 and all(text == texts[0] for text in texts)
+    assert len(texts[0]) == PROBES + 4 and all(text == texts[0] for text in texts)
+    seeds = [[request.sampling.seed for request in c.requests] for c in ours.clients + peer.clients]
+    assert len(set(seeds[0][PROBES:])) == 4 and all(each == seeds[0] for each in seeds)
 
 
 async def test_workloads_come_after_one_another() -> None:
     args = serving.parse_args(["--workload", "all", "--scale", "0.01"])
     course = Course(args)
     course.names = ["single", "fewshot"]
-    turns = await take_turns([Here("a", []), Here("b", [])], course, 1, ignore_eos=False)
+    turns = await take_turns([Here("a", []), Here("b", [])], course, 1)
     assert [(t.workload, t.server) for t in turns] == [
         ("single", "a"),
         ("single", "b"),
@@ -68,13 +70,13 @@ async def test_workloads_come_after_one_another() -> None:
 
 
 async def test_the_cost_of_a_word_is_the_first_server_s() -> None:
-    args = serving.parse_args(["--workload", "single", "--scale", "0.25"])
+    args = serving.parse_args(["--workload", "single", "--scale", "0.25", "--random-words"])
     course = Course(args)
-    await take_turns([Here("a", [])], course, 1, ignore_eos=True)
+    await take_turns([Here("a", [])], course, 1)
     assert course.tokens_per_word == 1.0
     course.tokens_per_word = 2.0
     contender = Here("b", [])
-    await take_turns([contender], course, 1, ignore_eos=True)
+    await take_turns([contender], course, 1)
     assert len((contender.clients[0].requests[-1].text or "").split()) == 64
 
 
@@ -104,6 +106,43 @@ def test_the_table() -> None:
     assert rows["cached tokens"] == ["600", "-"]
     assert rows["prompt tokens"] == ["1200", "1200"]
     assert lines[-1] == "client cpu s of each run: srt 0.25 0.25 0.25; other 0.25 0.25 0.25"
+
+
+def test_a_table_of_three() -> None:
+    turns = [turn("guesses on", 2.0, 0.1), turn("guesses off", 4.0, 0.1), turn("other", 8.0, None)]
+    turns[0].figures.accept_length, turns[0].figures.loop_share = 2.5, 1.0
+    lines = comparison(turns).splitlines()
+    rows = {line[:28].strip(): line[28:].split() for line in lines}
+    assert lines[0].split("  ")[-4:] == [
+        *("guesses on / other", "of the pairs", "guesses off / other", "of the pairs"),
+    ]
+    ratios = ["4.00", "4.00", "to", "4.00", "2.00", "2.00", "to", "2.00"]
+    assert rows["out tok/s (more is better)"] == ["50", "25", "12.5", *ratios]
+    assert rows["TTFT p50 ms (less)"] == ["100", "100", "-"]
+    assert rows["loops (of the answers)"] == ["100.0", "%", "0.0", "%", "0.0", "%"]
+    assert rows["accept length"] == ["2.5", "-", "-"]
+
+
+async def test_the_sides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ours with guesses and without take turns with the peer."""
+    seen: list[tuple[str, list[str]]] = []
+
+    async def noted(contenders: list[Launched], course: Course, repeat: int) -> list[Turn]:
+        seen.extend((each.name, each.extra) for each in contenders)
+        return []
+
+    monkeypatch.setattr("bench.compare.take_turns", noted)
+    for words, names in (
+        (["--guesses", "both"], ["guesses on", "guesses off"]),
+        (["--guesses", "on", "--peer", "vllm"], ["guesses on", "vllm"]),
+        (["--peer", "openvino"], ["guesses on", "guesses off", "openvino"]),
+    ):
+        seen.clear()
+        args = ["--workload", "single", "--logs", str(tmp_path), "--server-args=--threads 2"]
+        await compare(serving.parse_args([*args, *words]))
+        assert [name for name, _ in seen] == names
+        assert seen[0][1] == ["--threads", "2"]
+    assert seen[1][1] == ["--threads", "2", "--speculative", "off"] and seen[2][1] == []
 
 
 def test_a_table_without_latencies() -> None:
@@ -213,6 +252,7 @@ def test_the_launcher_becomes_the_peer(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_options_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (["--url", "http://x"], ["--repeat", "0"], ["--api-key", "k"]):
-        with pytest.raises(SystemExit):
-            serving.parse_args(["--workload", "single", "--peer", "openvino", *wrong])
+        for starts in (["--peer", "openvino"], ["--guesses", "both"]):
+            with pytest.raises(SystemExit):
+                serving.parse_args(["--workload", "single", *starts, *wrong])
     assert serving.parse_args(["--workload", "single"]).url == serving.DEFAULT_URL

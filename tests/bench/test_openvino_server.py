@@ -116,9 +116,10 @@ async def test_a_completion() -> None:
 
 async def test_token_ids_and_no_usage() -> None:
     pipeline = FakePipeline()
-    chunks = await complete(pipeline, prompt=[5, 6], stream_options=None)
+    chunks = await complete(pipeline, prompt=[5, 6], stream_options=None, seed=7, top_p=1)
     assert [c for c in chunks if "usage" in c] == []
     ask = pipeline.handles[0].ask
+    assert (ask.seed, ask.top_p) == (7, 1.0)
     assert (ask.ids, ask.max_tokens, ask.ignore_eos, ask.temperature) == ([5, 6], 16, False, 1.0)
 
 

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from bench.figures import figures_of, percentile, table
+from bench.guesses import Guesses
 from bench.measure import measure, words_of
-from bench.serving import parse_args
-from srt.benchmark.load import LoadGenerator, Record, Run
-from srt.benchmark.text import TextSource
+from bench.serving import main, parse_args
+from srt.benchmark.corpus import CorpusSource
+from srt.benchmark.load import PROBES, LoadGenerator, Record, Run
+from srt.benchmark.text import Source, TextSource
 from srt.benchmark.workloads import WORKLOADS, Node, Workload
 from srt.client.generation import Request
 from srt.wire.errors import OVERLOADED, RequestError
@@ -21,8 +23,8 @@ from tests.srt.gateway.setup import served
 from tests.waiting import SOON_S
 
 
-def shape(name: str, scale: float = 1.0) -> Workload:
-    return WORKLOADS[name](TextSource(0), scale)
+def shape(name: str, scale: float = 1.0, source: Source | None = None) -> Workload:
+    return WORKLOADS[name](source or TextSource(0), scale)
 
 
 def common_prefix(texts: list[str]) -> str:
@@ -67,17 +69,19 @@ def test_counts(name: str, concurrency: int, requests: int, out_tokens: int) -> 
 @pytest.mark.parametrize(
     ("name", "words"), [("single", 128), ("batch", 256), ("longprompt", 4000), ("fewshot", 1530)]
 )
-def test_prompt_lengths(name: str, words: int) -> None:
-    for root in shape(name).roots:
-        assert len(root.text.split()) == pytest.approx(words, rel=0.06)
+@pytest.mark.parametrize("source", [TextSource(0), CorpusSource(0)])
+def test_prompt_lengths(name: str, words: int, source: Source) -> None:
+    for root in shape(name, source=source).roots:
+        assert source.words(root.text) == pytest.approx(words, rel=0.06)
 
 
-def test_sharing() -> None:
-    fewshot = [root.text for root in shape("fewshot").roots]
-    assert len(common_prefix(fewshot).split()) == pytest.approx(1470, rel=0.06)
+@pytest.mark.parametrize("source", [TextSource(0), CorpusSource(0)])
+def test_sharing(source: Source) -> None:
+    fewshot = [root.text for root in shape("fewshot", source=source).roots]
+    assert source.words(common_prefix(fewshot)) == pytest.approx(1470, rel=0.06)
     assert len(set(fewshot)) == 64
-    batch = [root.text for root in shape("batch").roots]
-    assert len(common_prefix(batch).split()) <= 1
+    batch = [root.text for root in shape("batch", source=source).roots]
+    assert source.words(common_prefix(batch)) <= 1
 
 
 def test_dependencies() -> None:
@@ -112,8 +116,10 @@ def test_figures() -> None:
         completion_tokens=3,
     )
     silent = Record(started=1.0, prompt_tokens=30, completion_tokens=1, chunk_times=[1.5])
+    silent.loops = True
     failed = Record(started=1.0, error="no")
-    figures = figures_of(Run([good, silent, failed], wall_s=2.0, cpu_s=0.1))
+    guesses = Guesses(verified=2, drafted=8, accepted=1)
+    figures = figures_of(Run([good, silent, failed], wall_s=2.0, cpu_s=0.1), guesses)
     assert (figures.requests, figures.errors) == (3, 1)
     assert (figures.out_tok_s, figures.prompt_tok_s) == (2.0, 20.0)
     assert figures.hit_rate == 0.5
@@ -124,8 +130,30 @@ def test_figures() -> None:
     assert figures.itl_p99_ms == figures.itl_max_ms == pytest.approx(200)
     assert (figures.prompt_tokens_min, figures.prompt_tokens_max) == (10, 30)
     header, row = table({"x": figures}).splitlines()
-    assert len(header) == len(row) and "50.0%" in row
-    assert figures_of(Run([silent], 1.0, 0.0)).hit_rate is None
+    assert len(header) == len(row) and "50.0%  50.0%         1.5    25.0%" in row
+    assert (figures.loop_share, figures.accept_length, figures.guessed_share) == (0.5, 1.5, 0.25)
+    other = figures_of(Run([silent], 1.0, 0.0), Guesses())
+    assert (other.hit_rate, other.accept_length, other.guessed_share) == (None, None, None)
+
+
+async def test_seeds_and_loops() -> None:
+    client = FakeClient(("The same. ",) * 9)
+    async with served(client) as server:
+        for words in ([], ["--temperature", "0", "--random-words"], []):
+            args = parse_args(["--workload", "multiturn", "--scale", "0.125", *words])
+            args.url = server.url
+            figures = (await measure(args))["figures"]["multiturn"]
+            assert (figures.requests, figures.loop_share) == (8, 1.0)
+    per_run = len(client.requests) // 3
+    runs = [client.requests[i * per_run : (i + 1) * per_run] for i in range(3)]
+    seeds = [sorted(r.sampling.seed for r in run[PROBES:] if r.sampling.seed) for run in runs]
+    assert seeds[0] == seeds[2] and len(set(seeds[0])) == 8 and seeds[1] == []
+    assert {r.sampling.temperature for r in runs[1]} == {0}
+
+
+def test_data_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"--data .*none: No such file"):
+        main(["--workload", "single", "--data", str(tmp_path / "none")])
 
 
 def test_percentile() -> None:
@@ -165,8 +193,9 @@ async def test_a_tree_run_on_a_server(tmp_path: Path) -> None:
     assert report["cache_flushed"] == {"tree": True} and client.flushes == [5.0]
     assert report["server"]["version"] == "0.1"
     assert "k" not in str(report["server"].get("api_key", ""))
-    requests = client.requests[1:]
-    assert all(r.sampling.ignore_eos and r.sampling.temperature == 0 for r in requests)
+    requests = client.requests[PROBES:]
+    assert all(r.sampling.ignore_eos and r.sampling.temperature == 0.7 for r in requests)
+    assert len({r.sampling.seed for r in requests}) == 39
     texts = [r.text or "" for r in requests]
     leaves = [t for t in texts if t.count("\nStep") == 3]
     assert len(leaves) == 27
@@ -177,7 +206,7 @@ async def test_a_tree_run_on_a_server(tmp_path: Path) -> None:
 
 async def test_refused_requests_are_counted() -> None:
     client = FakeClient(("x",))
-    client.refusals[1] = RequestError("full", code=OVERLOADED, retryable=True)
+    client.refusals[PROBES] = RequestError("full", code=OVERLOADED, retryable=True)
     async with served(client) as server:
         args = parse_args(
             ["--workload", "multiturn", "--url", server.url, "--scale", "0.125", "--no-ignore-eos"]

@@ -12,7 +12,8 @@ import pytest
 from bench import speculation
 from bench.copying import COPYING, RECORDS
 from bench.figures import figures_of
-from bench.speculation import Guesses, Turn, differences, guesses_of, summary, take_turns
+from bench.guesses import Guesses, guesses_of
+from bench.speculation import Turn, differences, summary, take_turns
 from bench.speculation_offline import ALL, FIRST, Recorded, guess_times, record, tokens_per_step
 from bench.speculation_peers import node_for
 from srt.benchmark.load import Record, Run

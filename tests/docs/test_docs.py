@@ -237,6 +237,7 @@ def known_options() -> set[str]:
         option
         for path in (
             "bench/serving.py",
+            "bench/overhead.py",
             "bench/overload.py",
             _SPECULATION,
             "srt/chat/main.py",

@@ -160,6 +160,8 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
         (["--scale", "-1"], "--scale: must be a number above 0"),
         (["--scale", "2", "--input-len", "5"], "--scale goes with --workload"),
         (["--workload", "single", "--output-len", "5"], "--output-len goes with --dataset"),
+        (["--data", "x", "--dataset", "x"], "give one of them"),
+        (["--temperature", "-1"], "--temperature: must be a number of at least 0"),
         (["--input-len", "1e3"], "--input-len: must be a whole number"),
         (["--warmup", "-3"], "--warmup: must be a whole number between 0 and"),
         (["--url", "http://127.0.0.1:99999"], "--url: must be like http://"),

@@ -11,8 +11,9 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from io import BufferedIOBase, BufferedReader
 from typing import Literal, NoReturn
 
 import numpy as np
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 MEMORY_BYTES = 2 * 2**30
 # The number of frames that follow, each behind its length, and the CPU time that they may take.
 _HEAD, _LENGTH = struct.Struct("<Id"), struct.Struct("<Q")
-_MAX_READ = 2**20
+_MAX_READ, _SHORT_BYTES = 2**20, 2**14
 MAX_ANSWER_BYTES, _MAX_FRAMES = 2**30, 2**16
 MAX_END_S = 5.0  # how long the end of a killed child may take to be told
 
@@ -127,35 +128,63 @@ async def _exchange(
 ) -> list[memoryview]:
     """Give a child these frames; its answer. Raises OSError, and EOFError."""
     loop = asyncio.get_running_loop()
-    for frame in _framed(frames, cpu_s):
-        data = memoryview(frame)
-        for start in range(0, len(data), _MAX_READ):
-            await loop.sock_sendall(connection, data[start : start + _MAX_READ])
+    for number, part in enumerate(_parts(_framed(frames, cpu_s))):
+        if number > 0:
             await asyncio.sleep(0)  # it does not wait while there is room
-    count, _ = _HEAD.unpack(await _received(connection, _HEAD.size))
-    lengths = await _received(connection, _LENGTH.size * min(count, _MAX_FRAMES))
+        await loop.sock_sendall(connection, part)
+    answer = _Answer(connection, memoryview(await loop.sock_recv(connection, _SHORT_BYTES)))
+    count, _ = _HEAD.unpack(await answer.take(_HEAD.size))
+    lengths = await answer.take(_LENGTH.size * min(count, _MAX_FRAMES))
     sizes = [size for (size,) in _LENGTH.iter_unpack(lengths)]
     if count > _MAX_FRAMES or sum(sizes) > MAX_ANSWER_BYTES:
         raise EOFError  # it is not itself any more
-    return [await _received(connection, size) for size in sizes]
+    taken = [await answer.take(size) for size in sizes]
+    if answer.has_more:
+        raise EOFError
+    return taken
 
 
 def _framed(frames: Sequence[Blob], cpu_s: float) -> list[Blob]:
-    """What is written for these frames, which are not copied."""
+    """What is written for these frames, which are not copied if they are large."""
     lengths = b"".join(_LENGTH.pack(len(frame)) for frame in frames)
-    return [_HEAD.pack(len(frames), cpu_s) + lengths, *(frame for frame in frames if len(frame))]
+    head = _HEAD.pack(len(frames), cpu_s) + lengths
+    if sum(map(len, frames)) <= _SHORT_BYTES:
+        return [b"".join((head, *frames))]
+    return [head, *(frame for frame in frames if len(frame))]
 
 
-async def _received(connection: socket.socket, size: int) -> memoryview:
-    loop, data, done = asyncio.get_running_loop(), _buffer(size), 0
-    while done < size:
-        count = await loop.sock_recv_into(connection, data[done : done + _MAX_READ])
-        if count == 0:
-            raise EOFError
-        done += count
-        if done < size:
-            await asyncio.sleep(0)  # it does not wait while there is data
-    return data.toreadonly()
+def _parts(blobs: Sequence[Blob]) -> Iterator[memoryview]:
+    for blob in blobs:
+        data = memoryview(blob)
+        for start in range(0, len(data), _MAX_READ):
+            yield data[start : start + _MAX_READ]
+
+
+class _Answer:
+    """What a child writes, of which the beginning is here: a short answer is read at once."""
+
+    def __init__(self, connection: socket.socket, here: memoryview) -> None:
+        self._connection, self._here = connection, here
+
+    @property
+    def has_more(self) -> bool:
+        return len(self._here) > 0
+
+    async def take(self, size: int) -> memoryview:
+        """The next bytes. Raises OSError, and EOFError."""
+        taken, self._here = self._here[:size], self._here[size:]
+        if len(taken) == size:
+            return taken
+        loop, data, done = asyncio.get_running_loop(), _buffer(size), len(taken)
+        data[:done] = taken
+        while done < size:
+            count = await loop.sock_recv_into(self._connection, data[done : done + _MAX_READ])
+            if count == 0:
+                raise EOFError
+            done += count
+            if done < size:
+                await asyncio.sleep(0)  # it does not wait while there is data
+        return data.toreadonly()
 
 
 def _buffer(size: int) -> memoryview:
@@ -173,13 +202,14 @@ def _live(work: Work, niceness: int, connection: socket.socket, parent: int) -> 
         detach(parent, connection.fileno(), os.open(os.devnull, os.O_WRONLY))
         os.nice(niceness)
         limit_memory(MEMORY_BYTES)
+        stream = BufferedReader(connection.makefile("rb", 0), _SHORT_BYTES)
         while True:
-            count, seconds = _HEAD.unpack(_read(connection, _HEAD.size))
-            lengths = _read(connection, _LENGTH.size * count)
+            count, seconds = _HEAD.unpack(_read(stream, _HEAD.size))
+            lengths = _read(stream, _LENGTH.size * count)
             sizes = [size for (size,) in _LENGTH.iter_unpack(lengths)]
             # When this time is over, the kernel ends the process, whatever it is doing.
             signal.setitimer(signal.ITIMER_PROF, seconds)
-            answer = work([_read(connection, size) for size in sizes])
+            answer = work([_read(stream, size) for size in sizes])
             signal.setitimer(signal.ITIMER_PROF, 0)
             for data in _framed(answer, 0.0):
                 connection.sendall(data)
@@ -188,11 +218,8 @@ def _live(work: Work, niceness: int, connection: socket.socket, parent: int) -> 
         os._exit(1)
 
 
-def _read(connection: socket.socket, size: int) -> memoryview:
-    data, done = _buffer(size), 0
-    while done < size:
-        count = connection.recv_into(data[done : done + _MAX_READ])
-        if count == 0:
-            os._exit(0)  # the parent has closed
-        done += count
+def _read(stream: BufferedIOBase, size: int) -> memoryview:
+    data = _buffer(size)
+    if stream.readinto(data) < size:
+        os._exit(0)  # the parent has closed
     return data

@@ -261,6 +261,8 @@ class MediaDesk:
     def take_sent(self, incarnations: Sequence[int]) -> list[tuple[int, MediaSent, list[Blob]]]:
         """The answers to schedulers that are still there, with their replicas and the frames
         behind them; `incarnations` are the present ones, by replica."""
+        if not self._sent:
+            return []
         sent, self._sent = self._sent, []
         replicas = {number: replica for replica, number in enumerate(incarnations)}
         return [

@@ -36,9 +36,9 @@ class Piece:
     deadline_s: float = 0.0
     items: list[list[MediaItem]] = field(default_factory=list)
 
-    @property
-    def caller(self) -> Caller:
-        return (self.client, self.req.tenant)
+    def __post_init__(self) -> None:
+        self.caller: Caller = (self.client, self.req.tenant)
+        self.num_places = 0 if isinstance(self.req, Question) else len(self.rids)
 
 
 def rids_of(req: TextReq) -> list[str]:
@@ -84,7 +84,7 @@ class Turns:
         turns = len(waits.lane(caller)) + 1
         waiting = (islice(waits.lane(other), turns) for other in waits.askers)
         pieces = chain(waits.in_progress.values(), chain.from_iterable(waiting))
-        return sum(len(p.rids) for p in pieces if not (p.gone or isinstance(p.req, Question)))
+        return sum([p.num_places for p in pieces if not p.gone])
 
     def named(self, client: bytes, rid: str) -> Piece | None:
         """The piece, waiting, held or being read, that has this part."""

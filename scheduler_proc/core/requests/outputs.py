@@ -59,10 +59,18 @@ class OutputBuffer:
         if not req.has_first:
             self._first(req)
         if req.wish.is_watched:
+            batch = self._batch
             if was_guessed and req.wish.sampling.token_origins:
-                self._batch.guessed.append(len(self._batch.handles))
-            self._add_detail(detail)
-            self._add_column(req, [token], [logprob])
+                batch.guessed.append(len(batch.handles))
+            if detail is not None:
+                self._add_detail(detail)
+            batch.handles.append(req.handle)
+            batch.counts.append(1)
+            self._ids.append(token)
+            self._logprobs.append(logprob)
+            self._wants_logprobs |= req.wish.scoring is not None
+            if req.has_new_counts:
+                self._note_counts(req)
             return
         held = self._held.get(req.handle)
         if held is None:

@@ -13,20 +13,25 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
   it waits.
 
 A look costs what has changed since the one before: the first window's order is kept, and the tree
-says whose match has changed. Later windows are ordered when they are reached.
+says whose match has changed. Later windows are ordered when they are reached. Of a long queue a
+look takes over only so many changes, and the looks after it the rest: until then some reqs have the
+places of their matches before, or are still behind the window.
 """
 
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 
 from scheduler_proc.core.requests.queue_order import order_of
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.memory.match_trackers import Watchers
+from scheduler_proc.memory.match_trackers import Cursor, Watchers
 from scheduler_proc.memory.radix_cache import RadixCache
 
 RENEWALS = 16  # of the marks in the cache, while the queue changes as a whole
+MOST_LATER = 256  # reqs after the first window that a look reaches and that are not admitted
+MATCHED, MARKED = 64, 128  # reqs at a look, so that it takes one or two milliseconds
 
 
 class WaitingQueue:
@@ -36,16 +41,16 @@ class WaitingQueue:
     def __init__(
         self, policy: str, max_wait_s: float, rng: random.Random, cache: RadixCache
     ) -> None:
-        self._policy = policy
+        self._order_of = partial(order_of, policy, rng=rng)
         self._max_wait_s = max_wait_s
-        self._rng = rng
         self._cache = cache
         self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
         self._window: OrderedDict[int, Req] = OrderedDict()  # the oldest of the others, by handle
         self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them; by arrival, as above
-        self._order = order_of(policy, cache.watchers, rng)
+        self._order = self._order_of(cache.watchers)
         self._untracked: dict[int, Req] = {}  # of the later ones: those that came since the look
-        self._changes = 0  # since all that is wanted was marked in the cache
+        self._changes = 0  # since the marking of all that is wanted in the cache began
+        self._marking: Iterator[None] | None = None  # what is left of it
 
     def __len__(self) -> int:
         return len(self._resumed) + len(self._window) + len(self._later)
@@ -71,59 +76,96 @@ class WaitingQueue:
             self._untracked.pop(req.handle, None)
         else:
             del self._resumed[req.handle]
+        if len(self) == 0:
+            self._marking = None
 
     def ordered(self) -> Iterable[Req]:
-        """All waiting reqs in the order of admission: the first window's as of now, those of later
+        """The waiting reqs in the order of admission: the first window's as of now, those of later
         windows as of when they are reached. Reports to the cache what they have matched."""
         self._refresh()
         resumed = sorted(self._resumed.values(), key=lambda req: req.handle)
-        first = map(self._window.__getitem__, self._order.handles())
-        if self._changes * RENEWALS < len(self):
-            return chain(resumed, first, self._later_windows())
-        self._changes = 0
-        order = [*resumed, *first, *self._later_windows()]
-        self._cache.want([req.cursor for req in order])
+        order: Iterable[Req] = chain(resumed, self._in_window(), self._later_windows())
+        if self._marking is None and self._changes * RENEWALS >= len(self):
+            self._changes = 0
+            marked: Iterable[Req] = chain(resumed, self._in_window(), self._next_later(0, MARKED))
+            if len(self) <= MARKED:
+                order = marked = list(order)  # before edges are split where later matches end
+            self._marking = self._cache.want(self._cursors(marked), at_once=0)
+        if self._marking is not None and len(list(islice(self._marking, MARKED))) < MARKED:
+            self._marking = None
         return order
 
+    def _in_window(self) -> Iterator[Req]:
+        """The reqs of the first window in order, those that wait when they are reached."""
+        for handle in self._order.handles():
+            if handle in self._window:
+                yield self._window[handle]
+
+    def _cursors(self, reqs: Iterable[Req]) -> Iterator[Cursor]:
+        """Those of the reqs that still wait, just tracked."""
+        for req in reqs:
+            if req.residency is None and req.finish is None:
+                if req.handle not in self._window or req.cursor.spot is None:
+                    self._cache.track(*req.tracked)
+                yield req.cursor
+
+    def _next_later(self, first: int, most: int) -> list[Req]:
+        """Of those after the first window, up to `most` from the number `first` on, the oldest
+        first."""
+        return list(islice(self._later.values(), first, first + most))
+
     def _refresh(self) -> None:
-        """Bring the matches and the first window up to date."""
-        cache = self._cache
-        seen = [*self._resumed.values(), *self._untracked.values()]
-        self._untracked.clear()
+        """Bring matches and the first window up to date, as far as one look does."""
+        cache, seen = self._cache, [*self._resumed.values()]
         for req in seen:
             cache.track(*req.tracked)
-        for cursor in cache.watchers.take_moved():
-            self._changes += 1
+        moved = cache.watchers.take_moved(MATCHED)
+        self._changes += len(moved)
+        for cursor in moved:
             req = self._window[cursor.handle]
-            self._order.remove(req)
-            self._place(req)
+            self._watch(req)
+            self._order.moved(req)
             seen.append(req)
-        while self._later:
-            oldest = next(iter((self._window or self._later).values()))
-            first = next(iter(self._later.values()))
-            if first.arrival_s > oldest.arrival_s + self._max_wait_s:
+        left = MATCHED
+        while left > 0:
+            first = next(iter(self._later.values()), None)
+            if first is None or self._is_beyond_window(first):
                 break
             del self._later[first.handle]
             self._window[first.handle] = first
-            self._place(first)
+            self._watch(first)
+            self._order.add(first)
+            if self._untracked.pop(first.handle, None) is not None:
+                seen.append(first)
+            left -= 1
+        while self._untracked and left > 0:
+            _, req = self._untracked.popitem()
+            cache.track(*req.tracked)
+            seen.append(req)
+            left -= 1
         for req in seen:
             cache.also_want(req.cursor)
 
-    def _place(self, req: Req) -> None:
-        """Put a req of the first window into the order."""
-        self._cache.track(*req.tracked)
-        self._cache.watchers.add(*req.tracked)
-        self._order.add(req)
+    def _is_beyond_window(self, req: Req) -> bool:
+        oldest = next(iter(self._window.values()), req)
+        return req.arrival_s > oldest.arrival_s + self._max_wait_s
+
+    def _watch(self, req: Req) -> None:
+        """Match a req of the first window, and hear of what changes its match."""
+        tracked = req.tracked
+        self._cache.track(*tracked)
+        self._cache.watchers.add(*tracked)
 
     def _later_windows(self) -> Iterator[Req]:
         """The reqs after the first window, window by window: a new one begins where a req came more
-        than `max_wait_s` after the first of the window."""
-        reqs = list(self._later.values())
-        while reqs:
+        than `max_wait_s` after the first of the window. Ends when `MOST_LATER` of them have been
+        passed over."""
+        passed = 0
+        while passed < MOST_LATER and (reqs := self._next_later(passed, MOST_LATER)):
             latest = reqs[0].arrival_s + self._max_wait_s
             window = {req.handle: req for req in reqs if req.arrival_s <= latest}
             watchers = Watchers()
-            order = order_of(self._policy, watchers, self._rng)
+            order = self._order_of(watchers)
             for req in window.values():
                 self._cache.track(*req.tracked)
                 watchers.add(*req.tracked)
@@ -132,4 +174,4 @@ class WaitingQueue:
             for req in window.values():
                 watchers.remove(req.cursor)
             yield from (window[handle] for handle in handles)
-            reqs = reqs[len(window) :]
+            passed += sum(handle in self._later for handle in handles)

@@ -1,26 +1,71 @@
 """The orders in which the reqs of one window of the queue are admitted. An order is kept up to date
 as reqs come and go and their matches change, and is always the one that a full sort would give.
 
-`lpm` is kept as a sorted list. `dfs-weight` is a walk over those nodes of the tree where matches
-end. `fcfs` and `random` keep nothing.
+`dfs-weight` is a walk over those nodes of the tree where matches end. The others keep their entries
+sorted.
 """
 
 import random
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Protocol
+from operator import itemgetter
+from typing import Generic, Protocol, TypeVar
 
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.memory.match_trackers import Spot, Watchers
+from scheduler_proc.memory.match_trackers import Watchers
 from scheduler_proc.memory.tree_node import TreeNode
 
 MATCH_GRAIN = 16  # matches are compared in this many parts of a prompt
+MOST_TOGETHER = 512  # entries of a long order that one more may move
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+
+_Entry = TypeVar("_Entry", int, tuple[int, int])
+_last = itemgetter(-1)
+
+
+class _Sorted(Generic[_Entry]):
+    """Sorted entries, in parts: of a hundred thousand, one comes or goes at little cost."""
+
+    def __init__(self) -> None:
+        self._parts: list[list[_Entry]] = []  # none of them empty
+
+    def add(self, entry: _Entry) -> None:
+        if not self._parts:
+            self._parts.append([])
+        number = self._part_of(entry)
+        part = self._parts[number]
+        insort(part, entry)
+        if len(part) > MOST_TOGETHER:
+            half = len(part) // 2
+            self._parts[number : number + 1] = part[:half], part[half:]
+
+    def remove(self, entry: _Entry) -> None:
+        number = self._part_of(entry)
+        part = self._parts[number]
+        del part[bisect_left(part, entry)]
+        if not part:
+            del self._parts[number]
+
+    def __iter__(self) -> Iterator[_Entry]:
+        """All entries; some may come and go meanwhile. Copies no more than are read."""
+        number, first = 0, 0
+        while number < len(self._parts):
+            part = self._parts[number][first:]
+            yield from part
+            number = bisect_right(self._parts, part[-1], key=_last)
+            if number < len(self._parts):
+                first = bisect_right(self._parts[number], part[-1])
+
+    def _part_of(self, entry: _Entry) -> int:
+        """The number of the part that has the entry, or would have it."""
+        if len(self._parts) == 1:
+            return 0
+        return min(bisect_left(self._parts, entry, key=_last), len(self._parts) - 1)
 
 
 class Order(Protocol):
-    """One policy's. A req whose match changes is removed and added again."""
+    """One policy's."""
 
     def add(self, req: Req) -> None:
         """It has come; its cursor is among the watchers of the tree."""
@@ -28,8 +73,11 @@ class Order(Protocol):
     def remove(self, req: Req) -> None:
         """It is gone."""
 
+    def moved(self, req: Req) -> None:
+        """Its match has changed."""
+
     def handles(self) -> Iterable[int]:
-        """Those that were added, in order."""
+        """Those that were added, in order; those that are removed meanwhile may be left out."""
 
 
 class LongestPrefixFirst:
@@ -37,25 +85,30 @@ class LongestPrefixFirst:
     saves almost nothing, and must not let a req overtake the whole queue."""
 
     def __init__(self) -> None:
-        self._sorted: list[tuple[int, int]] = []  # gain, negative, and handle
+        self._sorted = _Sorted[tuple[int, int]]()  # gain, negative, and handle
         self._keys: dict[int, tuple[int, int]] = {}  # by handle
 
     def add(self, req: Req) -> None:
         length = req.cursor.length
         gain = length - length % max(1, req.tokens.known_len // MATCH_GRAIN)
         key = self._keys[req.handle] = -gain, req.handle
-        insort(self._sorted, key)
+        self._sorted.add(key)
 
     def remove(self, req: Req) -> None:
-        del self._sorted[bisect_left(self._sorted, self._keys.pop(req.handle))]
+        self._sorted.remove(self._keys.pop(req.handle))
 
-    def handles(self) -> list[int]:
-        return [handle for _, handle in self._sorted]
+    def moved(self, req: Req) -> None:
+        self.remove(req)
+        self.add(req)
+
+    def handles(self) -> Iterable[int]:
+        return map(itemgetter(1), self._sorted)
 
 
 class DepthFirstByWeight:
     """Depth-first over the cached tree, at each node the branch with most waiting reqs first, and
-    after all branches the reqs that end at the node: the branches hold it."""
+    after all branches the reqs that end at the node: the branches hold it. Reqs whose match has
+    changed since it was looked for come last."""
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
@@ -64,6 +117,9 @@ class DepthFirstByWeight:
         pass  # it is among the watchers
 
     def remove(self, req: Req) -> None:
+        pass
+
+    def moved(self, req: Req) -> None:
         pass
 
     def handles(self) -> list[int]:
@@ -77,7 +133,9 @@ class DepthFirstByWeight:
                 unmatched += handles
             else:
                 ends[home] = handles
-                _weigh(_node_at(spots[0]), len(handles), weights, branches)
+                end = spots[0].node
+                assert end is not None
+                _weigh(end, len(handles), weights, branches)
         order: list[int] = []
         todo: list[TreeNode | list[int]] = [sorted(unmatched)]
         todo += _heaviest_last(branches.get(0, []), weights)
@@ -88,23 +146,26 @@ class DepthFirstByWeight:
             else:
                 todo.append(ends.get(node.uid, []))
                 todo += _heaviest_last(branches.get(node.uid, []), weights)
-        return order
+        return order + sorted(cursor.handle for cursor in self._watchers.moved)
 
 
 class ByArrival:
     """In order of arrival; keeps nothing else."""
 
     def __init__(self) -> None:
-        self._sorted: list[int] = []
+        self._sorted = _Sorted[int]()
 
     def add(self, req: Req) -> None:
-        insort(self._sorted, req.handle)
+        self._sorted.add(req.handle)
 
     def remove(self, req: Req) -> None:
-        del self._sorted[bisect_left(self._sorted, req.handle)]
+        self._sorted.remove(req.handle)
 
-    def handles(self) -> list[int]:
-        return self._sorted.copy()
+    def moved(self, req: Req) -> None:
+        pass
+
+    def handles(self) -> Iterable[int]:
+        return self._sorted
 
 
 class AtRandom(ByArrival):
@@ -114,8 +175,9 @@ class AtRandom(ByArrival):
         super().__init__()
         self._rng = rng
 
-    def handles(self) -> list[int]:
-        return self._rng.sample(self._sorted, len(self._sorted))
+    def handles(self) -> Iterable[int]:
+        handles = list(self._sorted)
+        return self._rng.sample(handles, len(handles))
 
 
 def order_of(policy: str, watchers: Watchers, rng: random.Random) -> Order:
@@ -127,13 +189,6 @@ def order_of(policy: str, watchers: Watchers, rng: random.Random) -> Order:
         "random": lambda: AtRandom(rng),
     }
     return makers[policy]()
-
-
-def _node_at(spot: Spot) -> TreeNode:
-    """The node on whose edge the matches of a spot end."""
-    node = next(iter(spot)).node
-    assert node is not None
-    return node
 
 
 def _weigh(

@@ -31,7 +31,12 @@ def lay_out(
     parts = [slots[row.residency.row, : row.start + row.extend_len] for row in rows]
     np.concatenate(parts, out=kv_indices)
     input_ids, at, late_samples = _input_ids(rows, qo_indptr)
-    positions = order + np.repeat(starts - qo_indptr[:-1], extend_lens)
+    is_single = len(order) == len(rows)  # one token a row
+    if is_single:
+        positions, last = starts, kv_indptr[1:] - 1
+    else:
+        positions = order + np.repeat(starts - qo_indptr[:-1], extend_lens)
+        last = order + np.repeat(kv_indptr[1:] - qo_indptr[1:], extend_lens)
     picked = [row for row in rows if row.num_samples > 0]
     sample_tokens, table_rows = _samples(rows, picked, qo_indptr)
     adjust, late_changes = _adjust(picked)
@@ -43,7 +48,7 @@ def lay_out(
         input_ids=input_ids,
         positions=positions,
         # The last of each row's slots are those of its new tokens.
-        out_slots=kv_indices[order + np.repeat(kv_indptr[1:] - qo_indptr[1:], extend_lens)],
+        out_slots=kv_indices[last],
         qo_indptr=qo_indptr,
         kv_indptr=kv_indptr,
         kv_indices=kv_indices,
@@ -66,15 +71,15 @@ def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, list
     input_ids = np.zeros(qo_indptr[-1], np.int32)
     at, samples = [], []
     for row, first in zip(rows, qo_indptr.tolist(), strict=False):
-        req, known = row.req, row.num_known
+        tokens, known = row.req.tokens, row.extend_len - len(row.draft)
         if row.draft:
             input_ids[first + known : first + row.extend_len] = row.draft
-        if _is_late(row):
+        if row.start + known > tokens.known_len:  # `_is_late`
             known -= 1
             at.append(first + known)
-            samples.append(req.tokens.late_sample)
+            samples.append(tokens.late_sample)
         if known > 0:
-            input_ids[first : first + known] = req.tokens.known[row.start : row.start + known]
+            input_ids[first : first + known] = tokens.known[row.start : row.start + known]
     return input_ids, at, samples
 
 
@@ -88,14 +93,18 @@ def _samples(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The tokens at which the `picked` of the rows sample, the last ones of each, and the table
     row of each sample. The rows get the numbers of their samples."""
+    table_rows = np.array([row.residency.row for row in picked], np.int64)
+    if len(picked) == len(rows) == qo_indptr[-1]:  # one token a row
+        for number, row in enumerate(rows):
+            row.sample = number
+        return np.arange(len(rows), dtype=np.int32), table_rows
     counts = np.array([row.num_samples for row in picked], np.int32)
     indptr = indptr_of(counts)
     for row, first in zip(picked, indptr.tolist(), strict=False):
         row.sample = first
     stops = qo_indptr[1:][np.flatnonzero([row.num_samples > 0 for row in rows])]
     order = np.arange(indptr[-1], dtype=np.int32)
-    table_rows = np.repeat(np.array([row.residency.row for row in picked], np.int64), counts)
-    return order + np.repeat(stops - indptr[1:], counts), table_rows
+    return order + np.repeat(stops - indptr[1:], counts), np.repeat(table_rows, counts)
 
 
 def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """`Client` over a ring's sockets: which requests are in flight, and which ones an abort ends."""
 
 import logging
-import uuid
+import secrets
 from collections.abc import Callable, Sequence
 
 from srt.client.generation import (
@@ -188,7 +188,7 @@ class RingClient(RingOperations):
 
     async def _free_rid(self, request: Request | ScoreRequest) -> tuple[str, str]:
         """The request's rid, its own or a new one, and its tenant, once requests can be sent."""
-        rid = uuid.uuid4().hex if request.rid is None else request.rid
+        rid = secrets.token_hex(16) if request.rid is None else request.rid
         if not 0 < len(rid) <= MAX_RID_CHARS:
             raise RequestError(f" must have 1 to {MAX_RID_CHARS} characters", at="rid")
         self._check_unused(rid, request.tenant)

@@ -147,15 +147,15 @@ class RingGeneration(Snapshots):
         self.text += output.text
         _take(self._ids, output.dropped, id_list(output.ids))
         self.meta = output.meta
+        self._origins = self._origins[: len(self._origins) - output.dropped] + output.origins
         if self._logprobs is not None:
             _take(self._logprobs, output.dropped, float_list(output.logprobs))
-        self._origins = self._origins[: len(self._origins) - output.dropped] + output.origins
-        count = num_packed(output.ids)
-        if self._tops is not None:
-            _take(self._tops, output.dropped, _top_rows(output.detail, count))
-        if self._named is not None:
-            _take(self._named, output.dropped, _id_rows(output.detail, count))
-        self._prompt.take(output)
+            count = num_packed(output.ids)
+            if self._tops is not None:
+                _take(self._tops, output.dropped, _top_rows(output.detail, count))
+            if self._named is not None:
+                _take(self._named, output.dropped, _id_rows(output.detail, count))
+            self._prompt.take(output)
         if output.finish is not None and output.finish.error is not None:
             self.error = RequestError.from_info(output.finish.error)
         else:
@@ -173,20 +173,25 @@ class RingGeneration(Snapshots):
         prompt = self._prompt
         count = len(self._ids)
         meta = replace(self.meta, completion_tokens=count, token_origins=self._origins)
-        return GenerateOutput(
+        output = GenerateOutput(
             *astuple(meta),
             rid=self.rid,
             text=self.text,
             delta=delta,
             output_ids=list(self._ids),
             finish=self.finish,
+            captures=self._captures,
+        )
+        if self._logprobs is None:
+            return output
+        return replace(
+            output,
             output_logprobs=_copy(self._logprobs),
             prompt_logprobs=_copy(prompt.chosen),
             output_top_logprobs=_copy(self._tops),
             prompt_top_logprobs=_copy(prompt.tops),
             output_id_logprobs=_copy(self._named),
             prompt_id_logprobs=_copy(prompt.named),
-            captures=self._captures,
         )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from srt.wire.messages import CaptureReq, ControlReq, GenerateReq, ScoreReq, TokenizeReq
 
@@ -34,19 +34,39 @@ async def within(timeout_s: float, awaitable: Awaitable[T], tick_s: float = TICK
     Raises TimeoutError after `timeout_s`. A tick in which the loop stood still for a tick or more
     does not count, but the whole wait has at most twice the limit's ticks.
     """
-    future = asyncio.ensure_future(awaitable)
-    left_s, ticks = timeout_s, 0
+    future, task = asyncio.ensure_future(awaitable), asyncio.current_task()
+    assert task is not None
+    wait, cancels = _Wait(future, timeout_s, tick_s), task.cancelling()
     try:
-        while not future.done():
-            if left_s <= 0 or ticks * tick_s > 2 * (timeout_s + tick_s):
-                raise TimeoutError
-            length_s, began = min(tick_s, left_s), time.monotonic()
-            await asyncio.wait([future], timeout=length_s)
-            ticks += 1
-            if time.monotonic() - began < length_s + tick_s:
-                left_s -= length_s
         return await future
+    except asyncio.CancelledError:
+        if wait.is_over and task.cancelling() == cancels:
+            raise TimeoutError from None
+        raise
     finally:
-        if not future.done():
-            future.cancel()
-            await asyncio.gather(future, return_exceptions=True)
+        wait.timer.cancel()
+
+
+class _Wait:
+    """Cancels `future` when the wait for it `is_over`."""
+
+    def __init__(self, future: "asyncio.Future[Any]", timeout_s: float, tick_s: float) -> None:
+        self._loop, self._future, self._tick_s = asyncio.get_running_loop(), future, tick_s
+        self._left_s = timeout_s
+        self._ticks_left = 2 * (timeout_s + tick_s) / tick_s
+        self.is_over = False
+        self._next()
+
+    def _next(self) -> None:
+        self._length_s, self._began = min(self._tick_s, self._left_s), time.monotonic()
+        self.timer = self._loop.call_later(max(0.0, self._length_s), self._tick)
+
+    def _tick(self) -> None:
+        self._ticks_left -= 1
+        if time.monotonic() - self._began < self._length_s + self._tick_s:
+            self._left_s -= self._length_s
+        if self._left_s <= 0 or self._ticks_left < 0:
+            self.is_over = True
+            self._future.cancel()
+        else:
+            self._next()

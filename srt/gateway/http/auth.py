@@ -28,15 +28,19 @@ _SCHEME = "bearer "
 async def require_key(request: HttpRequest, access: Access) -> None:
     """Raise RequestError (401, 403, 429) unless the request carries a key of the server that opens
     a route with this access."""
-    address = request.client.host if request.client else ""
+    client = request.scope.get("client")
+    address = client[0] if client else ""
+    gateway = gateway_of(request)
     if access == PUBLIC:
         set_caller(Caller(address, is_admin=False))
+        return
+    if gateway.keys.is_open and access != WATCH:
+        set_caller(Caller(address))
         return
     header = request.headers.get("authorization", "")
     is_bearer = header[: len(_SCHEME)].lower() == _SCHEME
     given = header[len(_SCHEME) :] if is_bearer else ""
     given = given or request.headers.get("x-api-key", "")
-    gateway = gateway_of(request)
     if access == WATCH:
         _check_origin(request, gateway)
         if gateway.keys.is_of_page(given):

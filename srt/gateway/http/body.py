@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect
 
 from srt.gateway.context import RENAMED, HttpRequest, gateway_of, ignored_in, media_rules
 from srt.gateway.errors import (
@@ -89,16 +88,19 @@ async def _read(request: HttpRequest, room: Room, max_bytes: int) -> bytearray:
     except TimeoutError:
         message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
         raise RequestError(message, code=REQUEST_TIMEOUT) from None
-    except ClientDisconnect:  # while it was sending
-        raise ClientDisconnected from None
 
 
 async def _pieces(request: HttpRequest, room: Room, max_bytes: int) -> bytearray:
     data, taken = bytearray(), 0
     length = request.headers.get("content-length", "")[:16]
     _check_size(int(length) if length.isdecimal() else 0, max_bytes)
-    async for piece in request.stream():
-        data += piece
+    has_more = True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":  # while it was sending
+            raise ClientDisconnected
+        data += message.get("body", b"")
+        has_more = message.get("more_body", False)
         _check_size(len(data), max_bytes)
         if len(data) > LARGE_BYTES:
             room.take(len(data) - taken)

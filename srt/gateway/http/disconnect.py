@@ -1,7 +1,7 @@
 """Ends a piece of work when its client disconnects.
 
 Every handler that waits for tokens runs inside `while_connected`, so an abandoned request is
-cancelled at once; neither the work nor the watch outlives the call.
+cancelled at once; the work does not outlive the call, and nothing is cancelled after it.
 """
 
 import asyncio
@@ -20,19 +20,26 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     The request's body must have been read: until then `receive` delivers it.
     """
-    worker = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
+    task = asyncio.current_task()
+    assert task is not None
+    cancels, has_left = task.cancelling(), False
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        # Not in a callback, which would still run after the watch has been cancelled below.
+        has_left = True
+        task.cancel()
+
+    watcher = asyncio.ensure_future(watch())
     try:
-        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if worker.done():
-            return worker.result()
-        raise ClientDisconnected
+        return await work
+    except asyncio.CancelledError:
+        if has_left and task.cancelling() == cancels + 1:  # by nobody else
+            raise ClientDisconnected from None
+        raise
     finally:
-        worker.cancel()
+        if has_left:
+            task.uncancel()
         watcher.cancel()
-        await asyncio.gather(worker, watcher, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

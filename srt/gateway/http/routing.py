@@ -120,7 +120,9 @@ class Application:
         await answer(scope, receive, send)
 
     async def _answer(self, request: HttpRequest) -> ASGIApp:
-        path = _SLASHES.sub("/", request.scope["path"]).rstrip("/") or "/"
+        path = request.scope["path"] or "/"
+        if "//" in path or path.endswith("/"):
+            path = _SLASHES.sub("/", path).rstrip("/") or "/"
         methods = self._methods(path, request.scope)
         found = methods.get(request.method)
         if self.gateway.keys.is_open:

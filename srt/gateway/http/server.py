@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from srt.args import Network
 from srt.gateway.errors import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, error_body, failure
+from srt.gateway.http.chunks import writing_chunks
 from srt.gateway.http.framing import StrictBuffer
 from srt.gateway.http.places import Places
 from srt.gateway.http.unread import reading_all
@@ -335,7 +336,7 @@ class GatewayServer:
         self._sock = sock
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            reading_all(checking_heads(naming_callers(app, proxies))),
+            writing_chunks(reading_all(checking_heads(naming_callers(app, proxies)))),
             http=partial(BoundedProtocol, places=Places(max_connections)),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 MAX_TURN_S = 0.005
@@ -11,19 +11,22 @@ SLICE_CHARS = 4096
 T = TypeVar("T")
 
 
+async def next_turn(began: float) -> float:
+    """Called between pieces of work that takes long: other work gets a turn if this one's, which
+    `began` then (time.monotonic()), has been long enough. When the present turn began."""
+    if time.monotonic() - began <= MAX_TURN_S:
+        return began
+    await asyncio.sleep(0)
+    return time.monotonic()
+
+
 async def in_turns(items: Iterable[T]) -> list[T]:
     """All of `items`, which take time to make; the loop gets a turn every MAX_TURN_S."""
-    return [item async for item in each_in_turn(items)]
-
-
-async def each_in_turn(items: Iterable[T]) -> AsyncGenerator[T, None]:
-    """The same, one by one."""
-    started = time.monotonic()
+    made, began = [], time.monotonic()
     for item in items:
-        yield item
-        if time.monotonic() - started > MAX_TURN_S:
-            await asyncio.sleep(0)
-            started = time.monotonic()
+        made.append(item)
+        began = await next_turn(began)
+    return made
 
 
 def slices(text: str, final: bool) -> Iterator[tuple[str, bool]]:

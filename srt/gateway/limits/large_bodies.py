@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from srt.wire.errors import OVERLOADED, RequestError
 
@@ -41,14 +39,9 @@ class LargeBodies:
         if not self._held[tenant]:
             del self._held[tenant]
 
-    @contextmanager
-    def room(self, tenant: str) -> Iterator["Room"]:
+    def room(self, tenant: str) -> "Room":
         """What one request of `tenant` takes in a `with` block, at whose end all is given back."""
-        room = Room(self, tenant)
-        try:
-            yield room
-        finally:
-            room.give_back(room.taken)
+        return Room(self, tenant)
 
 
 class Room:
@@ -58,6 +51,13 @@ class Room:
         self._all = held
         self._tenant = tenant
         self.taken = 0
+
+    def __enter__(self) -> "Room":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.taken:
+            self.give_back(self.taken)
 
     def take(self, size: int) -> None:
         """Room for `size` more bytes. Raises RequestError (429) if there is none."""

@@ -5,7 +5,6 @@ rest is the same for both.
 """
 
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -15,8 +14,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from srt.client.generation import GenerateOutput
 from srt.gateway.batch import Batch
-from srt.gateway.http.turns import each_in_turn, in_turns
+from srt.gateway.http.turns import in_turns, next_turn
 from srt.gateway.wire.openai import (
+    Choice,
     CompletionTokensDetails,
     FinishWord,
     OpenAIRequest,
@@ -118,10 +118,12 @@ async def chunks(
         async for index, output in snapshots:
             last[index] = output
             usage = usage_of(batch, last) if options.continuous_usage_stats else None
-            async for choice in each_in_turn(face.chunk_choices(index, output)):
+            began = time.monotonic()
+            for choice in face.chunk_choices(index, output):
                 if choice is not None:
                     yield chunk([choice], usage)
                     prompt_ids = UNSET  # sent once
+                began = await next_turn(began)
     if options.include_usage:
         yield chunk([], usage_of(batch, last))
 
@@ -136,9 +138,10 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
         group = index // batch.samples
         cached[group] = min(cached.get(group, output.cached_tokens), output.cached_tokens)
     drafted = sum(output.drafted for output in outputs.values())
-    details: Counter[str] = Counter()
+    details: dict[str, Any] = {}
     for output in outputs.values():
-        details.update(meta_of(output, USAGE))
+        for name, value in meta_of(output, USAGE).items():
+            details[name] = details.get(name, 0) + value
     if drafted or details:
         # What was accepted behind a stop string is in no completion.
         accepted = sum(min(o.accepted, o.completion_tokens) for o in outputs.values())
@@ -173,10 +176,11 @@ def ended(output: GenerateOutput) -> FinishWord:
     return word
 
 
-def ending(finish: Finish | None) -> dict[str, Any]:
-    """The fields of a choice that say what ended it: a token or a stop string, and how it was
-    steered there."""
-    return {"matched_stop": finish and finish.matched, **steering(finish)}
+def steered(choice: Choice, finish: Finish | None) -> Choice:
+    """The choice, which says how it was steered to its end, if it was. CPython calls with `**` take
+    several times as long: for each token of a stream that counts."""
+    fields = steering(finish)
+    return msgspec.structs.replace(choice, **fields) if fields else choice
 
 
 def steering(finish: Finish | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from srt.answers.tool_events import CallStart, Content, EventParser, Reasoning, 
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.http.turns import slices
-from srt.gateway.openai.answers import Face, NewTokens, captures_in, ended, ending
+from srt.gateway.openai.answers import Face, NewTokens, captures_in, ended, steered
 from srt.gateway.openai.chat import AnswerReading, Chat
 from srt.gateway.openai.logprobs import (
     Position,
@@ -177,8 +177,7 @@ class ChatFace(Face):
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> Iterator[ChatChunkChoice | None]:
         """What a snapshot adds; the first one of a choice begins with its role."""
-        for choice in self._writers[index].feed(output):
-            yield choice and msgspec.structs.replace(choice, index=index)
+        return self._writers[index].feed(output, index)
 
     def prompt_logprobs(
         self, outputs: Sequence[GenerateOutput]
@@ -221,48 +220,56 @@ class _ChatWriter:
             message.add(deltas)
             yield None
         whole = message.whole()
-        yield ChatChoice(
+        choice = ChatChoice(
             index=index,
             message=whole,
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
-            **ending(output.finish),
+            matched_stop=None if output.finish is None else output.finish.matched,
             token_ids=ids,
             token_origins=origins,
             captures=captures_in(output, whole.content or ""),
         )
+        yield steered(choice, output.finish)
 
-    def feed(self, output: GenerateOutput) -> Iterator[ChatChunkChoice | None]:
-        """What a snapshot adds, and None after each slice of its text."""
+    def feed(self, output: GenerateOutput, index: int) -> Iterator[ChatChunkChoice | None]:
+        """What a snapshot of the choice `index` adds, and None after each slice of its text."""
         if not self._begun:
             self._begun = True
-            yield ChatChunkChoice(index=0, delta=ChatDelta(role="assistant", content=""))
-        tokens = self._tokens(output)
-        for deltas in self._reader.feed(output.delta, final=output.finish is not None):
-            for delta in deltas:
-                self._content.append(delta.content or "")
-                yield ChatChunkChoice(index=0, delta=delta, **tokens)
-                tokens = {}
-            yield None
-        if output.finish is not None:
-            yield ChatChunkChoice(
-                index=0,
-                delta=ChatDelta(),
-                finish_reason=self._reader.finish_word(output),
-                **ending(output.finish),
-                **tokens,
-                captures=captures_in(output, "".join(self._content)),
-            )
-        elif any(value and (name != "logprobs" or value.content) for name, value in tokens.items()):
-            yield ChatChunkChoice(index=0, delta=ChatDelta(content=""), **tokens)
-
-    def _tokens(self, output: GenerateOutput) -> dict[str, Any]:
-        """The fields of a choice that tell of the new tokens."""
+            yield ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
+        # The new tokens go with what comes first.
         positions, ids, origins = self._new_tokens(output)
         logprobs = None
         if positions is not None:
             logprobs = ChatLogprobs([chat_token(each, self._names) for each in positions])
-        return {"logprobs": logprobs, "token_ids": ids or UNSET, "token_origins": origins}
+
+        def chunk(delta: ChatDelta) -> ChatChunkChoice:
+            nonlocal logprobs, ids, origins
+            made = ChatChunkChoice(
+                index=index,
+                delta=delta,
+                logprobs=logprobs,
+                token_ids=ids or UNSET,
+                token_origins=origins,
+            )
+            logprobs, ids, origins = None, UNSET, UNSET
+            return made
+
+        for deltas in self._reader.feed(output.delta, final=output.finish is not None):
+            for delta in deltas:
+                self._content.append(delta.content or "")
+                yield chunk(delta)
+            yield None
+        if output.finish is not None:
+            last = msgspec.structs.replace(
+                chunk(ChatDelta()),
+                finish_reason=self._reader.finish_word(output),
+                matched_stop=output.finish.matched,
+                captures=captures_in(output, "".join(self._content)),
+            )
+            yield steered(last, output.finish)
+        elif ids or origins or (logprobs and logprobs.content):
+            yield chunk(ChatDelta(content=""))
 
     def _new_tokens(
         self, output: GenerateOutput

@@ -17,8 +17,8 @@ from srt.gateway.openai.answers import (
     NewTokens,
     captures_in,
     ended,
-    ending,
     finish_word,
+    steered,
 )
 from srt.gateway.openai.logprobs import (
     CompletionScores,
@@ -134,7 +134,8 @@ class CompletionFace(Face):
     ) -> Iterator[CompletionChoice | None]:
         for _ in self._writers[place].prepare(output):
             yield None
-        choice = self._writers[place].write(msgspec.structs.replace(output, delta=output.text))
+        whole = msgspec.structs.replace(output, delta=output.text)
+        choice = self._writers[place].write(whole, index)
         yield None
         ranked: Any = UNSET
         if self._body.prompt_logprobs is not None:
@@ -143,14 +144,11 @@ class CompletionFace(Face):
             for row in ranked_prompt(positions, self._names):
                 ranked.append(row)
                 yield None
-        yield msgspec.structs.replace(
-            choice, index=index, finish_reason=ended(output), prompt_logprobs=ranked
-        )
+        yield msgspec.structs.replace(choice, finish_reason=ended(output), prompt_logprobs=ranked)
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> Iterator[CompletionChoice]:
         """What a snapshot adds. A sample first waits for the prompt's log-probabilities, if any."""
-        for choice in self._writers[index].feed(output):
-            yield msgspec.structs.replace(choice, index=index)
+        return self._writers[index].feed(output, index)
 
 
 class _CompletionWriter:
@@ -187,13 +185,13 @@ class _CompletionWriter:
             new = output_positions(output, 0, len(output.output_ids), self._num_top)
             yield from self._scores.prepare([*prompt, *new])
 
-    def feed(self, output: GenerateOutput) -> Iterator[CompletionChoice]:
-        """What a snapshot adds, if anything. The prompt's log-probabilities come first: text waits
-        for them."""
+    def feed(self, output: GenerateOutput, index: int) -> Iterator[CompletionChoice]:
+        """What a snapshot of the choice `index` adds, if anything. The prompt's log-probabilities
+        come first: text waits for them."""
         if not self._begun and output.finish is None and self._waits(output):
             self._held += output.delta
             return
-        choice = self.write(output)
+        choice = self.write(output, index)
         ids = choice.token_ids or choice.prompt_token_ids or choice.token_origins
         tokens = ids or (choice.logprobs and choice.logprobs.tokens)
         if choice.text or choice.finish_reason or tokens:
@@ -207,8 +205,8 @@ class _CompletionWriter:
         is_open = self._body.echo and not output.text
         return is_open and self._vocab.begun_by(self._prompt.input_ids or []) != b""
 
-    def write(self, output: GenerateOutput) -> CompletionChoice:
-        """What `output` adds; the index is the caller's."""
+    def write(self, output: GenerateOutput, index: int) -> CompletionChoice:
+        """What `output` adds to the choice `index`."""
         text, prompt_ids, logprobs = self._held + output.delta, None, None
         self._held = ""
         if not self._begun:
@@ -219,17 +217,18 @@ class _CompletionWriter:
             positions = output_positions(output, start, end, self._num_top)
             new = self._scores.output(positions)
             logprobs = joined(logprobs, new) if logprobs else new
-        return CompletionChoice(
-            index=0,
+        choice = CompletionChoice(
+            index=index,
             text=text,
             logprobs=logprobs,
             finish_reason=finish_word(output),
-            **ending(output.finish),
+            matched_stop=None if output.finish is None else output.finish.matched,
             captures=captures_in(output, self._echoed + output.text),
             token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
             token_origins=output.token_origins[start:end] or UNSET,
             prompt_token_ids=UNSET if prompt_ids is None else prompt_ids,
         )
+        return steered(choice, output.finish)
 
     def _begin(self, text: str, output: GenerateOutput) -> tuple[str, CompletionLogprobs | None]:
         """`text` after the prompt if that is echoed, and the prompt's log-probabilities."""

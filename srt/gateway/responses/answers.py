@@ -17,7 +17,7 @@ from srt.client.generation import GenerateOutput, Generation
 from srt.files.vocab import Vocab
 from srt.gateway.batch import Batch
 from srt.gateway.errors import body_of
-from srt.gateway.http.turns import each_in_turn
+from srt.gateway.http.turns import in_turns, next_turn
 from srt.gateway.openai.answers import ended
 from srt.gateway.openai.chat import AnswerReading
 from srt.gateway.openai.chat_answers import ChatReader
@@ -90,8 +90,7 @@ class ResponseWriter:
 
     async def whole(self, output: GenerateOutput) -> ResponseObject:
         """The response to a request that does not stream."""
-        async for _ in each_in_turn(self.feed(msgspec.structs.replace(output, delta=output.text))):
-            pass
+        await in_turns(self.feed(msgspec.structs.replace(output, delta=output.text)))
         return self._state
 
     def begin(self) -> Iterator[Event]:
@@ -262,8 +261,10 @@ async def response_events(
     try:
         async with aclosing(batch.snapshots()) as snapshots:
             async for _, output in snapshots:
-                async for event in each_in_turn(writer.feed(output)):
+                began = time.monotonic()
+                for event in writer.feed(output):
                     keep(writer)
                     yield event
+                    began = await next_turn(began)
     except Exception as error:
         yield writer.failed(error)

@@ -149,14 +149,19 @@ class Held(FakeExecutor):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-async def test_a_pause_begins_when_no_step_runs(overlap: bool) -> None:
-    """It is answered then; one that waits for too long, or that is ended before, is refused."""
+async def test_a_pause_begins_when_no_step_runs(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered then; one that waits for too long, or that is ended before, is refused. What
+    waits in it is no garbage."""
     executor = Held(500, 4096)
     driver = Driver(executor=executor, max_total_tokens=500)
     prompts = {f"r{i}": [i + 1, *range(i % 3, 20)] for i in range(8)}
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 12)
-    actor = LoopOnly(driver, overlap)
+    actor, rested = LoopOnly(driver, overlap), list[bool]()
+    rest = "scheduler_proc.actor.garbage.rest"
+    monkeypatch.setattr(rest, lambda: rested.append(driver.core.has_work))
     replies = actor.replies
     serving = asyncio.ensure_future(actor.serve())
     await asyncio.to_thread(executor.has_begun.wait)
@@ -192,6 +197,7 @@ async def test_a_pause_begins_when_no_step_runs(overlap: bool) -> None:
     ask("end", "continue", pause.ended(time.monotonic()))
     await serving
     assert "".join(replies[rid] for rid in replies.keys() - {"late", "ended"}) == ""
+    assert True not in rested
     assert driver.outputs == {rid: reference_output(p, 12) for rid, p in prompts.items()}
 
 

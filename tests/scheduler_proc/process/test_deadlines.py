@@ -103,3 +103,15 @@ def test_a_trace_with_deadlines_replays(tmp_path: Path) -> None:
     assert msgspec.to_builtins(replayed) == msgspec.to_builtins(driver.core.state.counters)
     assert replayed.aborted == 1
     assert replayed.generation_tokens < 50
+
+
+def test_deadlines_of_those_that_have_ended_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_proc.core.state.MOST_PAST", 2)
+    driver, kept = Driver(max_total_tokens=500), list[int]()
+    driver.add("late", [9, 9], max_new=400, deadline=0.5)
+    for i in range(30):
+        driver.add(f"r{i}", [1, 2, i], max_new=1, deadline=100.0 + i % 7)
+        driver.step()
+        kept.append(len(driver.core.state.live._deadlines))
+    driver.run()
+    assert max(kept) < 12 and driver.finishes["late"] == Finish("timeout")

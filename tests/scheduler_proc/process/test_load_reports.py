@@ -100,6 +100,17 @@ def test_what_waits_has_not_left() -> None:
     assert (pace.left, pace.left_tokens, pace.free_places) == (3, 60, 2)
 
 
+def test_a_part_of_a_long_queue_speaks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the long prompts came first or last."""
+    monkeypatch.setattr("scheduler_proc.process.load_reports.MOST_COUNTED", 10)
+    for lengths in ([90] * 10 + [10] * 40, [10] * 40 + [90] * 10):
+        driver = Driver(max_total_tokens=4096, max_running_requests=2)
+        meter = meter_of(driver, lengths)
+        pace = meter.report(0.0)
+        assert pace is not None
+        assert (pace.left, pace.left_tokens) == (0, 0)
+
+
 def test_a_request_costs_what_the_last_ones_did() -> None:
     """A step takes 1 ms, plus 2 ms for each token; each request has 5 outputs."""
     executor = SizedExecutor(4096, 4096)

@@ -2,12 +2,15 @@
 
 import json
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from srt.benchmark.corpus import CorpusSource, pieces
 from srt.benchmark.prompts import arrivals, of_file, of_length
+from srt.benchmark.workloads import Node
 from srt.wire.errors import ConfigError
 
 
@@ -61,12 +64,15 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 def test_prompts_of_a_length_are_made_when_asked_for() -> None:
-    roots = of_length(10**9, 7, 2.0, 60, 5, 1).roots
-    assert len(roots) == 10**9
-    assert len(roots[10**9 - 1].text.split()) == 30
-    assert roots[3].text == of_length(5, 7, 2.0, 60, 5, 1).roots[3].text
-    assert len({node.text for node in roots[:20]}) == 20
-    assert roots[0].text != of_length(5, 8, 2.0, 60, 5, 1).roots[0].text
+    def roots(count: int, seed: int) -> Sequence[Node]:
+        return of_length(count, lambda name: CorpusSource(f"{seed}/{name}", 2.0), 60, 5, 1).roots
+
+    many = roots(10**9, 7)
+    assert len(many) == 10**9
+    assert pieces(many[10**9 - 1].text) == pytest.approx(30, abs=8)
+    assert many[3].text == roots(5, 7)[3].text
+    assert len({node.text for node in many[:20]}) == 20
+    assert many[0].text != roots(5, 8)[0].text
 
 
 def test_arrivals_are_a_poisson_process() -> None:

@@ -2,10 +2,8 @@
 
 import time
 
-from prometheus_client import CollectorRegistry, Histogram
-
 from srt.client.generation import GenerateOutput
-from srt.gateway.metrics import WINDOW_S, GatewayMetrics, Window
+from srt.gateway.metrics import WINDOW_S, GatewayMetrics, Latencies, Window
 from srt.wire.ring_state import RingEvent
 
 
@@ -64,7 +62,7 @@ def test_what_the_front_counts_is_no_replicas() -> None:
 
 
 def test_percentiles_of_the_last_minute() -> None:
-    histogram = Histogram("x", "x", buckets=(1, 2, 4), registry=CollectorRegistry())
+    histogram = Latencies("x", "x", (1, 2, 4))
     now = [0.0]
     window = Window(histogram, clock=lambda: now[0])
     histogram.observe(3)  # before anybody asked

@@ -5,6 +5,7 @@ import asyncio
 import faulthandler
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -15,10 +16,11 @@ import pytest
 from srt.ring.socket import Blob
 from tests.tokenizer_proc.forking import kill
 from tokenizer_proc import children
-from tokenizer_proc.children.child import Child, ChildDied
+from tokenizer_proc.children.child import Child, ChildDied, _exchange, _framed
 from tokenizer_proc.children.forker import Forker, Standstill
 
 HELD_BYTES = 200 * 2**20
+WORDS = [b"one", b"", b"three"]
 
 
 def _deed(frames: list[memoryview]) -> list[Blob]:
@@ -26,6 +28,10 @@ def _deed(frames: list[memoryview]) -> list[Blob]:
     if bytes(frames[0]) == b"crash":
         os.abort()
     return [Path("/proc/self/statm").read_bytes().split()[0]]
+
+
+def _backwards(frames: list[memoryview]) -> list[Blob]:
+    return [bytes(frame) for frame in reversed(frames)]
 
 
 async def _ask(child: Child, frame: bytes = b"") -> int:
@@ -173,3 +179,48 @@ async def test_its_end_is_that_of_its_parent(forker: Forker) -> None:
                 signal.pidfd_send_signal(pidfd, 0)
                 await asyncio.sleep(0.01)
         os.close(pidfd)
+
+
+async def test_frames_of_any_size_arrive_whole(forker: Forker) -> None:
+    """Of two children that are asked at the same time."""
+    asked = [Child(forker, _backwards, "child") for _ in range(2)]
+    for sizes in ((), (0,), (1, 0, 2**14 - 1), (2**14, 1), (2**21 + 1, 3, 0)):
+        frames = [os.urandom(size) for size in sizes]
+        answers = await asyncio.gather(*(child.ask(frames, 60.0, 60.0) for child in asked))
+        assert [[*map(bytes, answer)] for answer in answers] == [frames[::-1]] * 2
+    for child in asked:
+        child.close()
+
+
+@pytest.mark.parametrize("step", [1, 5, 100])
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_an_answer_in_parts(step: int, is_whole: bool) -> None:
+    assert await _told(step, slice(None if is_whole else -1)) == (WORDS if is_whole else None)
+
+
+async def test_an_answer_that_is_too_long_is_none() -> None:
+    assert await _told(100, slice(None), b"x") is None
+
+
+async def _told(step: int, part: slice, more: bytes = b"") -> list[bytes] | None:
+    """What is understood of a part of an answer that comes in pieces of `step` bytes."""
+    ours, theirs = socket.socketpair()
+    loop, answer = asyncio.get_running_loop(), b"".join(_framed(WORDS, 0.0))[part] + more
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+
+        async def child() -> None:
+            await loop.sock_recv(theirs, 1024)
+            for start in range(0, len(answer), step):
+                await loop.sock_sendall(theirs, answer[start : start + step])
+                await asyncio.sleep(0)
+            theirs.shutdown(socket.SHUT_WR)
+
+        answering = asyncio.ensure_future(child())
+        try:
+            return [*map(bytes, await _exchange(ours, [b"?"], 1.0))]
+        except EOFError:
+            return None
+        finally:
+            await answering

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scheduler_proc.core.drafting.predicted import LEAST, PredictedTokens
 from scheduler_proc.core.drafting.speculation import Speculation
 from scheduler_proc.core.requests.request import Req
+from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.radix_cache import RadixCache
 from tests.scheduler_proc.core.drafting.reqs import longest_place, plain, req_of
 
@@ -60,7 +61,7 @@ def test_a_req_without_a_prediction_has_no_guess_and_keeps_nothing() -> None:
 
 
 def test_it_is_tried_before_other_sources() -> None:
-    speculation = Speculation("own", 4, RadixCache.__new__(RadixCache))
+    speculation = Speculation("own", 4, RadixCache(TokenPool(1)))
     req = predicting([5, 6, 7, 5, 6], [8, 9])
     found = speculation._best(req, 4)
     assert found is not None and (found.origin.source, found.tokens) == ("prediction", [8, 9])

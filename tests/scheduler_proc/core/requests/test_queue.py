@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
 from scheduler_proc.core.requests.queue import WaitingQueue
-from scheduler_proc.core.requests.queue_order import POLICIES
+from scheduler_proc.core.requests.queue_order import POLICIES, _Sorted
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.match_trackers import Cursor
 from scheduler_proc.memory.pools import TokenPool
@@ -261,6 +261,68 @@ def test_the_order_that_is_kept_is_the_one_of_a_full_sort(
             assert handles_of(list(queued.queue.ordered())) == expected
 
 
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs"])
+@settings(max_examples=examples(5))
+@given(seed=st.integers(0, 100_000), max_wait_s=st.sampled_from([0.5, 1e9]))
+def test_a_long_queue_comes_into_order_look_by_look(
+    policy: str, seed: int, max_wait_s: float
+) -> None:
+    """A look takes over some of what has changed, and offers everybody once, nobody after one that
+    came more than max_wait later."""
+    queued = Queued(seed, policy, max_wait_s, num_slots=200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler_proc.core.requests.queue.MATCHED", 2)
+        patch.setattr("scheduler_proc.core.requests.queue.MARKED", 3)
+        for _ in range(120):
+            queued.change()
+            offered = list(queued.queue.ordered())
+            assert sorted(handles_of(offered)) == sorted(handles_of(queued.waiting))
+            fresh = [waiting for waiting in offered if not waiting.is_admitted]
+            for before, after in combinations(fresh, 2):
+                assert before.arrival_s <= after.arrival_s + max_wait_s
+        for _ in range(len(queued.waiting) + 1):
+            list(queued.queue.ordered())
+        expected = queued.sorted_anew()
+        assert handles_of(list(queued.queue.ordered())) == expected
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("gap_s", [0.0, 0.1])
+def test_a_look_goes_on_while_reqs_are_admitted(policy: str, gap_s: float) -> None:
+    """However many, if there is room for them."""
+    reqs = [req(i, [1 + i % 3, 4, i], gap_s * i) for i in range(600)]
+    queue = queue_of(reqs, policy, 1.0, cache_with([1, 4]))
+    for waiting in queue.ordered():
+        queue.remove(waiting)
+    assert len(queue) == 0
+
+
+@given(
+    changes=st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=120),
+    reads=st.sets(st.integers(0, 119)),
+)
+def test_entries_in_parts_stay_sorted(changes: list[tuple[bool, int]], reads: set[int]) -> None:
+    """Also for one who reads on while they come and go: each that stays is read once, in order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler_proc.core.requests.queue_order.MOST_TOGETHER", 4)
+        entries, expected = _Sorted[int](), set[int]()
+        reader, read, stayed = iter(entries), list[int](), set[int]()
+        for number, (comes, entry) in enumerate(changes):
+            if comes and entry not in expected:
+                entries.add(entry)
+                expected.add(entry)
+            elif not comes and entry in expected:
+                entries.remove(entry)
+                expected.discard(entry)
+            stayed &= expected
+            if number in reads and (one := next(reader, None)) is not None:
+                stayed = stayed if read else expected.copy()
+                read.append(one)
+            assert list(entries) == sorted(expected)
+        read += reader if read else ()
+        assert read == sorted(set(read)) and stayed <= set(read)
+
+
 def test_nothing_is_kept_of_those_that_have_left() -> None:
     queued = Queued(1, "dfs-weight", 1.0, 200)
     for _ in range(300):
@@ -269,5 +331,5 @@ def test_nothing_is_kept_of_those_that_have_left() -> None:
     for waiting in list(queued.waiting):
         queued.forget(waiting)
     assert list(queued.cache.watchers.spots()) == []
-    assert queued.cache.watchers.take_moved() == []
+    assert not queued.cache.watchers.moved
     assert len(queued.queue) == 0

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -73,3 +74,29 @@ async def test_being_cancelled_cancels_what_is_waited_for() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert future.cancelled()
+
+
+async def test_being_cancelled_after_the_limit_is_no_timeout() -> None:
+    ending = asyncio.Event()
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(5.0)
+        finally:
+            ending.set()
+            await asyncio.sleep(5.0)
+
+    waiting = asyncio.ensure_future(within(0.01, slow(), TICK_S))
+    await ending.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_result_despite_the_limit_counts() -> None:
+    async def stubborn() -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(5.0)
+        return "done"
+
+    assert await within(0.01, stubborn(), TICK_S) == "done"

@@ -1,10 +1,12 @@
 """uvicorn's names that we override or read, most of them undocumented: `pyproject.toml` has a
 ceiling, and these tests say what a later uvicorn lacks."""
 
+import asyncio
 import inspect
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -35,7 +37,10 @@ async def test_what_we_read_is_there() -> None:
     protocol = H11Protocol(config, ServerState(), {})
     read = ("app", "client", "conn", "cycle", "flow", "logger", "loop", "transport", "shutdown")
     assert [name for name in read if not hasattr(protocol, name)] == []
-    assert "response_complete" in RequestResponseCycle.__init__.__code__.co_names
+    read_of_cycle = {"response_complete", "disconnected", "flow", "transport", "conn"}
+    assert read_of_cycle <= {*RequestResponseCycle.__init__.__code__.co_names}
+    assert "write_paused" in vars(FlowControl(asyncio.Transport()))
+    assert "_writer" in vars(protocol.conn)
     server = uvicorn.Server(config)
     server_names = ("on_tick", "server_state", "should_exit", "started", "serve")
     assert [name for name in server_names if not hasattr(server, name)] == []

@@ -1,0 +1,1 @@
+"""The whole server without a model: see `null_launch`."""
