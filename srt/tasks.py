@@ -13,9 +13,6 @@ T = TypeVar("T")
 
 async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """All results, in order. Raises the first failure, after the other calls have ended."""
-    calls = [*calls]
-    if len(calls) == 1:  # needs no task
-        return [await calls[0]]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]

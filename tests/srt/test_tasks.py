@@ -28,6 +28,30 @@ async def test_the_first_failure_ends_the_others() -> None:
     assert ended == [True, True]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_second_cancel_does_not_interrupt_what_a_call_closes(count: int) -> None:
+    closing, closed, may_close = [], [], asyncio.Event()
+
+    async def closes_off() -> None:
+        try:
+            await asyncio.sleep(FOREVER)
+        finally:
+            closing.append(True)
+            await may_close.wait()
+            closed.append(True)
+
+    task = asyncio.ensure_future(all_of([closes_off() for _ in range(count)]))
+    for _ in range(2):
+        await asyncio.sleep(0.001)
+        task.cancel()
+    await asyncio.sleep(0.001)
+    assert len(closing) == count
+    may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(closed) == count
+
+
 async def test_a_failure_is_told_and_the_others_go_on() -> None:
     failures: list[BaseException] = []
     tasks = TaskSet(failures.append)
