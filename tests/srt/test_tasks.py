@@ -40,7 +40,8 @@ async def test_a_second_cancel_does_not_interrupt_what_a_call_closes(count: int)
             await may_close.wait()
             closed.append(True)
 
-    task = asyncio.ensure_future(all_of([closes_off() for _ in range(count)]))
+    calls = all_of([closes_off() for _ in range(count)])
+    task: asyncio.Task[object] = asyncio.ensure_future(calls)
     for _ in range(2):
         await asyncio.sleep(0.001)
         task.cancel()
