@@ -26,7 +26,9 @@ _LEAST_TOKENS = 512
 # With fewer tokens for each, requests in a batch would only push each other out.
 _TOKENS_EACH = 256
 _ROUND_TO = 512
-# Contexts that a pool is to keep, also where fewer requests run at once.
+# What a pool is to hold: this many tokens of each request that runs, or whole contexts where these
+# are more, as of the conversations of a few agents. `useful_tokens` says it.
+_TOKENS_RUNNING = 2048
 _CONTEXTS_KEPT = 16
 
 
@@ -36,7 +38,7 @@ class MemoryShort(ConfigError):
 
 class Plan(NamedTuple):
     """What a server takes: bytes of the weights and of a token in the pool, of each replica, and
-    the sizes that were chosen, in tokens and requests."""
+    the sizes that were chosen, in tokens and requests. `room_tokens` is what memory allows."""
 
     available: int
     weight_bytes: int
@@ -44,6 +46,7 @@ class Plan(NamedTuple):
     context_len: int
     pool_tokens: int
     running: int
+    room_tokens: int
 
     @property
     def pool_bytes(self) -> int:
@@ -51,10 +54,12 @@ class Plan(NamedTuple):
         return self.pool_tokens * self.token_bytes
 
     def __str__(self) -> str:
+        useful = self.pool_tokens < self.room_tokens // _ROUND_TO * _ROUND_TO
+        of_use = f", as much as is of use ({self.room_tokens} would fit)" if useful else ""
         return (
             f"{self.available / _GIB:.1f} GiB available, weights {self.weight_bytes / _GIB:.2f} "
             f"GiB; pool {self.pool_tokens} tokens of {self.token_bytes / 1024:.1f} KiB: "
-            f"{self.pool_bytes / _GIB:.2f} GiB when it is full"
+            f"{self.pool_bytes / _GIB:.2f} GiB when it is full{of_use}"
         )
 
     def log(self) -> None:
@@ -129,10 +134,17 @@ def plan_for(args: ServerArgs, sizes: ModelSizes, available: int) -> Plan:
             "memory (--max-total-tokens goes without this check)"
         )
     context_len = capped(sizes.context_len, args.max_model_len)
-    useful = max(args.max_running_requests, _CONTEXTS_KEPT) * context_len
+    useful = useful_tokens(args.max_running_requests, context_len)
     tokens = useful if useful <= room else room // _ROUND_TO * _ROUND_TO
     running = running_within(args, tokens, context_len)
-    return Plan(available, weights, token_bytes, context_len, tokens, running)
+    return Plan(available, weights, token_bytes, context_len, tokens, running, room)
+
+
+def useful_tokens(max_running: int, context_len: int) -> int:
+    """A pool of so many tokens serves a batch of `max_running` requests with a cache beside it:
+    room for 2,048 tokens of each, or for 16 whole contexts if these are more. Beyond that memory is
+    worth more to other programs, and to the file cache."""
+    return max(max_running * min(context_len, _TOKENS_RUNNING), _CONTEXTS_KEPT * context_len)
 
 
 def running_within(args: ServerArgs, tokens: int, context_len: int) -> int:

@@ -181,6 +181,7 @@ class NativeExecutor(MediaHolder):
             arrays |= {"embed_tokens": tokens, "embeds": rows}
             num_embeds = len(tokens)
         _check_arrays(batch, arrays, self.vocab_size)
+        self._pool.use(int(batch.out_slots.max(initial=-1)) + 1)
         step = Batch.of(
             arrays,
             num_tokens=batch.num_tokens,

@@ -12,8 +12,8 @@ from srt.wire.errors import ConfigError
 
 # Levels whose attention over 16-bit integers is faster than over halves, as measured.
 _INTEGER_LEVELS = ("avx2",)
-# The first of the pool, for which memory is taken at once.
-_READY_SLOTS = 32768
+# The first of the pool, whose memory is taken while the model is loaded: a few prompts.
+_READY_SLOTS = 4096
 _LINE = 64  # bytes
 
 
@@ -60,9 +60,9 @@ class KVPool:
     """[layers, K and V], each of [slots, kv_heads, head_dim] elements and then, if the format has
     them, [slots, kv_heads] scales; in whole lines of the cache.
 
-    Huge pages, where the system grants them on request: slots of a request may lie anywhere. The
-    pages of the slots that are taken first are asked for while the model is loaded, so that the
-    first prompts do not wait for them; the others when they are written.
+    Huge pages, where the system grants them on request: slots of a request may lie anywhere. Pages
+    are taken as the pool fills, a little ahead of it in a thread of the lowest priority, so that no
+    step waits for them: `use` is told how far the slots are used.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
@@ -84,20 +84,36 @@ class KVPool:
             self.scales = (
                 part[..., elements : elements + scales].view(np.float32).reshape(shape[:-1])
             )
-        first = min(slots, _READY_SLOTS)
-        ready = [
-            range(start, start + size)
-            for i in range(layers * parts)
-            for start, size in (
-                (i * stride, first * row),
-                (i * stride + elements, first * kv_heads * scale_bytes),
-            )
+        self._slots, self._row = slots, row
+        self._scales_row = kv_heads * scale_bytes
+        self._stride, self._parts = stride, layers * parts
+        self._ready = 0  # slots whose pages have been asked for
+        self.use(_READY_SLOTS // 2)
+
+    def use(self, stop: int) -> None:
+        """Slots below `stop` are about to be written: ask for the pages of twice as many. They are
+        the lowest that are free, so pages beyond are not needed before that. Returns at once."""
+        if 2 * stop <= self._ready or self._ready == self._slots:
+            return
+        begin, self._ready = self._ready, min(self._slots, max(2 * stop, 2 * self._ready))
+        pages = Thread(
+            target=populate,
+            args=(ref(self._memory), self._bytes_of(begin, self._ready)),
+            name="kv-pages",
+            daemon=True,
+        )
+        pages.start()
+
+    def _bytes_of(self, begin: int, stop: int) -> list[range]:
+        """Where the elements and scales of these slots are, in all layers."""
+        starts = range(0, self._parts * self._stride, self._stride)
+        scales = self._slots * self._row
+        return [
+            range(start + place + begin * size, start + place + stop * size)
+            for start in starts
+            for place, size in ((0, self._row), (scales, self._scales_row))
             if size
         ]
-        work = Thread(
-            target=populate, args=(ref(self._memory), ready), name="kv-pages", daemon=True
-        )
-        work.start()
 
     def attach(self, layers: Any) -> None:
         """Give each layer the address of its part."""

@@ -101,8 +101,17 @@ def test_half_of_what_is_left() -> None:
     assert plan.running == 64
 
 
-def test_no_more_than_the_batch_can_use() -> None:
-    assert plan_for(ARGS, SIZES, 1000 * GIB).pool_tokens == 64 * 8192
+def test_no_more_than_is_of_use() -> None:
+    """A part of each running request's context, or sixteen whole ones; the log has both figures."""
+    plan = plan_for(ARGS, SIZES, 1000 * GIB)
+    assert plan.pool_tokens == 64 * 2048 == 16 * 8192
+    assert f"as much as is of use ({plan.room_tokens} would fit)" in str(plan)
+    assert "of use" not in str(plan_for(ARGS, SIZES, 2 * GIB))
+    many = ServerArgs(max_running_requests=256)
+    assert plan_for(many, SIZES, 1000 * GIB).pool_tokens == 256 * 2048
+    assert plan_for(many, SIZES._replace(context_len=512), 1000 * GIB).pool_tokens == 256 * 512
+    long = SIZES._replace(context_len=131_072)
+    assert plan_for(ARGS, long, 1000 * GIB).pool_tokens == 16 * 131_072
 
 
 def test_small_contexts_and_batches() -> None:

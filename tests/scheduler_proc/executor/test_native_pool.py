@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.executor import native_pool
 from scheduler_proc.executor.native_pool import KV_DTYPES, KVPool, pool_dtype
 from scheduler_proc.kernels.library import Layer
 from srt.wire.errors import ConfigError
@@ -75,3 +76,47 @@ def test_which_models_get_integers(
     executor = NativeExecutor(files, max_total_tokens=2, num_threads=1, isa="avx2", **options)
     assert executor.dtype == wanted
     assert np.shape(executor._pool.elements)[2] == 2
+
+
+@pytest.mark.parametrize("dtype", list(KV_DTYPES))
+@pytest.mark.parametrize("uses", [(), (5000,), (2100, 2050, 9000, 9001, 12_000), (20_000,)])
+def test_pages_are_asked_for_ahead_of_use(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, uses: tuple[int, ...]
+) -> None:
+    """Each byte of the slots once, and always those of twice the slots in use."""
+    asked: list[range] = []
+
+    class AtOnce:
+        def __init__(self, args: tuple[object, list[range]], **_: object) -> None:
+            asked.extend(args[1])
+
+        def start(self) -> None:
+            pass
+
+    monkeypatch.setattr(native_pool, "Thread", AtOnce)
+    slots = 12_000
+    pool = KVPool((2, 2, slots, 3, 16), dtype)
+    for stop in uses:
+        pool.use(stop)
+    for part in range(4):
+        ready = min(slots, max(4096, 2 * max(uses, default=0)))
+        found = covered(asked, pool.elements[part // 2, part % 2])
+        row = pool.elements[0, 0, 0].nbytes
+        assert found.sum() >= ready * row and (found[: ready * row] == 1).all()
+        if pool.scales is not None:
+            scales = covered(asked, pool.scales[part // 2, part % 2])
+            assert (scales[: ready * 12] == 1).all() and scales.max() == 1
+
+
+def covered(asked: list[range], part: np.ndarray) -> np.ndarray:
+    """How often each byte of a part of the pool is in `asked`."""
+    base = part
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    start = part.ctypes.data - base.ctypes.data
+    counts = np.zeros(part.nbytes, np.int8)
+    for each in asked:
+        begin, stop = max(each.start, start), min(each.stop, start + part.nbytes)
+        if begin < stop:
+            counts[begin - start : stop - start] += 1
+    return counts
