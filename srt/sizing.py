@@ -114,7 +114,7 @@ def _require_mapping(tokens: int, num_bytes: int) -> None:
     except (OSError, OverflowError, ValueError) as error:
         raise MemoryShort(
             f"--max-total-tokens {tokens}: a pool of {num_bytes / _GIB:.1f} GiB, which the system "
-            f"refuses ({error}): without this option the pool is as large as memory allows"
+            f"refuses ({error}): without this option the pool has a size that fits"
         ) from error
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor import native_pool
+from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.native_pool import KV_DTYPES, KVPool, pool_dtype
 from scheduler_proc.kernels.library import Layer
 from srt.wire.errors import ConfigError
