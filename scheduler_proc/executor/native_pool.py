@@ -84,35 +84,32 @@ class KVPool:
             self.scales = (
                 part[..., elements : elements + scales].view(np.float32).reshape(shape[:-1])
             )
-        self._slots, self._row = slots, row
-        self._scales_row = kv_heads * scale_bytes
-        self._stride, self._parts = stride, layers * parts
         self._ready = 0  # slots whose pages have been asked for
         self.use(_READY_SLOTS // 2)
 
     def use(self, stop: int) -> None:
         """Slots below `stop` are about to be written: ask for the pages of twice as many. They are
         the lowest that are free, so pages beyond are not needed before that. Returns at once."""
-        if 2 * stop <= self._ready or self._ready == self._slots:
+        begin, slots = self._ready, self.elements.shape[2]
+        if 2 * stop <= begin or begin == slots:
             return
-        begin, self._ready = self._ready, min(self._slots, max(2 * stop, 2 * self._ready))
-        pages = Thread(
-            target=populate,
-            args=(ref(self._memory), self._bytes_of(begin, self._ready)),
-            name="kv-pages",
-            daemon=True,
-        )
-        pages.start()
+        self._ready = min(slots, max(2 * stop, 2 * begin))
+        places = self._places(begin, self._ready)
+        Thread(
+            target=populate, args=(ref(self._memory), places), name="kv-pages", daemon=True
+        ).start()
 
-    def _bytes_of(self, begin: int, stop: int) -> list[range]:
-        """Where the elements and scales of these slots are, in all layers."""
-        starts = range(0, self._parts * self._stride, self._stride)
-        scales = self._slots * self._row
+    def _places(self, begin: int, stop: int) -> list[range]:
+        """The bytes of these slots' elements and scales, in all layers."""
         return [
-            range(start + place + begin * size, start + place + stop * size)
-            for start in starts
-            for place, size in ((0, self._row), (scales, self._scales_row))
-            if size
+            range(start + begin * size, start + stop * size)
+            for part in (self.elements, self.scales)
+            if part is not None
+            for size in (part[0, 0, 0].nbytes,)
+            for start in (
+                each.ctypes.data - self._memory.ctypes.data
+                for each in part.reshape(-1, *part.shape[2:])
+            )
         ]
 
     def attach(self, layers: Any) -> None:
