@@ -140,7 +140,7 @@ SRT_INLINE void key_sums(const WordView &view, size_t local, const WordHead &key
     for (int d = 0; d < view.ldq; d += 32) {
       const I w = load_pairs(key + d);
       repeat<R>([&](auto r) {
-        sums[r] = add_pairs(sums[r], w, load_pairs(queries + r * view.ldq + d));
+        sums[r] = in_register(add_pairs(sums[r], w, load_pairs(queries + r * view.ldq + d)));
       });
     }
     repeat<R>([&](auto r) { parts[r][i] = lane_sums(sums[r]); });
@@ -167,7 +167,7 @@ SRT_INLINE void value_sums(const WordView &view, size_t local, const int16_t *co
     repeat<C>([&](auto c) { w[c] = interleave(a + 16 * c, b + 16 * c); });
     repeat<R>([&](auto r) {
       const I by = set_pair(codes + r * 2 * kChunk + t);
-      repeat<C>([&](auto c) { sums[r][c] = add_pairs(sums[r][c], w[c], by); });
+      repeat<C>([&](auto c) { sums[r][c] = in_register(add_pairs(sums[r][c], w[c], by)); });
     });
   }
   repeat<R>([&](auto r) { repeat<C>([&](auto c) { store_pairs(at(r, c), sums[r][c]); }); });

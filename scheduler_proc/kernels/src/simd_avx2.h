@@ -58,6 +58,10 @@ SRT_INLINE F in_register(F x) {
   asm("" : "+x"(x.lo), "+x"(x.hi));
   return x;
 }
+SRT_INLINE I in_register(I x) {
+  asm("" : "+x"(x.lo), "+x"(x.hi));
+  return x;
+}
 SRT_INLINE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 SRT_INLINE F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 SRT_INLINE F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }

@@ -44,6 +44,12 @@ SRT_INLINE F in_register(F x) {
   asm("" : "+v"(x));
   return x;
 }
+// Also sums that grow in a loop: g++ keeps an array of them in registers, but stores each to the
+// array's memory too, whenever it changes, and these stores take longer than the products.
+SRT_INLINE I in_register(I x) {
+  asm("" : "+v"(x));
+  return x;
+}
 
 SRT_INLINE F set1(float x) { return _mm512_set1_ps(x); }
 SRT_INLINE F zero() { return _mm512_setzero_ps(); }

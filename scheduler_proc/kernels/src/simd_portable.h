@@ -52,6 +52,7 @@ SRT_INLINE void store(f16 *p, F x) {
 }
 
 SRT_INLINE F in_register(F x) { return x; }
+SRT_INLINE I in_register(I x) { return x; }
 SRT_INLINE F set1(float x) {
   return each_lane([&](int) { return x; });
 }

@@ -67,7 +67,7 @@ SRT_INLINE void pair_tile(const int16_t *a, size_t lda, const int16_t *b, size_t
     repeat<C>([&](auto c) { w[c] = load_pairs(b + 32 * c); });
     repeat<R>([&](auto r) {
       const I by = set_pair(a + r * lda);
-      repeat<C>([&](auto c) { sums[r][c] = add_pairs(sums[r][c], w[c], by); });
+      repeat<C>([&](auto c) { sums[r][c] = in_register(add_pairs(sums[r][c], w[c], by)); });
     });
   }
   repeat<R>([&](auto r) { repeat<C>([&](auto c) { keep(r, c, to_float(sums[r][c])); }); });
