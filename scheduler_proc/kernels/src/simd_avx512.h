@@ -183,11 +183,20 @@ SRT_INLINE I add_pairs(I acc, I w, I x) { return _mm512_dpwssd_epi32(acc, w, x);
 // Sums on the way to that of all lanes.
 using LaneSums = I;
 SRT_INLINE LaneSums lane_sums(I x) { return x; }
-// out[i] = the sum of a[i].
+// out[i] = the sum of a[i]: halves of vectors are added and put side by side until one is left.
 SRT_INLINE I sum_lanes(const LaneSums (&a)[16]) {
-  int32_t sums[16];
-  for (int i = 0; i < 16; i++) sums[i] = sum(a[i]);
-  return _mm512_loadu_si512(sums);
+  I b[8], c[4], d[2];
+  for (int i = 0; i < 8; i++)
+    b[i] = add(_mm512_unpacklo_epi32(a[i], a[i + 8]), _mm512_unpackhi_epi32(a[i], a[i + 8]));
+  for (int i = 0; i < 4; i++)
+    c[i] = add(_mm512_unpacklo_epi32(b[i], b[i + 4]), _mm512_unpackhi_epi32(b[i], b[i + 4]));
+  for (int i = 0; i < 2; i++)
+    d[i] = add(_mm512_shuffle_i32x4(c[i], c[i + 2], 0x88),
+               _mm512_shuffle_i32x4(c[i], c[i + 2], 0xdd));
+  const I e =
+      add(_mm512_shuffle_i32x4(d[0], d[1], 0x88), _mm512_shuffle_i32x4(d[0], d[1], 0xdd));
+  const I order = _mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
+  return _mm512_permutexvar_epi32(order, e);
 }
 // The larger of each two, compared as unsigned integers: of what is not negative, NaN above all.
 SRT_INLINE F larger_bits(F a, F b) {
