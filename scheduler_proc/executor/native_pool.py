@@ -11,7 +11,7 @@ from scheduler_proc.kernels.library import huge_memory, populate
 from srt.wire.errors import ConfigError
 
 # Levels whose attention over 16-bit integers is faster than over halves, as measured.
-_INTEGER_LEVELS = ("avx2",)
+_INTEGER_LEVELS = ("avx2", "avx512")
 # The first of the pool, for which memory is taken at once.
 _READY_SLOTS = 32768
 _LINE = 64  # bytes

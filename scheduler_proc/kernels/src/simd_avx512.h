@@ -23,6 +23,7 @@ constexpr int kGemmRows = 6;
 constexpr int kScoreRows = 4;      // query rows x 2 key vectors
 constexpr int kRowsInPlace = 9;  // query rows of several tokens that read keys in place, at most
 constexpr int kValueRegisters = 24;  // accumulators of the value product
+constexpr int kRowsAhead = 16;  // how many keys ahead a few rows prefetch a pool of floats
 
 SRT_INLINE F load(const float *p) { return _mm512_loadu_ps(p); }
 SRT_INLINE F load(const f16 *p) {
@@ -167,8 +168,9 @@ SRT_INLINE I store_int16(int16_t *group, int half, F x) {
 
 // ---- products of words, for attention_words.inl ---------------------------------------------------
 
-constexpr int kPairRows = 6, kPairRegisters = 24;  // rows of a tile, and its sums
-constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
+constexpr int kPairRows = 6, kPairVectors = 28;  // rows of a tile; its sums and columns
+constexpr int kInPlaceRows = 9, kInPlaceTile = 6;  // rows that read the pool in place; at once
+constexpr int kInPlaceVectors = 24;  // sums and columns of their tile
 
 SRT_INLINE I load_pairs(const int16_t *p) { return _mm512_loadu_si512(p); }
 SRT_INLINE void store_pairs(int16_t *p, I x) { _mm512_storeu_si512(p, x); }

@@ -77,7 +77,7 @@ SRT_INLINE void pair_tile(const int16_t *a, size_t lda, const int16_t *b, size_t
 template <int R, class Keep>
 SRT_FLATTEN void pair_rows(const int16_t *a, size_t lda, const int16_t *b, size_t ldb, int pairs,
                            int vectors, Keep keep) {
-  constexpr int C = std::max(1, std::min(4, kPairRegisters / R));
+  constexpr int C = std::max(1, std::min(4, kPairVectors / (R + 1)));
   int column = 0;
   for (; column + C <= vectors; column += C)
     pair_tile<R, C>(a, lda, b + 32 * column, ldb, pairs,
