@@ -11,7 +11,7 @@ from scheduler_proc.kernels.library import huge_memory, populate
 from srt.wire.errors import ConfigError
 
 # Levels whose attention over 16-bit integers is faster than over halves, as measured.
-_INTEGER_LEVELS = ("avx2",)
+_INTEGER_LEVELS = ("avx2", "avx512")
 # The first of the pool, whose memory is taken while the model is loaded: a few prompts.
 _READY_SLOTS = 4096
 _LINE = 64  # bytes

@@ -99,8 +99,9 @@ struct RowKernel {
   }
 
   // Memory is prefetched kAhead keys before it is read: keys, then the chunk's values, then the
-  // next chunk's keys.
-  static constexpr int kTile = 16, kAhead = 32;
+  // next chunk's keys. The rows of a tile at once: row by row between the products took 0.8 to 0.9
+  // of the time where slots follow each other, and 1.2 times as long where they do not.
+  static constexpr int kTile = 16, kAhead = kRowsAhead;
 
   // Of query rows [from, to).
   SRT_FLATTEN void chunk_scores(const View &view, const int32_t *slots, int from, int to, int lo,

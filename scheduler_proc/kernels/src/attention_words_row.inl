@@ -116,7 +116,7 @@ struct WordView {
 
 // Memory is prefetched kWordsAhead keys before it is read: keys, then the chunk's values, then the
 // next chunk's keys. One row after the other, between the products: more at once wait for each other.
-constexpr int kWordTile = 16, kWordsAhead = 32;
+constexpr int kWordTile = 16, kWordsAhead = 16;
 
 // Rows to be prefetched, n of them.
 struct Ahead {
@@ -140,12 +140,18 @@ SRT_INLINE void key_sums(const WordView &view, size_t local, const WordHead &key
     for (int d = 0; d < view.ldq; d += 32) {
       const I w = load_pairs(key + d);
       repeat<R>([&](auto r) {
-        sums[r] = add_pairs(sums[r], w, load_pairs(queries + r * view.ldq + d));
+        sums[r] = in_register(add_pairs(sums[r], w, load_pairs(queries + r * view.ldq + d)));
       });
     }
     repeat<R>([&](auto r) { parts[r][i] = lane_sums(sums[r]); });
   }
   repeat<R>([&](auto r) { out[r] = sum_lanes(parts[r]); });
+}
+
+// How many vectors of output columns a value product of `rows` rows takes at once.
+constexpr int columns_in_place(int rows) {
+  const int fit = kInPlaceVectors / (rows + 1);
+  return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
 // Adds products of codes with the values of n slots to sums: R rows from `local` on, C vectors of
@@ -167,7 +173,7 @@ SRT_INLINE void value_sums(const WordView &view, size_t local, const int16_t *co
     repeat<C>([&](auto c) { w[c] = interleave(a + 16 * c, b + 16 * c); });
     repeat<R>([&](auto r) {
       const I by = set_pair(codes + r * 2 * kChunk + t);
-      repeat<C>([&](auto c) { sums[r][c] = add_pairs(sums[r][c], w[c], by); });
+      repeat<C>([&](auto c) { sums[r][c] = in_register(add_pairs(sums[r][c], w[c], by)); });
     });
   }
   repeat<R>([&](auto r) { repeat<C>([&](auto c) { store_pairs(at(r, c), sums[r][c]); }); });
@@ -182,15 +188,18 @@ static void prefetch_first_keys(const WordView &view, int end) {
       WordHead(view.call.k_pool, view.call, kv).prefetch_row(view.unit.slots[t]);
 }
 
-// Calls f(kv head, first row, std::integral_constant<count>), at most kInPlaceTile rows at once.
+// Calls f(kv head, first row, std::integral_constant<count>), at most kInPlaceTile rows at once, in
+// runs as equal as possible.
 template <class Call>
 SRT_INLINE void in_runs(const WordView &view, Call f) {
+  const int runs = (view.rows + kInPlaceTile - 1) / kInPlaceTile;
   for (int kv = view.first; kv < view.last; kv++)
-    for (int first = 0; first < view.rows; first += kInPlaceTile) {
-      const int count = std::min(kInPlaceTile, view.rows - first);
+    for (int run = 0, first = 0; run < runs; run++) {
+      const int count = (view.rows - first + runs - run - 1) / (runs - run);
       repeat<kInPlaceTile>([&](auto i) {
         if (count == i + 1) f(kv, view.at(kv, first), std::integral_constant<int, i + 1>());
       });
+      first += count;
     }
 }
 
@@ -225,7 +234,7 @@ SRT_FLATTEN void values_in_place(const WordView &view, const int32_t *slots, int
         later < n ? Ahead{view.call.v_pool, slots + later, std::min(kWordTile, n - later)}
                   : Ahead{view.call.k_pool, slots + later, std::min(kWordTile, next + n - later)};
     in_runs(view, [&](int kv, size_t local, auto rows) {
-      constexpr int R = rows.value, C = std::max(1, std::min(2, kPairRegisters / R));
+      constexpr int R = rows.value, C = columns_in_place(R);
       const WordHead values(view.call.v_pool, view.call, kv);
       const WordHead soon(ahead.pool, view.call, kv);
       Ahead once = ahead;  // in the first round only

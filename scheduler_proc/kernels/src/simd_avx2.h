@@ -28,6 +28,7 @@ constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 2;
 constexpr int kRowsInPlace = 0;        // see simd_avx512.h; not measured here
 constexpr int kValueRegisters = 6;
+constexpr int kRowsAhead = 32;  // see simd_avx512.h
 
 SRT_INLINE F load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 SRT_INLINE __m128i load_8x16(const void *p) {
@@ -55,6 +56,10 @@ SRT_INLINE void store(f16 *p, F x) {
 
 // x, kept in registers: the compiler would otherwise load an operand again for each use.
 SRT_INLINE F in_register(F x) {
+  asm("" : "+x"(x.lo), "+x"(x.hi));
+  return x;
+}
+SRT_INLINE I in_register(I x) {
   asm("" : "+x"(x.lo), "+x"(x.hi));
   return x;
 }
@@ -245,8 +250,9 @@ SRT_INLINE I add_products(I acc, W w, Pair x) {
 }
 // ---- products of words, for attention_words.inl ---------------------------------------------------
 
-constexpr int kPairRows = 6, kPairRegisters = 6;  // rows of a tile, and its sums
+constexpr int kPairRows = 6, kPairVectors = 7;  // rows of a tile; its sums and columns
 constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
+constexpr int kInPlaceVectors = 7;  // sums and columns of their tile
 
 SRT_INLINE I load_pairs(const int16_t *p) {
   const B x = load_bytes(reinterpret_cast<const uint8_t *>(p));

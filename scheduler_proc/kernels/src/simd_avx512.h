@@ -23,6 +23,7 @@ constexpr int kGemmRows = 6;
 constexpr int kScoreRows = 4;      // query rows x 2 key vectors
 constexpr int kRowsInPlace = 9;  // query rows of several tokens that read keys in place, at most
 constexpr int kValueRegisters = 24;  // accumulators of the value product
+constexpr int kRowsAhead = 16;  // how many keys ahead a few rows prefetch a pool of floats
 
 SRT_INLINE F load(const float *p) { return _mm512_loadu_ps(p); }
 SRT_INLINE F load(const f16 *p) {
@@ -41,6 +42,12 @@ SRT_INLINE void store(f16 *p, F x) {
 // x, kept in a register: the compiler would otherwise load an operand again for each use, and loads
 // are what limits a kernel of multiplications first.
 SRT_INLINE F in_register(F x) {
+  asm("" : "+v"(x));
+  return x;
+}
+// Also sums that grow in a loop: g++ keeps an array of them in registers, but stores each to the
+// array's memory too, whenever it changes, and these stores take longer than the products.
+SRT_INLINE I in_register(I x) {
   asm("" : "+v"(x));
   return x;
 }
@@ -161,8 +168,9 @@ SRT_INLINE I store_int16(int16_t *group, int half, F x) {
 
 // ---- products of words, for attention_words.inl ---------------------------------------------------
 
-constexpr int kPairRows = 6, kPairRegisters = 24;  // rows of a tile, and its sums
-constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
+constexpr int kPairRows = 6, kPairVectors = 28;  // rows of a tile; its sums and columns
+constexpr int kInPlaceRows = 9, kInPlaceTile = 6;  // rows that read the pool in place; at once
+constexpr int kInPlaceVectors = 24;  // sums and columns of their tile
 
 SRT_INLINE I load_pairs(const int16_t *p) { return _mm512_loadu_si512(p); }
 SRT_INLINE void store_pairs(int16_t *p, I x) { _mm512_storeu_si512(p, x); }
@@ -177,11 +185,20 @@ SRT_INLINE I add_pairs(I acc, I w, I x) { return _mm512_dpwssd_epi32(acc, w, x);
 // Sums on the way to that of all lanes.
 using LaneSums = I;
 SRT_INLINE LaneSums lane_sums(I x) { return x; }
-// out[i] = the sum of a[i].
+// out[i] = the sum of a[i]: halves of vectors are added and put side by side until one is left.
 SRT_INLINE I sum_lanes(const LaneSums (&a)[16]) {
-  int32_t sums[16];
-  for (int i = 0; i < 16; i++) sums[i] = sum(a[i]);
-  return _mm512_loadu_si512(sums);
+  I b[8], c[4], d[2];
+  for (int i = 0; i < 8; i++)
+    b[i] = add(_mm512_unpacklo_epi32(a[i], a[i + 8]), _mm512_unpackhi_epi32(a[i], a[i + 8]));
+  for (int i = 0; i < 4; i++)
+    c[i] = add(_mm512_unpacklo_epi32(b[i], b[i + 4]), _mm512_unpackhi_epi32(b[i], b[i + 4]));
+  for (int i = 0; i < 2; i++)
+    d[i] = add(_mm512_shuffle_i32x4(c[i], c[i + 2], 0x88),
+               _mm512_shuffle_i32x4(c[i], c[i + 2], 0xdd));
+  const I e =
+      add(_mm512_shuffle_i32x4(d[0], d[1], 0x88), _mm512_shuffle_i32x4(d[0], d[1], 0xdd));
+  const I order = _mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15);
+  return _mm512_permutexvar_epi32(order, e);
 }
 // The larger of each two, compared as unsigned integers: of what is not negative, NaN above all.
 SRT_INLINE F larger_bits(F a, F b) {

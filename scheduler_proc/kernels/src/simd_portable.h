@@ -27,6 +27,7 @@ constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 1;
 constexpr int kRowsInPlace = 0;        // see simd_avx512.h; not measured here
 constexpr int kValueRegisters = 2;
+constexpr int kRowsAhead = 32;  // see simd_avx512.h
 
 template <typename Lane>
 SRT_INLINE F each_lane(Lane lane) {
@@ -52,6 +53,7 @@ SRT_INLINE void store(f16 *p, F x) {
 }
 
 SRT_INLINE F in_register(F x) { return x; }
+SRT_INLINE I in_register(I x) { return x; }
 SRT_INLINE F set1(float x) {
   return each_lane([&](int) { return x; });
 }
@@ -228,8 +230,9 @@ SRT_INLINE int32_t sum(I x) {
 
 // ---- products of words, for attention_words.inl ---------------------------------------------------
 
-constexpr int kPairRows = 2, kPairRegisters = 2;  // rows of a tile, and its sums
+constexpr int kPairRows = 2, kPairVectors = 4;  // rows of a tile; its sums and columns
 constexpr int kInPlaceRows = 8, kInPlaceTile = 4;  // rows that read the pool in place; at once
+constexpr int kInPlaceVectors = 4;  // sums and columns of their tile
 
 // Two words in each lane, the first in its low half.
 SRT_INLINE I load_pairs(const int16_t *p) {

@@ -67,7 +67,7 @@ SRT_INLINE void pair_tile(const int16_t *a, size_t lda, const int16_t *b, size_t
     repeat<C>([&](auto c) { w[c] = load_pairs(b + 32 * c); });
     repeat<R>([&](auto r) {
       const I by = set_pair(a + r * lda);
-      repeat<C>([&](auto c) { sums[r][c] = add_pairs(sums[r][c], w[c], by); });
+      repeat<C>([&](auto c) { sums[r][c] = in_register(add_pairs(sums[r][c], w[c], by)); });
     });
   }
   repeat<R>([&](auto r) { repeat<C>([&](auto c) { keep(r, c, to_float(sums[r][c])); }); });
@@ -77,7 +77,7 @@ SRT_INLINE void pair_tile(const int16_t *a, size_t lda, const int16_t *b, size_t
 template <int R, class Keep>
 SRT_FLATTEN void pair_rows(const int16_t *a, size_t lda, const int16_t *b, size_t ldb, int pairs,
                            int vectors, Keep keep) {
-  constexpr int C = std::max(1, std::min(4, kPairRegisters / R));
+  constexpr int C = std::max(1, std::min(4, kPairVectors / (R + 1)));
   int column = 0;
   for (; column + C <= vectors; column += C)
     pair_tile<R, C>(a, lda, b + 32 * column, ldb, pairs,
