@@ -42,32 +42,45 @@ class Candidate(NamedTuple):
     least: int = 0
 
 
-def lengths(costs: StepCosts, rows: int, others: int, candidates: Sequence[Candidate]) -> list[int]:
-    """How many tokens each candidate should draft in a step of this many rows that sample, at least
-    one, which the candidates are among, and other tokens.
+def lengths(
+    costs: StepCosts,
+    rows: int,
+    candidates: Sequence[Candidate],
+    waiting: int = 0,
+    most: int | None = None,
+) -> list[int]:
+    """How many tokens each candidate should draft, at most `most` in all, in a step of this many
+    rows that sample, at least one, which the candidates are among. As many prompts are `waiting`:
+    what a guess costs, each of them waits longer, as each row does.
 
-    At the best rate of tokens per second, each row has the length that maximises its tokens less
-    the rate times its seconds; the rate that such lengths give is a better one to begin with, until
-    they stay the same (Dinkelbach, "On nonlinear fractional programming", 1967).
+    What else a step computes is no part of its seconds here: those tokens are worth what they take,
+    and a guess delays them too. At the best rate of tokens per second, each row has the length that
+    maximises its tokens less the rate times its seconds; the rate that such lengths give is a
+    better one to begin with, until they stay the same (Dinkelbach, "On nonlinear fractional
+    programming", 1967). One that waits counts as if it had a token in each step, like a row.
     """
-    without_s = costs.decode_s(rows) + others * costs.token_s
-    least = [candidate.least for candidate in candidates]
+    without_s, served = costs.decode_s(rows), rows + waiting
+    least = _fitted(candidates, [candidate.least for candidate in candidates], most)
     chosen: list[int] = []
-    rate = rows / without_s
+    rate = served / without_s
     for _ in range(MAX_ROUNDS):
         before = chosen
         chosen = [_length(rate * costs.draft_s, *candidate) for candidate in candidates]
+        chosen = _fitted(candidates, chosen, most)
         if chosen == before:
             break
-        tokens = rows + sum(map(_accepted, candidates, chosen))
+        tokens = served + sum(map(_accepted, candidates, chosen))
         rate = tokens / (without_s + costs.drafting_s + sum(chosen) * costs.draft_s)
-    return chosen if rate > rows / without_s or any(least) else least
+    return chosen if rate > served / without_s or any(least) else least
 
 
-def is_worth(costs: StepCosts, rows: int, candidate: Candidate, drafting: int) -> bool:
-    """Whether the candidate would draft in a step of this many rows. If others are `drafting` in it
-    anyway, what doing so costs at all is not the candidate's to pay."""
-    rate = rows / costs.decode_s(rows)
+def is_worth(
+    costs: StepCosts, rows: int, candidate: Candidate, drafting: int, waiting: int = 0
+) -> bool:
+    """Whether the candidate would draft in a step of this many rows, for which as many prompts are
+    `waiting`. If others are `drafting` in it anyway, what doing so costs at all is not the
+    candidate's to pay."""
+    rate = (rows + waiting) / costs.decode_s(rows)
     k = _length(rate * costs.draft_s, *candidate)
     seconds = k * costs.draft_s + (0.0 if drafting else costs.drafting_s)
     return k > 0 and _accepted(candidate, k) > rate * seconds
@@ -76,6 +89,22 @@ def is_worth(costs: StepCosts, rows: int, candidate: Candidate, drafting: int) -
 def _length(price: float, reach: Sequence[float], least: int) -> int:
     """The tokens of a row that maximise those expected of it less their price, in tokens."""
     return max(least, sum(chance > price for chance in reach))
+
+
+def _fitted(candidates: Sequence[Candidate], chosen: list[int], most: int | None) -> list[int]:
+    """Of the chosen lengths, the `most` tokens that are likeliest to be accepted, those of trials
+    before all others. None: all of them."""
+    if most is None or sum(chosen) <= most:
+        return chosen
+    places = [
+        (place >= candidate.least, -candidate.reach[place], row)
+        for row, (candidate, count) in enumerate(zip(candidates, chosen, strict=True))
+        for place in range(count)
+    ]
+    fitted = [0] * len(chosen)
+    for _, _, row in sorted(places)[:most]:  # chances fall along a row: no place is left out
+        fitted[row] += 1
+    return fitted
 
 
 def _accepted(candidate: Candidate, drafted: int) -> float:

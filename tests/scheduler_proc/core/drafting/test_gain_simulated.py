@@ -87,7 +87,7 @@ class ByGain:
         if not self._pauses.is_due(self._rows):
             candidates = {row: c for row in range(self._rows) if (c := self._candidate(row))}
             assert self._costs is not None
-            chosen = lengths(self._costs, self._rows, 0, list(candidates.values()))
+            chosen = lengths(self._costs, self._rows, list(candidates.values()))
             for row, k in zip(candidates, chosen, strict=True):
                 drafted[row] = k
         return drafted
