@@ -18,6 +18,8 @@ from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.step import ANYTHING, Follows
 from scheduler_proc.core.steps.step_target import (
+    FIRST_TOKEN_SHARE,
+    GUESSES_SHARE,
     MAX_SLICE_S,
     NO_DECODES,
     NO_DRAFTS,
@@ -194,7 +196,8 @@ class StepPlanner:
         if costs is None or not self._state.speculation.gives_way or is_alone:
             return DraftRoom(tokens, waiting=waiting)
         spare_s = beside.spare_s(costs, self._config.step_target_s) - self._sliced_s
-        return DraftRoom(tokens, spare_s - others * costs.token_s, waiting, may_try=spare_s > 0.0)
+        seconds = min(GUESSES_SHARE * spare_s, spare_s - others * costs.token_s)
+        return DraftRoom(tokens, seconds, waiting, may_try=spare_s > 0.0)
 
     def _num_queued(self) -> int:
         """The prompts that wait in the queue for their turn. None where memory has stopped the
@@ -248,8 +251,11 @@ class StepPlanner:
             return None
         decodes = plan.num_decodes + len(plan.deferred)
         room = self._draft_room(plan, decodes, tokens)
-        if self.costs is not None:
-            room = room._replace(seconds=room.seconds - length * self.costs.token_s)
+        if self.costs is not None and speculation.gives_way:
+            others_s = self.costs.token_s * (planned - decodes)
+            most_s = FIRST_TOKEN_SHARE * (self.costs.decode_s(decodes) + others_s)
+            seconds = min(room.seconds - length * self.costs.token_s, most_s)
+            room = room._replace(seconds=seconds)
         found = speculation.proposals([req], decodes + 1, room, are_alone=False)
         return found.get(req.handle)
 

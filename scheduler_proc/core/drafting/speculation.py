@@ -1,12 +1,12 @@
 """Which reqs of the scheduler core are guessed ahead, from which source, and how far."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from scheduler_proc.core.drafting.base import Match, Source
-from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
+from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, lengths
 from scheduler_proc.core.drafting.ngrams import LONGEST
 from scheduler_proc.core.drafting.own import OwnTokens
 from scheduler_proc.core.drafting.predicted import PredictedTokens
@@ -81,20 +81,40 @@ class Speculation:
         found: list[tuple[Req, Candidate]] = []
         for req in reqs:
             if req.handle not in wanted and self.may_guess(req):
-                proposal = self._best(req, self.most)
+                proposal = self._best(req, self.most + req.tokens.are_late)
                 if proposal is not None:
-                    found.append((req, self._candidate(req, proposal)))
-        # What a step with guesses costs at all is shared by all that have some.
-        others, likely = len(wanted) + len(found) - 1, []
-        for req, candidate in found:
-            if not is_worth(costs, rows, candidate, others):
-                wanted.update(
-                    [req.handle] if self._is_trial(costs, rows, req, candidate, room) else []
-                )
-            elif is_worth(costs, rows, candidate, others, room.waiting):
-                likely.append((-candidate.reach[0], req.handle))
-        most = max(0, room.most(costs) - len(wanted))
-        return wanted.union(handle for _, handle in sorted(likely)[:most])
+                    candidate = self._candidate(req, proposal)
+                    found.append((req, candidate.after_one() if req.tokens.are_late else candidate))
+        return wanted.union(self._wanted_of(costs, rows, room, found, len(wanted)))
+
+    def _wanted_of(
+        self,
+        costs: StepCosts,
+        rows: int,
+        room: DraftRoom,
+        found: Sequence[tuple[Req, Candidate]],
+        drafting: int,
+    ) -> Iterator[int]:
+        """The handles of those of the candidates that are worth it, or to be tried, beside as many
+        others whose rows wait anyway: what a step with guesses costs at all is shared."""
+        if not found:
+            return
+        share = len(found) / (len(found) + drafting)
+        costs = costs._replace(drafting_s=share * costs.drafting_s)
+        candidates = [candidate for _, candidate in found]
+        paying = lengths(costs, rows, candidates)
+        fitting = lengths(costs, rows, candidates, room.waiting, room.most(costs))
+        for (req, candidate), pays, fits in zip(found, paying, fitting, strict=True):
+            is_due = candidate.least > 0
+            if pays == 0 and self._acceptance.is_due(
+                costs, rows, req.handle, candidate, self._step
+            ):
+                self._due.add(req.handle)
+                is_due = True
+            # How much room there is says nothing of trials, else in a long burst of prompts there
+            # would be none. A target that even the rows exceed leaves none for what is learned.
+            if fits > 0 or (is_due and room.may_try):
+                yield req.handle
 
     def num_trials(self, handles: Iterable[int]) -> int:
         """How many of these reqs are to be tried."""
@@ -158,18 +178,6 @@ class Speculation:
     def flush(self) -> None:
         """Guess nothing of what ended before. The tree is the caller's to empty."""
         self._seen.clear()
-
-    def _is_trial(
-        self, costs: StepCosts, rows: int, req: Req, candidate: Candidate, room: DraftRoom
-    ) -> bool:
-        """Whether the req, which is not worth it, is to be tried. How much room there is says
-        nothing of that, else in a long burst of prompts nobody would be; but a target that even the
-        rows exceed leaves none for what is learned."""
-        if not room.may_try:
-            return False
-        if self._acceptance.is_due(costs, rows, req.handle, candidate, self._step):
-            self._due.add(req.handle)
-        return req.handle in self._due
 
     def _candidate(self, req: Req, proposal: Proposal) -> Candidate:
         reach = self._acceptance.reach(req.handle, *proposal.origin, len(proposal.tokens))

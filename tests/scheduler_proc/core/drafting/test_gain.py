@@ -12,7 +12,6 @@ from scheduler_proc.core.drafting.gain import (
     Acceptance,
     Candidate,
     Pauses,
-    is_worth,
     lengths,
 )
 from scheduler_proc.core.steps.step_cost import StepSize
@@ -88,8 +87,6 @@ def test_a_guess_is_charged_what_it_costs_prompts_that_wait() -> None:
     sums = [sum(lengths(MEMORY_BOUND, 2, [steady(0.8, 8)] * 2, n)) for n in (0, 2, 8, 32, 1000)]
     assert sums == sorted(sums, reverse=True)
     assert sums[0] > sums[2] > sums[4] == 0
-    assert is_worth(MEMORY_BOUND, 2, steady(0.8, 8), drafting=0, waiting=2)
-    assert not is_worth(MEMORY_BOUND, 2, steady(0.8, 8), drafting=0, waiting=1000)
 
 
 def test_what_waits_for_memory_drafts_long_and_what_computes_only_what_is_nearly_sure() -> None:
@@ -99,13 +96,21 @@ def test_what_waits_for_memory_drafts_long_and_what_computes_only_what_is_nearly
     assert lengths(MEMORY_BOUND, 3, []) == []
 
 
-@pytest.mark.parametrize("costs", [MEMORY_BOUND, COMPUTE_BOUND])
-@pytest.mark.parametrize("rows", [1, 4, 32])
-def test_a_req_that_is_worth_it_alone_drafts(costs: StepCosts, rows: int) -> None:
-    for p in (0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.99):
-        candidate = steady(p, 8)
-        drafts = lengths(costs, rows, [candidate])[0] > 0
-        assert is_worth(costs, rows, candidate, drafting=0) == drafts
+def test_a_draft_that_may_not_come_costs_only_if_it_does() -> None:
+    """But what drafting costs at all is paid in any case."""
+    sure, unsure = steady(0.6, 8), steady(0.6, 8)._replace(chance=0.2)
+    assert lengths(MEMORY_BOUND, 4, [sure]) == lengths(MEMORY_BOUND, 4, [unsure]) == [3]
+    costs = MEMORY_BOUND._replace(drafting_s=0.001)
+    assert lengths(costs, 4, [sure]) == [3]
+    assert lengths(costs, 4, [unsure]) == [0]
+    assert min(lengths(costs, 4, [unsure] * 4)) > 0
+
+
+def test_one_token_later_the_rest_of_a_draft_is_left_if_the_first_was_right() -> None:
+    later = Candidate([0.8, 0.4, 0.3], 1).after_one()
+    assert later.reach == pytest.approx([0.5, 0.375])
+    assert (later.chance, later.least) == (0.8, 1)
+    assert Candidate([0.8]).after_one() == Candidate([0.8], 0, 0.8)
 
 
 def test_what_drafting_costs_at_all_is_paid_once() -> None:
@@ -113,8 +118,6 @@ def test_what_drafting_costs_at_all_is_paid_once() -> None:
     candidate = steady(0.5, 8)
     assert lengths(costs, 8, [candidate]) == [0]
     assert all(lengths(costs, 8, [candidate] * 8))
-    assert not is_worth(costs, 8, candidate, drafting=0)
-    assert is_worth(costs, 8, candidate, drafting=1)
 
 
 def test_chances_are_learned_within_few_trials() -> None:
