@@ -6,7 +6,13 @@ from functools import partial
 from typing import NamedTuple
 
 from scheduler_proc.core.drafting.base import Match, Source
-from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, lengths
+from scheduler_proc.core.drafting.gain import (
+    SHORTEST_WAIT,
+    Acceptance,
+    Candidate,
+    Pauses,
+    lengths,
+)
 from scheduler_proc.core.drafting.ngrams import LONGEST
 from scheduler_proc.core.drafting.own import OwnTokens
 from scheduler_proc.core.drafting.predicted import PredictedTokens
@@ -78,6 +84,8 @@ class Speculation:
         costs = self.costs
         if costs is None or (are_alone and self._pauses.is_due(rows)):
             return wanted
+        if room.most(costs) == 0 and self._step % SHORTEST_WAIT > 0:
+            return wanted  # only a trial could come of a look, which takes time: it waits a little
         found: list[tuple[Req, Candidate]] = []
         for req in reqs:
             if req.handle not in wanted and self.may_guess(req):

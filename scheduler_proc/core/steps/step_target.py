@@ -23,8 +23,8 @@ from scheduler_proc.core.steps.step_cost import (
 # it leaves room for one that takes a tenth longer to be within four. Fewer would cost throughput: a
 # batch that begins takes more steps, each of which reads the weights for the few that decode.
 AUTO_STEPS = 3.6
-# Of what rows leave of a step's target, guesses take at most this share, though no prompt waits: one
-# that comes waits for the step to end. And what they cost is known less well than all else.
+# Of what rows leave of a step's target, guesses take at most this share, though no prompt waits:
+# one that comes waits for the step to end. And what they cost is known less well than all else.
 GUESSES_SHARE = 0.5
 FIRST_TOKEN_SHARE = 1 / 32  # by which guesses behind a prompt may put off its own first token
 MIN_SHARE = 128  # a prefill gets at least 1/128 of the whole budget, however slow steps are
