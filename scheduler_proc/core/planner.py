@@ -124,9 +124,9 @@ class StepPlanner:
         guesses."""
         room = NO_DRAFTS
         if plan.guessed:
-            decodes = plan.num_decodes + len(plan.deferred)
-            tokens = self._config.chunked_prefill_size - plan.num_tokens - len(plan.deferred)
-            room = self._draft_room(plan, decodes, tokens)
+            rows = sum(req.residency is not None for req in plan.deferred)
+            tokens = self._config.chunked_prefill_size - plan.num_tokens - rows
+            room = self._draft_room(plan, plan.num_decodes + rows, tokens)
         self._decodes.plan_deferred(plan, room)
 
     def _plan_trial(self, plan: Plan, suspect: Req) -> bool:

@@ -2,6 +2,7 @@
 learns that from the steps, with guesses that are right as often as a test says."""
 
 import random
+import zlib
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ class Texts:
 
     def match(self, req: Req, most: int) -> Match | None:
         rid, first = req.wish.rid, req.tokens.known_len - req.tokens.prompt_len
-        if random.Random(f"{rid} {first // PHRASE}").random() >= self.found:
+        if chance_of(f"{rid} {first // PHRASE} found") >= self.found:
             return None
         length = 4
         while length < 4 + first % PHRASE and self._is_right(rid, first + 3 - length):
@@ -50,7 +51,7 @@ class Texts:
         return (self.outputs[rid][place] + (not self._is_right(rid, place))) % VOCAB
 
     def _is_right(self, rid: str, place: int) -> bool:
-        return random.Random(f"{rid} {place} right").random() < self.right
+        return chance_of(f"{rid} {place} right") < self.right
 
     def ended(self, req: Req) -> None:
         pass
@@ -78,7 +79,7 @@ class Ran(NamedTuple):
 class TimedDriver(Driver):
     """Notes the `steps`, and of each request when it came and when its tokens did."""
 
-    def __init__(self, texts: Texts, noise: float = 0.0, **config: object) -> None:
+    def __init__(self, texts: Texts, noise: float = 0.0, seed: int = 0, **config: object) -> None:
         super().__init__(
             lag=1,
             sources=[] if config.get("speculative", "off") == "off" else [texts],
@@ -89,19 +90,26 @@ class TimedDriver(Driver):
         self.clock_s = 0.0
         self.came_s: dict[str, float] = {}
         self.tokens_s: dict[str, list[float]] = {}
-        self._noise, self._rng = noise, random.Random(0)
+        self._noise, self._rng = noise, random.Random(seed)
         self._num_deferred = 0
         warm = [StepSize(1), StepSize(others=32), StepSize(8)]
         for size in warm * 8:
             self.meter.add(size, seconds_of(size))
 
-    def ask(self, rid: str, prompt_len: int, outputs: int, **kwargs: object) -> None:
-        """Add a request, whose tokens are told one by one."""
-        prompt = [hash_id(rid, place) for place in range(prompt_len)]
+    def ask(
+        self, text: str, prompt_len: int, outputs: int, name: str = "", speculative: str = "auto"
+    ) -> None:
+        """Add a request with the prompt of this text, whose tokens are told one by one. Its name is
+        the text, if it has none of its own."""
+        rid, prompt = name or text, self.prompt_of(text, prompt_len)
         self.texts.outputs[rid] = reference_output(prompt, outputs)
         self.came_s[rid] = self.clock_s
-        sampling = FilledParams(stop=["told at once"])
-        self.add(rid, prompt, outputs, sampling=sampling, **kwargs)  # type: ignore[arg-type]
+        sampling = FilledParams(stop=["told at once"], speculative=speculative)
+        self.add(rid, prompt, outputs, sampling=sampling)
+
+    def prompt_of(self, text: str, prompt_len: int) -> list[int]:
+        """Its tokens, which no other text begins with."""
+        return [int(VOCAB * chance_of(f"{text} token {place}")) for place in range(prompt_len)]
 
     def step(self) -> bool:
         if (costs := self.meter.news()) is not None:
@@ -141,6 +149,6 @@ def seconds_of(size: StepSize) -> float:
     return COSTS.decode_s(size.decodes) + others_s
 
 
-def hash_id(rid: str, place: int) -> int:
-    """A token of the prompt of a request."""
-    return random.Random(f"{rid} prompt {place}").randrange(VOCAB)
+def chance_of(text: str) -> float:
+    """A number in [0, 1), always the same for the text."""
+    return zlib.crc32(text.encode()) / (1 << 32)
