@@ -110,8 +110,10 @@ class Speculation:
         share = len(found) / (len(found) + drafting)
         costs = costs._replace(drafting_s=share * costs.drafting_s)
         candidates = [candidate for _, candidate in found]
-        paying = lengths(costs, rows, candidates)
-        fitting = lengths(costs, rows, candidates, room.waiting, room.most(costs))
+        paying = fitting = lengths(costs, rows, candidates)
+        most = max(0, room.most(costs) - drafting)
+        if room.waiting > 0 or sum(paying) > most:
+            fitting = lengths(costs, rows, candidates, room.waiting, most)
         for (req, candidate), pays, fits in zip(found, paying, fitting, strict=True):
             is_due = candidate.least > 0
             if pays == 0 and self._acceptance.is_due(
@@ -151,7 +153,8 @@ class Speculation:
             if count > 0:
                 proposals[req.handle] = proposal._replace(tokens=proposal.tokens[:count])
                 left -= count
-        self._due.difference_update(proposals)
+        if not self._due.isdisjoint(proposals):  # the others cost as much again, each in its step
+            self._due.difference_update(req.handle for req, _ in found)
         return proposals
 
     def verified(self, row: Row, num_tried: int, num_right: int) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_proc.core.steps.step_target import GUESSES_SHARE
+from scheduler_proc.core.steps.step_target import GUESSES_SHARE, Beside
 from scheduler_proc.trace.recorded import replay
 from tests.running.profiles import seeds
-from tests.scheduler_proc.core.drafting.bursts import Ran, Texts, TimedDriver
+from tests.scheduler_proc.core.drafting.bursts import COSTS, Ran, Texts, TimedDriver
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 
@@ -171,3 +171,36 @@ def test_bursts_with_guesses_replay_exactly(tmp_path: Path, seed: int) -> None:
     assert any(ran.size.drafted and ran.size.others for ran in driver.steps)
     assert replay(path).state.counters == driver.core.state.counters
     assert driver.outputs["2 stream 0"] == reference_output(driver.prompt_of("stream 0", 20), 60)
+
+
+@pytest.mark.parametrize("target_s", [0.0, 0.005])
+def test_where_not_one_guess_fits_one_is_tried_unless_the_rows_alone_are_too_slow(
+    target_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else could show that guesses cost less than is expected of them."""
+    costs = COSTS._replace(drafting_s=3 * COSTS.decode_s(2))
+    assert costs.drafts_s(1) > Beside(2).spare_s(costs, 0.0) > 0.0 > Beside(2).spare_s(costs, 0.005)
+    driver = TimedDriver(Texts(0.0), speculative="auto", step_target_s=target_s, check=False)
+    monkeypatch.setattr(driver.meter, "news", lambda: costs)
+    for i in range(2):
+        driver.ask(f"stream {i}", 4, 800)
+    driver.run()
+    tried = [ran for ran in driver.steps if ran.size.drafted > 0 and ran.size.decodes == 2]
+    assert len(tried) == (0 if target_s else 2)
+    assert all(ran.size.drafted == 1 for ran in tried)
+
+
+def test_a_guess_is_charged_what_the_prompts_beside_it_wait_though_there_is_room() -> None:
+    driver = TimedDriver(Texts(0.95), speculative="auto", step_target_s=1.0)
+    for i in range(2):
+        driver.ask(f"stream {i}", 4, 200)
+    run_until(driver, lambda: len(driver.steps) >= 20)
+    first = len(driver.steps)
+    for i in range(PROMPTS):
+        driver.ask(f"prompt {i}", 6, 1)
+    driver.run()
+    (mixed,) = (ran for ran in driver.steps[first:] if ran.size.others > 0)
+    assert mixed.size.others == 6 * PROMPTS and mixed.size.decodes == 2
+    assert mixed.size.drafted == 0
+    around = [ran for ran in driver.steps[first - 5 : first + 10] if ran.size.others == 0]
+    assert sum(ran.size.drafted for ran in around) > 5 * len(around)
