@@ -15,6 +15,7 @@ from scheduler_proc.core.requests.allocations import ReqMemory
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.step import ANYTHING, Follows
+from scheduler_proc.core.steps.step_target import DraftRoom
 
 DECODE_RUN = 16  # slots set aside at once for a decoding req
 
@@ -48,37 +49,43 @@ class DecodePlanner:
         self._follows = follows
         self._speculation = speculation
 
-    def plan(self, plan: Plan, reqs: Iterable[Req]) -> None:
+    def plan(self, plan: Plan, reqs: Iterable[Req], room: DraftRoom) -> None:
         """One row for each of those that decode. Where it depends on a token that is still being
-        sampled, the req is deferred."""
+        sampled, or on how much of the `room`, an expectation, prompts leave for guesses, the req is
+        deferred."""
         decoding = [req for req in reqs if _wants_decode(req)]
         decoding.sort(key=retraction_key, reverse=True)
         are_alone = len(decoding) == len(self._running)  # the others have prompts to compute
         guessable = self._guessable(decoding)
-        guessed = self._speculation.wanted(guessable, len(decoding), are_alone)
+        guessed = self._speculation.wanted(guessable, len(decoding), room, are_alone)
         self._reserve(decoding, guessed)
         victims = _Victims(decoding, self._running.values())
-        now = [req for req in decoding if req.handle in guessed and not req.tokens.are_late]
-        proposals = self._proposals(plan, now, len(decoding))
         for req in decoding:
             if req.residency is None:
                 continue  # retracted for one before it
-            if not req.tokens.are_late:
-                self._add(plan, req, victims, proposals.get(req.handle))
-            elif req.handle in guessed or _needs_newest_token(req) or req.held.num_drafted > 0:
-                if self._reserve_one(req, 1, victims):
+            is_late = req.tokens.are_late
+            needs_token = _needs_newest_token(req) or req.held.num_drafted > 0
+            if req.handle in guessed or (is_late and needs_token):
+                length = 1 if is_late else min(req.extend_left, self._max_tokens)
+                if self._reserve_one(req, length, victims):
                     plan.deferred.append(req)
             else:
                 self._add(plan, req, victims)
         plan.guessed = guessed
+        plan.trials = self._speculation.num_trials(guessed)
 
-    def plan_deferred(self, plan: Plan) -> None:
-        """The rows of those that were deferred, whose newest token is known now."""
+    def plan_deferred(self, plan: Plan, room: DraftRoom) -> None:
+        """The rows of those that were deferred, whose newest token is known now. All but guesses is
+        planned, which have this `room` beside it."""
         waiting = [req for req in plan.deferred if _wants_decode(req)]
         waiting.sort(key=retraction_key, reverse=True)
         victims = _Victims(waiting, ())
         guessed = [req for req in waiting if req.handle in plan.guessed]
-        proposals = self._proposals(plan, guessed, len(waiting))
+        proposals: dict[int, Proposal] = {}
+        if guessed and room.tokens > 0:
+            rows = plan.num_decodes + len(waiting)
+            are_alone = plan.num_prompts == 0
+            proposals = self._speculation.proposals(guessed, rows, room, are_alone)
         for req in waiting:
             if req.residency is not None:
                 self._add(plan, req, victims, proposals.get(req.handle))
@@ -88,15 +95,6 @@ class DecodePlanner:
         if self._memory.easy_room >= DECODE_RUN * len(self._running):
             return decoding
         return [req for req in decoding if req.held.num_spare + req.held.num_drafted > 1]
-
-    def _proposals(self, plan: Plan, reqs: list[Req], num_rows: int) -> dict[int, Proposal]:
-        """What to guess of these reqs, with room in the step for the plan and `num_rows` more."""
-        room = self._max_tokens - plan.num_tokens - num_rows
-        if not reqs or room <= 0:
-            return {}
-        num_decodes = plan.num_decodes
-        others = plan.num_tokens - num_decodes
-        return self._speculation.proposals(reqs, num_decodes + num_rows, others, room)
 
     def _add(
         self, plan: Plan, req: Req, victims: "_Victims", proposal: Proposal | None = None

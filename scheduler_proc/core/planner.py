@@ -18,9 +18,13 @@ from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.step import ANYTHING, Follows
 from scheduler_proc.core.steps.step_target import (
+    FIRST_TOKEN_SHARE,
+    GUESSES_SHARE,
     MAX_SLICE_S,
     NO_DECODES,
+    NO_DRAFTS,
     Beside,
+    DraftRoom,
     StepCosts,
     slice_beside,
     tokens_beside,
@@ -49,6 +53,7 @@ class StepPlanner:
         self._is_trials_turn = True
         self._beside = NO_DECODES  # prompts, in the last plan
         self._slice_s = 0.0  # that have been taken before the next step
+        self._sliced_s = 0.0  # and before that of the newest plan
         self._now = 0.0  # the time of the newest plan
 
     def take_slice(self) -> float:
@@ -68,9 +73,8 @@ class StepPlanner:
         """A step, or None if nothing can run now."""
         self._now = now
         self._beside = NO_DECODES
-        plan = self._plan()
-        self._slice_s = 0.0
-        return plan
+        self._sliced_s, self._slice_s = self._slice_s, 0.0
+        return self._plan()
 
     def _plan(self) -> Plan | None:
         state = self._state
@@ -98,7 +102,7 @@ class StepPlanner:
     def _plan_others(self, plan: Plan, suspect: Req | None) -> int:
         """The rows of all but suspects; returns the prompt tokens for which there is still room."""
         state = self._state
-        self._decodes.plan(plan, self._others())
+        self._decodes.plan(plan, self._others(), self._expected_room())
         budget = self._prefill_budget(plan)
         budget -= self._plan_prefills(plan, budget, self._others())
         if len(state.waiting) == 0:
@@ -116,8 +120,14 @@ class StepPlanner:
         return budget
 
     def plan_deferred(self, plan: Plan) -> None:
-        """The rows that had to wait for tokens, which are known now."""
-        self._decodes.plan_deferred(plan)
+        """The rows that had to wait for tokens, which are known now, and for what prompts leave to
+        guesses."""
+        room = NO_DRAFTS
+        if plan.guessed:
+            rows = sum(req.residency is not None for req in plan.deferred)
+            tokens = self._config.chunked_prefill_size - plan.num_tokens - rows
+            room = self._draft_room(plan, plan.num_decodes + rows, tokens)
+        self._decodes.plan_deferred(plan, room)
 
     def _plan_trial(self, plan: Plan, suspect: Req) -> bool:
         """Plan the suspect's next tokens; none while others of it are being computed, or if it has
@@ -133,10 +143,10 @@ class StepPlanner:
             if _is_cut(suspect):
                 self._plan_prefills(plan, budget, [suspect])
             else:
-                self._decodes.plan(plan, [suspect])
-            if not plan.rows and suspect.residency is not None:
+                self._decodes.plan(plan, [suspect], self._expected_room())
+            if not (plan.rows or plan.deferred) and suspect.residency is not None:
                 self._state.retract(suspect)
-        return bool(plan.rows)
+        return bool(plan.rows or plan.deferred)
 
     def _prefill_budget(self, plan: Plan) -> int:
         """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
@@ -147,17 +157,59 @@ class StepPlanner:
         return min(budget, max(whole - plan.num_tokens - len(plan.deferred), whole // 8, 1))
 
     def _beside_prompts(self, plan: Plan) -> Beside:
-        """What the plan has before prompts are added. Deferred reqs will guess about as many tokens
-        as in the step that runs."""
-        rows, deferred = plan.rows, plan.deferred
-        drafted = sum(len(row.draft) for row in rows)
-        drafted += sum(req.held.num_drafted for req in deferred)
+        """What the plan has before prompts are added: guesses only as far as they do not give way,
+        which are trials; or where they are made whether they pay or not, about as many as in the
+        step that runs."""
+        rows, deferred, drafted = plan.rows, plan.deferred, plan.trials
+        if not self._state.speculation.gives_way:
+            drafted = sum(req.held.num_drafted for req in deferred)
         return Beside(sum(row.num_known for row in rows) + len(deferred), drafted)
+
+    def _expected_room(self) -> DraftRoom:
+        """What is left for guesses in the step that is to be planned, as far as is known. Where
+        prompts wait in the queue they take all that there is."""
+        if not self._state.speculation.sources:
+            return NO_DRAFTS
+        size, running = self._config.chunked_prefill_size, self._state.running.values()
+        cut = [req.held.prefill_len - req.held.kv_len for req in running if _is_cut(req)]
+        queued = self._num_queued()
+        others = size if queued > 0 else min(sum(cut), size)
+        beside = Beside(len(running) - len(cut), 0)
+        return self._room(beside, others, size, len(cut) + queued)
+
+    def _draft_room(self, plan: Plan, decodes: int, tokens: int) -> DraftRoom:
+        """What the plan, of which as many rows decode, leaves for guesses: `tokens` at most."""
+        drafted = plan.num_drafted
+        others = max(0, plan.num_tokens - plan.num_decodes - drafted)
+        waiting = plan.num_prompts + self._num_queued()
+        room = self._room(Beside(decodes), others, tokens, waiting)
+        if drafted > 0 and self.costs is not None:
+            room = room._replace(seconds=room.seconds - drafted * self.costs.draft_s)
+        return room
+
+    def _room(self, beside: Beside, others: int, tokens: int, waiting: int) -> DraftRoom:
+        """The room for guesses in a step of these decodes and so many `others`, tokens of prompts,
+        which leaves as many `tokens` of its budget. A req that has the step to itself, and for
+        which nobody waits, may take what time it likes."""
+        costs = self.costs
+        is_alone = len(self._state.running) <= 1 and waiting == 0
+        if costs is None or not self._state.speculation.gives_way or is_alone:
+            return DraftRoom(tokens, waiting=waiting)
+        spare_s = beside.spare_s(costs, self._config.step_target_s) - self._sliced_s
+        seconds = min(GUESSES_SHARE * spare_s, spare_s - others * costs.token_s)
+        return DraftRoom(tokens, seconds, waiting, may_try=spare_s > 0.0)
+
+    def _num_queued(self) -> int:
+        """The prompts that wait in the queue for their turn. None where memory has stopped the
+        next one: these wait for reqs that run to end, the sooner the better."""
+        state = self._state
+        is_full = state.memory.table.num_free_rows == 0 or state.admissions.are_stopped
+        return 0 if is_full else len(state.waiting)
 
     def _tokens_beside(self, costs: StepCosts) -> int:
         """Prompt tokens beside the decodes, after what is encoded before them."""
         whole, target_s = self._config.chunked_prefill_size, self._config.step_target_s
-        return tokens_beside(costs, self._beside, whole, target_s, self._slice_s)
+        return tokens_beside(costs, self._beside, whole, target_s, self._sliced_s)
 
     def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
         """The next chunks of those that are partly prefilled; returns the tokens planned."""
@@ -187,18 +239,32 @@ class StepPlanner:
         return len(slots)
 
     def _proposal(self, plan: Plan, req: Req, length: int) -> Proposal | None:
-        """What to guess after the last `length` tokens of a prompt, if there is room to spare."""
+        """What to guess after the last `length` tokens of a prompt, if there is room to spare and
+        no other prompt waits for it."""
         state, speculation = self._state, self._state.speculation
         if length < req.extend_left or not speculation.may_guess(req):
             return None
         planned = plan.num_tokens + len(plan.deferred) + length
-        room = self._config.chunked_prefill_size - planned
-        room = min(room, state.memory.easy_room - length)
-        if room <= 0:
+        tokens = self._config.chunked_prefill_size - planned
+        tokens = min(tokens, state.memory.easy_room - length)
+        if tokens <= 0 or (speculation.gives_way and self._others_wait(req)):
             return None
         decodes = plan.num_decodes + len(plan.deferred)
-        others = planned - decodes
-        return speculation.proposals([req], decodes + 1, others, room).get(req.handle)
+        room = self._draft_room(plan, decodes, tokens)
+        if self.costs is not None and speculation.gives_way:
+            others_s = self.costs.token_s * (planned - decodes)
+            most_s = FIRST_TOKEN_SHARE * (self.costs.decode_s(decodes) + others_s)
+            seconds = min(room.seconds - length * self.costs.token_s, most_s)
+            room = room._replace(seconds=seconds)
+        found = speculation.proposals([req], decodes + 1, room, are_alone=False)
+        return found.get(req.handle)
+
+    def _others_wait(self, req: Req) -> bool:
+        """Whether a prompt other than the req's has tokens that are not planned."""
+        running = self._state.running.values()
+        return self._num_queued() > 0 or any(
+            _is_cut(other) for other in running if other is not req
+        )
 
     def _follows(self, req: Req, length: int, proposal: Proposal | None) -> Follows | None:
         """What the req may sample if `length` more of its tokens are extended, and as much of the

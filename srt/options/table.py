@@ -236,7 +236,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("max-queued-tokens", "prompt tokens in flight before 429"),
         Option("max-queue-wait", "expected wait of a new request in seconds; beyond: 429"),
         Option("chunked-prefill-size", "token budget of one step"),
-        Option("step-target-ms", "of a step with prefills; 0: 3.6 times one without"),
+        Option("step-target-ms", "of a step with prefills or guesses; 0: 3.6 times one without"),
         Option(
             "schedule-policy", "order of admission", choices=("lpm", "dfs-weight", "fcfs", "random")
         ),

@@ -36,41 +36,51 @@ MAX_ROUNDS = 8  # towards the best lengths; three or four are enough
 class Candidate(NamedTuple):
     """A row that may draft as many tokens as there are in `reach`: the probabilities that the
     first, the first two, ... are accepted. `least` is 1 if it shall draft whether that pays or
-    not."""
+    not. `chance` is how likely it is that there is this draft at all."""
 
     reach: Sequence[float]
     least: int = 0
+    chance: float = 1.0
+
+    def after_one(self) -> "Candidate":
+        """The same row one token later: if that is the first of the draft, the rest may follow, and
+        something that is as likely where there is no more of it."""
+        first, *rest = self.reach
+        reach = [chance / first for chance in rest] or [first]
+        return Candidate(reach, self.least, self.chance * first)
 
 
-def lengths(costs: StepCosts, rows: int, others: int, candidates: Sequence[Candidate]) -> list[int]:
-    """How many tokens each candidate should draft in a step of this many rows that sample, at least
-    one, which the candidates are among, and other tokens.
+def lengths(
+    costs: StepCosts,
+    rows: int,
+    candidates: Sequence[Candidate],
+    waiting: int = 0,
+    most: int | None = None,
+) -> list[int]:
+    """How many tokens each candidate should draft, at most `most` in all, in a step of this many
+    rows that sample, at least one, which the candidates are among. As many prompts are `waiting`:
+    what a guess costs, each of them waits longer, as each row does.
 
-    At the best rate of tokens per second, each row has the length that maximises its tokens less
-    the rate times its seconds; the rate that such lengths give is a better one to begin with, until
-    they stay the same (Dinkelbach, "On nonlinear fractional programming", 1967).
+    What else a step computes is no part of its seconds here: those tokens are worth what they take,
+    and a guess delays them too. At the best rate of tokens per second, each row has the length that
+    maximises its tokens less the rate times its seconds; the rate that such lengths give is a
+    better one to begin with, until they stay the same (Dinkelbach, "On nonlinear fractional
+    programming", 1967). One that waits counts as if it had a token in each step, like a row.
     """
-    without_s = costs.decode_s(rows) + others * costs.token_s
-    least = [candidate.least for candidate in candidates]
+    without_s, served = costs.decode_s(rows), rows + waiting
+    least = _fitted(candidates, [candidate.least for candidate in candidates], most)
     chosen: list[int] = []
-    rate = rows / without_s
+    rate = served / without_s
     for _ in range(MAX_ROUNDS):
         before = chosen
-        chosen = [_length(rate * costs.draft_s, *candidate) for candidate in candidates]
+        chosen = [_length(rate * costs.draft_s, c.reach, c.least) for c in candidates]
+        chosen = _fitted(candidates, chosen, most)
         if chosen == before:
             break
-        tokens = rows + sum(map(_accepted, candidates, chosen))
-        rate = tokens / (without_s + costs.drafting_s + sum(chosen) * costs.draft_s)
-    return chosen if rate > rows / without_s or any(least) else least
-
-
-def is_worth(costs: StepCosts, rows: int, candidate: Candidate, drafting: int) -> bool:
-    """Whether the candidate would draft in a step of this many rows. If others are `drafting` in it
-    anyway, what doing so costs at all is not the candidate's to pay."""
-    rate = rows / costs.decode_s(rows)
-    k = _length(rate * costs.draft_s, *candidate)
-    seconds = k * costs.draft_s + (0.0 if drafting else costs.drafting_s)
-    return k > 0 and _accepted(candidate, k) > rate * seconds
+        tokens = served + sum(map(_accepted, candidates, chosen))
+        drafted = sum(c.chance * k for c, k in zip(candidates, chosen, strict=True))
+        rate = tokens / (without_s + costs.drafting_s + drafted * costs.draft_s)
+    return chosen if rate > served / without_s or any(least) else least
 
 
 def _length(price: float, reach: Sequence[float], least: int) -> int:
@@ -78,9 +88,25 @@ def _length(price: float, reach: Sequence[float], least: int) -> int:
     return max(least, sum(chance > price for chance in reach))
 
 
+def _fitted(candidates: Sequence[Candidate], chosen: list[int], most: int | None) -> list[int]:
+    """Of the chosen lengths, the `most` tokens that are likeliest to be accepted, those of trials
+    before all others. None: all of them."""
+    if most is None or sum(chosen) <= most:
+        return chosen
+    places = [
+        (place >= candidate.least, -candidate.chance * candidate.reach[place], row)
+        for row, (candidate, count) in enumerate(zip(candidates, chosen, strict=True))
+        for place in range(count)
+    ]
+    fitted = [0] * len(chosen)
+    for _, _, row in sorted(places)[:most]:  # chances fall along a row: no place is left out
+        fitted[row] += 1
+    return fitted
+
+
 def _accepted(candidate: Candidate, drafted: int) -> float:
     """How many of a row's guesses are expected to be accepted."""
-    return sum(candidate.reach[:drafted])
+    return candidate.chance * sum(candidate.reach[:drafted])
 
 
 class Acceptance:
@@ -143,8 +169,8 @@ class Acceptance:
         each at most TRIAL_SHARE of the tokens since the last time. So reqs that are due are tried
         in the same step. To be asked once per req and step, whose numbers grow."""
         own, rate = self._own(handle), rows / costs.decode_s(rows)
-        k = max(1, _length(rate * costs.draft_s, *candidate))
-        gain = _accepted(candidate, k) - rate * k * costs.draft_s
+        k = max(1, _length(rate * costs.draft_s, candidate.reach, candidate.least))
+        gain = _accepted(candidate, k) - candidate.chance * rate * k * costs.draft_s
         if step < own.last + max(SHORTEST_WAIT, -gain / TRIAL_SHARE):
             return False
         lost = (rate * costs.drafting_s - max(0.0, gain)) / rows

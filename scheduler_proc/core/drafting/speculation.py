@@ -1,12 +1,18 @@
 """Which reqs of the scheduler core are guessed ahead, from which source, and how far."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from scheduler_proc.core.drafting.base import Match, Source
-from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
+from scheduler_proc.core.drafting.gain import (
+    SHORTEST_WAIT,
+    Acceptance,
+    Candidate,
+    Pauses,
+    lengths,
+)
 from scheduler_proc.core.drafting.ngrams import LONGEST
 from scheduler_proc.core.drafting.own import OwnTokens
 from scheduler_proc.core.drafting.predicted import PredictedTokens
@@ -14,7 +20,7 @@ from scheduler_proc.core.drafting.seen import SeenOutputs
 from scheduler_proc.core.drafting.tree import TreeTokens
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.steps.step import MOST_GUESSED, Origin, Row, Step
-from scheduler_proc.core.steps.step_target import StepCosts
+from scheduler_proc.core.steps.step_target import DraftRoom, StepCosts
 from scheduler_proc.memory.radix_cache import RadixCache
 
 log = logging.getLogger(__name__)
@@ -54,16 +60,22 @@ class Speculation:
         self._due: set[int] = set()  # handles of those whose next guess is a trial
         self._step = 0  # counts those that were committed
 
+    @property
+    def gives_way(self) -> bool:
+        """Whether guesses are made only where they pay and delay nobody too long."""
+        return self._is_measured
+
     def may_guess(self, req: Req) -> bool:
         """Whether the req, which runs, may be guessed at all."""
         if not self.sources or req.wish.sampling.speculative == "off":
             return False
         return not req.wants_logprobs and req.remaining > 1
 
-    def wanted(self, reqs: Sequence[Req], rows: int, are_alone: bool) -> set[int]:
+    def wanted(self, reqs: Sequence[Req], rows: int, room: DraftRoom, are_alone: bool) -> set[int]:
         """The handles of those of these reqs, which decode, whose next row is to wait for the
         newest token: probably something can be guessed after it. They are among so many `rows` that
-        decode; `are_alone`: the step has nothing else, as far as is known."""
+        decode, in a step that is expected to have this `room`; `are_alone`: it has nothing else, as
+        far as is known."""
         if not self.sources:
             return set()
         if not self._is_measured:
@@ -72,25 +84,58 @@ class Speculation:
         costs = self.costs
         if costs is None or (are_alone and self._pauses.is_due(rows)):
             return wanted
+        if room.most(costs) == 0 and self._step % SHORTEST_WAIT > 0:
+            return wanted  # only a trial could come of a look, which takes time: it waits a little
         found: list[tuple[Req, Candidate]] = []
         for req in reqs:
             if req.handle not in wanted and self.may_guess(req):
-                proposal = self._best(req, self.most)
+                proposal = self._best(req, self.most + req.tokens.are_late)
                 if proposal is not None:
-                    found.append((req, self._candidate(req, proposal)))
-        # What a step with guesses costs at all is shared by all that have some.
-        others = len(wanted) + len(found) - 1
-        for req, candidate in found:
-            if self._is_wanted(costs, rows, req, candidate, others):
-                wanted.add(req.handle)
-        return wanted
+                    candidate = self._candidate(req, proposal)
+                    found.append((req, candidate.after_one() if req.tokens.are_late else candidate))
+        return wanted.union(self._wanted_of(costs, rows, room, found, len(wanted)))
+
+    def _wanted_of(
+        self,
+        costs: StepCosts,
+        rows: int,
+        room: DraftRoom,
+        found: Sequence[tuple[Req, Candidate]],
+        drafting: int,
+    ) -> Iterator[int]:
+        """The handles of those of the candidates that are worth it, or to be tried, beside as many
+        others whose rows wait anyway: what a step with guesses costs at all is shared."""
+        if not found:
+            return
+        share = len(found) / (len(found) + drafting)
+        costs = costs._replace(drafting_s=share * costs.drafting_s)
+        candidates = [candidate for _, candidate in found]
+        paying = fitting = lengths(costs, rows, candidates)
+        most = max(0, room.most(costs) - drafting)
+        if room.waiting > 0 or sum(paying) > most:
+            fitting = lengths(costs, rows, candidates, room.waiting, most)
+        for (req, candidate), pays, fits in zip(found, paying, fitting, strict=True):
+            is_due = candidate.least > 0
+            if pays == 0 and self._acceptance.is_due(
+                costs, rows, req.handle, candidate, self._step
+            ):
+                self._due.add(req.handle)
+                is_due = True
+            # How much room there is says nothing of trials, else in a long burst of prompts there
+            # would be none. A target that even the rows exceed leaves none for what is learned.
+            if fits > 0 or (is_due and room.may_try):
+                yield req.handle
+
+    def num_trials(self, handles: Iterable[int]) -> int:
+        """How many of these reqs are to be tried."""
+        return len(self._due.intersection(handles))
 
     def proposals(
-        self, reqs: Iterable[Req], rows: int, others: int, room: int
+        self, reqs: Iterable[Req], rows: int, room: DraftRoom, are_alone: bool
     ) -> dict[int, Proposal]:
         """By handle, for those of the reqs that something can be guessed of: what to extend beside
         their newest tokens, which are known. The step has this many rows that decode, theirs among
-        them, and other tokens, and room for so many guessed ones."""
+        them, and this `room` beside all else that it has; `are_alone`: that is nothing."""
         found: list[tuple[Req, Proposal]] = []
         for req in reqs:
             most = min(self.most, req.remaining - 1)
@@ -100,13 +145,16 @@ class Speculation:
             elif self._is_measured and req.held.prefill_left == 0:
                 self._due.discard(req.handle)
                 self._acceptance.has_none(req.handle, self._step)
-        counts, room = self._lengths(found, rows, others), min(room, MOST_GUESSED)
+        room = room._replace(tokens=min(room.tokens, MOST_GUESSED))
+        counts, left = self._lengths(found, rows, room, are_alone), room.tokens
         proposals = {}
         for (req, proposal), count in zip(found, counts, strict=True):
-            count = min(count, room)
+            count = min(count, left)
             if count > 0:
                 proposals[req.handle] = proposal._replace(tokens=proposal.tokens[:count])
-                room -= count
+                left -= count
+        if not self._due.isdisjoint(proposals):  # the others cost as much again, each in its step
+            self._due.difference_update(req.handle for req, _ in found)
         return proposals
 
     def verified(self, row: Row, num_tried: int, num_right: int) -> None:
@@ -142,32 +190,24 @@ class Speculation:
         """Guess nothing of what ended before. The tree is the caller's to empty."""
         self._seen.clear()
 
-    def _is_wanted(
-        self, costs: StepCosts, rows: int, req: Req, candidate: Candidate, others: int
-    ) -> bool:
-        """Whether the req is worth it, or to be tried."""
-        if is_worth(costs, rows, candidate, others):
-            return True
-        if self._acceptance.is_due(costs, rows, req.handle, candidate, self._step):
-            self._due.add(req.handle)
-        return req.handle in self._due
-
     def _candidate(self, req: Req, proposal: Proposal) -> Candidate:
         reach = self._acceptance.reach(req.handle, *proposal.origin, len(proposal.tokens))
         return Candidate(reach, int(req.handle in self._due))
 
     def _lengths(
-        self, found: Sequence[tuple[Req, Proposal]], rows: int, others: int
+        self, found: Sequence[tuple[Req, Proposal]], rows: int, room: DraftRoom, are_alone: bool
     ) -> Sequence[int]:
         """How many tokens of each proposal to take."""
         if not self._is_measured:
             return [self.most] * len(found)
         costs = self.costs
-        if costs is None or not found or (others == 0 and self._pauses.is_due(rows)):
+        if costs is None or not found or (are_alone and self._pauses.is_due(rows)):
             return [0] * len(found)
         candidates = [self._candidate(req, proposal) for req, proposal in found]
-        self._due.difference_update(req.handle for req, _ in found)
-        return lengths(costs, rows, others, candidates)
+        most = room.most(costs)
+        if room.may_try and any(candidate.least for candidate in candidates):
+            most = max(most, min(1, room.tokens))  # trials go on, one token in a step at least
+        return lengths(costs, rows, candidates, room.waiting, most)
 
     def _best(self, req: Req, most: int) -> Proposal | None:
         """The best match of all sources: where it is measured, how often they are right, the most

@@ -58,6 +58,11 @@ class Admissions:
             self._has_changed, self._refused_at = False, None
         return self._refused_at is None or step >= self._refused_at + RETRY_STEPS
 
+    @property
+    def are_stopped(self) -> bool:
+        """Whether memory has stopped the next req, and nothing has changed since."""
+        return self._refused_at is not None and not self._has_changed
+
     def stopped(self, step: int, num_running: int) -> None:
         """Memory has stopped the next req."""
         self._refused_at, self._has_changed = step, False

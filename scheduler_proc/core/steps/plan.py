@@ -22,7 +22,8 @@ class Plan:
     sealed only when their rows of that have been committed. Without any it can be sealed at once.
     `ahead` are the other rows, if they have been laid out meanwhile, and `guess` these and the rows
     that the deferred reqs are expected to have. `awaited` are the rows of the step that runs, from
-    which those tokens come. Of the reqs with the handles `guessed`, a row may hold guessed tokens.
+    which those tokens come. Of the reqs with the handles `guessed`, a row may hold guessed tokens,
+    of which `trials` at least are to be.
     """
 
     table: ReqToTokenPool
@@ -34,6 +35,7 @@ class Plan:
     guess: Guess | None = None
     awaited: list[Row] = field(default_factory=list)
     guessed: Collection[int] = ()
+    trials: int = 0
 
     @property
     def has_lost_rows(self) -> bool:
@@ -46,6 +48,18 @@ class Plan:
         """Rows that decode, those that are laid out included."""
         ahead = 0 if self.ahead is None else self.ahead.num_decodes
         return ahead + sum(row.is_decode for row in self.rows)
+
+    @property
+    def num_prompts(self) -> int:
+        """Rows of prompts, those that are laid out included."""
+        ahead = 0 if self.ahead is None else len(self.ahead.rows)
+        return ahead + len(self.rows) - self.num_decodes
+
+    @property
+    def num_drafted(self) -> int:
+        """Guessed tokens of all rows, those that are laid out included."""
+        ahead = [] if self.ahead is None else self.ahead.rows
+        return sum(len(row.draft) for rows in (ahead, self.rows) for row in rows)
 
     def add(self, req: Req, num_known: int, is_decode: bool, follows: Follows = ANYTHING) -> Row:
         """Plan the req's next `num_known` tokens. If they are all that is left it samples, within

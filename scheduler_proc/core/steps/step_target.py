@@ -1,6 +1,6 @@
 """What may be done beside the requests that decode: as many prompt tokens in a step, and as much of
-a picture before it, as fit into its target time, estimated from recent steps. And what guessed
-tokens cost, for those that draft.
+a picture before it, as fit into its target time, estimated from recent steps. Guesses have what is
+left of it then.
 
 The actor owns a `CostMeter` and hands its figures to the core as data, from which the core derives
 each step's budget: the core has no clock, and its traces replay.
@@ -23,9 +23,10 @@ from scheduler_proc.core.steps.step_cost import (
 # it leaves room for one that takes a tenth longer to be within four. Fewer would cost throughput: a
 # batch that begins takes more steps, each of which reads the weights for the few that decode.
 AUTO_STEPS = 3.6
-# Where most guesses are right, requests end so soon that few decode at once, and steps bounded by
-# these few would read the weights so often that a quarter of the throughput was lost.
-READS = 20
+# Of what rows leave of a step's target, guesses take at most this share, though no prompt waits:
+# one that comes waits for the step to end. And what they cost is known less well than all else.
+GUESSES_SHARE = 0.5
+FIRST_TOKEN_SHARE = 1 / 32  # by which guesses behind a prompt may put off its own first token
 MIN_SHARE = 128  # a prefill gets at least 1/128 of the whole budget, however slow steps are
 MIN_SLICE_S = 0.002  # of encoding, however slow steps are
 MAX_SLICE_S = 0.05  # where nobody decodes: a new request waits for that
@@ -56,24 +57,47 @@ class StepCosts(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What a step has besides prompts: rows that decode, and what they guess."""
+    """What a step has besides prompts: rows that decode, and guessed tokens that are set aside for
+    before prompts are: trials, which nothing may crowd out."""
 
     decodes: int
     drafted: int = 0
 
-    def left_s(self, costs: StepCosts, target_s: float) -> float:
-        """What this leaves of a target. 0 stands for AUTO_STEPS times what the rows take; where
-        they guess, for as many times what this takes, up to READS times what reading the weights
-        does. Of another target, guesses leave prompts half of what the rows leave at least."""
+    def spare_s(self, costs: StepCosts, target_s: float) -> float:
+        """What the rows leave of a target, for prompts and guesses; below 0 if they take longer. 0
+        stands for AUTO_STEPS times what the rows take."""
         rows_s = costs.decode_s(self.decodes)
-        alone_s = rows_s + costs.drafts_s(self.drafted)
-        if target_s == 0.0:
-            with_guesses_s = min(AUTO_STEPS * alone_s, READS * costs.base_s)
-            return max((AUTO_STEPS - 1) * rows_s, with_guesses_s - alone_s)
-        return max((target_s - rows_s) / 2, target_s - alone_s)
+        return (target_s or AUTO_STEPS * rows_s) - rows_s
+
+    def left_s(self, costs: StepCosts, target_s: float) -> float:
+        """What is left of it for prompts: half at least, or all that a single guess leaves."""
+        spare_s = self.spare_s(costs, target_s)
+        least_s = min(spare_s / 2, spare_s - costs.drafts_s(1))
+        return max(least_s, spare_s - costs.drafts_s(self.drafted))
+
+
+class DraftRoom(NamedTuple):
+    """What the guesses of a step may take: so many `tokens` of its budget and of memory, and so
+    many `seconds`, math.inf where they delay nobody else. They also delay the `waiting` prompts.
+    Without a `may_try` there is no room for a trial either."""
+
+    tokens: int
+    seconds: float = math.inf
+    waiting: int = 0
+    may_try: bool = True
+
+    def most(self, costs: StepCosts) -> int:
+        """The tokens that fit, 0 if none do."""
+        left_s = self.seconds - costs.drafting_s
+        if left_s < costs.draft_s:
+            return 0
+        if left_s >= self.tokens * costs.draft_s:
+            return self.tokens
+        return int(left_s / costs.draft_s)
 
 
 NO_DECODES = Beside(0)
+NO_DRAFTS = DraftRoom(0)
 
 
 def slice_beside(costs: StepCosts, beside: Beside, others: int, target_s: float) -> float:
@@ -87,7 +111,7 @@ def tokens_beside(
     costs: StepCosts, beside: Beside, whole: int, target_s: float, slice_s: float = 0.0
 ) -> int:
     """The prompt tokens for a step of `target_s` with these decodes, and `slice_s` of encoding
-    before it; at most the `whole` budget. For a target of 0 see `Beside.left_s`."""
+    before it; at most the `whole` budget. For a target of 0 see `Beside.spare_s`."""
     left_s = max(0.0, beside.left_s(costs, target_s) - slice_s)
     if left_s >= whole * costs.token_s:
         return whole

@@ -12,7 +12,6 @@ from scheduler_proc.core.drafting.gain import (
     Acceptance,
     Candidate,
     Pauses,
-    is_worth,
     lengths,
 )
 from scheduler_proc.core.steps.step_cost import StepSize
@@ -30,11 +29,12 @@ def steady(chance: float, most: int, least: int = 0) -> Candidate:
 
 
 def rate_of(
-    costs: StepCosts, rows: int, others: int, candidates: list[Candidate], drafted: list[int]
+    costs: StepCosts, served: int, rows: int, candidates: list[Candidate], drafted: list[int]
 ) -> float:
-    """The expected tokens per second of these lengths, from their definition."""
-    tokens = rows + sum(sum(c.reach[:k]) for c, k in zip(candidates, drafted, strict=True))
-    seconds = costs.decode_s(rows) + others * costs.token_s + sum(drafted) * costs.draft_s
+    """The expected tokens per second of these lengths, from their definition: one for each that is
+    `served`, which waits for as long as the step takes."""
+    tokens = served + sum(sum(c.reach[:k]) for c, k in zip(candidates, drafted, strict=True))
+    seconds = costs.decode_s(rows) + sum(drafted) * costs.draft_s
     return tokens / (seconds + (costs.drafting_s if any(drafted) else 0.0))
 
 
@@ -54,39 +54,70 @@ def test_no_other_lengths_are_expected_to_give_more(seed: int) -> None:
         rng.choice([0.0, rng.uniform(0, 3)]),
     )
     candidates = [_falling(rng) for _ in range(rng.randint(1, 4))]
-    rows, others = len(candidates) + rng.randint(0, 3), rng.choice([0, 0, 20])
+    rows, waiting = len(candidates) + rng.randint(0, 3), rng.choice([0, 0, 1, 20])
+    trials = sum(c.least for c in candidates)
+    most = rng.choice([None, rng.randint(trials, trials + 6)])
     choices = product(*(range(c.least, len(c.reach) + 1) for c in candidates))
-    best = max(rate_of(costs, rows, others, candidates, list(ks)) for ks in choices)
-    chosen = lengths(costs, rows, others, candidates)
-    assert all(c.least <= k <= len(c.reach) for c, k in zip(candidates, chosen, strict=True))
-    assert rate_of(costs, rows, others, candidates, chosen) == pytest.approx(best, rel=1e-9)
+    fitting = [list(ks) for ks in choices if most is None or sum(ks) <= most]
+    best = max(rate_of(costs, rows + waiting, rows, candidates, ks) for ks in fitting)
+    chosen = lengths(costs, rows, candidates, waiting, most)
+    assert chosen in fitting
+    rate = rate_of(costs, rows + waiting, rows, candidates, chosen)
+    assert rate == pytest.approx(best, rel=1e-9)
+
+
+def test_of_trials_that_do_not_fit_some_are_made_and_nothing_else() -> None:
+    candidates = [steady(0.9, 8), steady(0.01, 8, least=1), steady(0.02, 8, least=1)]
+    assert lengths(MEMORY_BOUND, 3, candidates, most=2) == [0, 1, 1]
+    assert lengths(MEMORY_BOUND, 3, candidates, most=1) == [0, 0, 1]
+    assert lengths(MEMORY_BOUND, 3, candidates, most=0) == [0, 0, 0]
+
+
+def test_where_there_is_little_room_the_likeliest_guesses_have_it() -> None:
+    candidates = [steady(0.5, 8), steady(0.9, 8), steady(0.7, 8)]
+    assert lengths(MEMORY_BOUND, 3, candidates, most=4) == [0, 3, 1]
+    # Nothing at all if so few do not pay what drafting costs.
+    costs = MEMORY_BOUND._replace(drafting_s=0.008)
+    assert sum(lengths(costs, 3, candidates)) > 0
+    assert lengths(costs, 3, candidates, most=1) == [0, 0, 0]
+
+
+def test_a_guess_is_charged_what_it_costs_prompts_that_wait() -> None:
+    """Each of them waits longer, as each row does."""
+    sums = [sum(lengths(MEMORY_BOUND, 2, [steady(0.8, 8)] * 2, n)) for n in (0, 2, 8, 32, 1000)]
+    assert sums == sorted(sums, reverse=True)
+    assert sums[0] > sums[2] > sums[4] == 0
 
 
 def test_what_waits_for_memory_drafts_long_and_what_computes_only_what_is_nearly_sure() -> None:
     candidates = [steady(p, 8) for p in (0.02, 0.5, 0.95)]
-    assert lengths(MEMORY_BOUND, 3, 0, candidates) == [0, 1, 8]
-    assert lengths(COMPUTE_BOUND, 3, 0, candidates) == [0, 0, 1]
-    # While a long prompt is computed anyway, a guess costs little in comparison.
-    assert lengths(COMPUTE_BOUND, 3, 100, candidates) == [0, 3, 8]
-    assert lengths(MEMORY_BOUND, 3, 0, []) == []
+    assert lengths(MEMORY_BOUND, 3, candidates) == [0, 1, 8]
+    assert lengths(COMPUTE_BOUND, 3, candidates) == [0, 0, 1]
+    assert lengths(MEMORY_BOUND, 3, []) == []
 
 
-@pytest.mark.parametrize("costs", [MEMORY_BOUND, COMPUTE_BOUND])
-@pytest.mark.parametrize("rows", [1, 4, 32])
-def test_a_req_that_is_worth_it_alone_drafts(costs: StepCosts, rows: int) -> None:
-    for p in (0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.99):
-        candidate = steady(p, 8)
-        drafts = lengths(costs, rows, 0, [candidate])[0] > 0
-        assert is_worth(costs, rows, candidate, drafting=0) == drafts
+def test_a_draft_that_may_not_come_costs_only_if_it_does() -> None:
+    """But what drafting costs at all is paid in any case."""
+    sure, unsure = steady(0.6, 8), steady(0.6, 8)._replace(chance=0.2)
+    assert lengths(MEMORY_BOUND, 4, [sure]) == lengths(MEMORY_BOUND, 4, [unsure]) == [3]
+    costs = MEMORY_BOUND._replace(drafting_s=0.001)
+    assert lengths(costs, 4, [sure]) == [3]
+    assert lengths(costs, 4, [unsure]) == [0]
+    assert min(lengths(costs, 4, [unsure] * 4)) > 0
+
+
+def test_one_token_later_the_rest_of_a_draft_is_left_if_the_first_was_right() -> None:
+    later = Candidate([0.8, 0.4, 0.3], 1).after_one()
+    assert later.reach == pytest.approx([0.5, 0.375])
+    assert (later.chance, later.least) == (0.8, 1)
+    assert Candidate([0.8]).after_one() == Candidate([0.8], 0, 0.8)
 
 
 def test_what_drafting_costs_at_all_is_paid_once() -> None:
     costs = MEMORY_BOUND._replace(drafting_s=0.001)
     candidate = steady(0.5, 8)
-    assert lengths(costs, 8, 0, [candidate]) == [0]
-    assert all(lengths(costs, 8, 0, [candidate] * 8))
-    assert not is_worth(costs, 8, candidate, drafting=0)
-    assert is_worth(costs, 8, candidate, drafting=1)
+    assert lengths(costs, 8, [candidate]) == [0]
+    assert all(lengths(costs, 8, [candidate] * 8))
 
 
 def test_chances_are_learned_within_few_trials() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, is_worth, lengths
+from scheduler_proc.core.drafting.gain import Acceptance, Candidate, Pauses, lengths
 from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.core.steps.step_target import CostMeter, StepCosts
 
@@ -83,24 +83,18 @@ class ByGain:
         self._costs = self._meter.news()
 
     def choose(self) -> list[int]:
-        drafted = [0] * self._rows
-        if not self._pauses.is_due(self._rows):
-            candidates = {row: c for row in range(self._rows) if (c := self._candidate(row))}
-            assert self._costs is not None
-            chosen = lengths(self._costs, self._rows, 0, list(candidates.values()))
-            for row, k in zip(candidates, chosen, strict=True):
-                drafted[row] = k
-        return drafted
-
-    def _candidate(self, row: int) -> Candidate | None:
-        assert self._costs is not None
-        candidate = Candidate(self._acceptance.reach(row, "own", 4, MOST))
-        drafting = sum(k > 0 for at, k in enumerate(self._drafted) if at != row)
-        if is_worth(self._costs, self._rows, candidate, drafting):
-            return candidate
-        if self._acceptance.is_due(self._costs, self._rows, row, candidate, self._step):
-            return candidate._replace(least=1)
-        return None
+        costs, rows, acceptance = self._costs, range(self._rows), self._acceptance
+        if self._pauses.is_due(self._rows):
+            return [0] * self._rows
+        assert costs is not None
+        candidates = [Candidate(acceptance.reach(row, "own", 4, MOST)) for row in rows]
+        paying = lengths(costs, self._rows, candidates)
+        for row in rows:
+            if paying[row] == 0 and acceptance.is_due(
+                costs, self._rows, row, candidates[row], self._step
+            ):
+                candidates[row] = candidates[row]._replace(least=1)
+        return lengths(costs, self._rows, candidates)
 
     def learn(self, drafted: list[int], accepted: list[int], seconds: float) -> None:
         size = StepSize(self._rows, 0, sum(drafted))

@@ -16,9 +16,9 @@ from scheduler_proc.core.steps.step_target import (
     MAX_SLICE_S,
     MIN_SHARE,
     MIN_SLICE_S,
-    READS,
     Beside,
     CostMeter,
+    DraftRoom,
     StepCosts,
     slice_beside,
     tokens_beside,
@@ -108,17 +108,25 @@ def test_what_encodes_whole_parts_takes_no_time_from_prompts() -> None:
     assert driver.core._planner.take_slice() == math.inf
 
 
-def test_guesses_make_room_for_prompts() -> None:
-    """Until a step takes as long as READS times what reading the weights does."""
+def test_trials_are_set_aside_for_and_leave_prompts_half_if_they_can() -> None:
     costs = COSTS._replace(drafting_s=0.001)
-    without_s = costs.decode_s(2) + costs.drafts_s(2)
-    assert without_s == pytest.approx(0.011)
-    assert tokens_beside(costs, Beside(2, 2), 512, 0.0) == int((AUTO_STEPS - 1) * 0.011 / 0.002)
-    assert tokens_beside(costs, Beside(2, 20), 512, 0.0) == int((READS * 0.004 - 0.047) / 0.002)
-    # What the rows leave without guesses remains, and of one's own target half of it.
-    assert tokens_beside(costs, Beside(2, 200), 512, 0.0) == int(2.6 * 0.006 / 0.002)
-    assert tokens_beside(costs, Beside(2, 20), 512, 0.060) == int(0.054 / 2 / 0.002)
-    assert tokens_beside(costs, Beside(2, 2), 512, 0.060) == int(0.049 / 0.002)
+    spare_s = Beside(6).spare_s(costs, 0.060)
+    assert spare_s == pytest.approx(0.050)
+    assert Beside(6, 2).left_s(costs, 0.060) == pytest.approx(spare_s - 0.005)
+    assert Beside(6, 200).left_s(costs, 0.060) == pytest.approx(spare_s / 2)
+    dear = costs._replace(drafting_s=0.040)
+    assert Beside(6, 200).left_s(dear, 0.060) == pytest.approx(spare_s - 0.042)
+    assert Beside(6).spare_s(costs, 0.0) == pytest.approx(2.6 * 0.010)
+
+
+def test_guesses_have_what_is_left_of_a_target() -> None:
+    costs = COSTS._replace(drafting_s=0.001)
+    assert DraftRoom(8, 0.0).most(costs) == DraftRoom(8, 0.0029).most(costs) == 0
+    assert DraftRoom(8, 0.0031).most(costs) == 1
+    assert DraftRoom(8, 0.0151).most(costs) == 7
+    assert DraftRoom(8, 1.0).most(costs) == DraftRoom(8).most(costs) == 8
+    assert DraftRoom(8, 0.0011).most(costs._replace(draft_s=0.0)) == 8
+    assert DraftRoom(8, 0.0009).most(costs._replace(draft_s=0.0)) == 0
 
 
 def test_guesses_that_are_expected_count_before_prompts_are_planned() -> None:
