@@ -1,7 +1,7 @@
 """`python -m bench.activations`: what activations of 8 bits cost the embedded model's answers,
-input by input, and what 16 bits cost in time.
+input by input, and what 12 and 16 bits cost in time.
 
-Each row is a choice of the inputs of matrices that have 16 bits, the others having 8. Errors are
+Each row is a choice of the inputs of matrices that have 16 bits, or 12, the others having 8. Errors are
 against float32 weights, activations and KV (`--exact`): by how much log-probabilities of a held
 text differ on average and at most; how many tokens of float32's greedy answers to twenty questions
 are not the likeliest after the same tokens; how many of the answers, of up to 16 tokens, are the
@@ -34,6 +34,7 @@ from tests.scheduler_proc.ragged import Row, details_of, make_batch
 SETS = (
     *("", *INPUTS),
     *("o,down", "qkv,o,down", "qkv,o,down,head", "qkv,gate_up,head", "qkv,gate_up,down,head"),
+    f"{','.join(INPUTS)}:12",
     ",".join(INPUTS),
 )
 SLOTS = 4096
@@ -43,8 +44,8 @@ STEPS = (
     Step("prompt 512", 1, 512, extend=512),
 )
 RUNS = 3  # of a short step in each turn
-ERROR_COLUMNS = ("16 bits", "mean", "largest", "turned", f"equal of {len(QUESTIONS)}", "not equal")
-TIME_COLUMNS = ("16 bits", *(step.name for step in STEPS))
+ERROR_COLUMNS = ("12 or 16 bits", "mean", "largest", "turned", f"equal of {len(QUESTIONS)}", "not equal")
+TIME_COLUMNS = ("12 or 16 bits", *(step.name for step in STEPS))
 
 
 class Reference(NamedTuple):
@@ -67,12 +68,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs="+",
         default=SETS,
         metavar="NAMES",
-        help=f"choices: some of {', '.join(INPUTS)} with commas between, or an empty text",
+        help=f"choices: some of {', '.join(INPUTS)} with commas between, for 12 bits with :12 at "
+        "the end, or an empty text",
     )
     args = parser.parse_args(argv)
     for names in args.inputs:
-        if unknown := set(filter(None, names.split(","))).difference(INPUTS):
+        inputs, _, bits = names.partition(":")
+        if unknown := set(filter(None, inputs.split(","))).difference(INPUTS):
             parser.error(f"{', '.join(unknown)}: not one of {', '.join(INPUTS)}")
+        if bits not in ("", "12", "16"):
+            parser.error(f"{names}: 12 or 16 bits, not {bits}")
     return args
 
 
@@ -173,7 +178,9 @@ def _executor(isa: str | None, names: str) -> NativeExecutor:
 
 
 def _shown(names: str) -> str:
-    return names.replace(",", ", ") or "none"
+    inputs, _, bits = names.partition(":")
+    listed = "all" if inputs == ",".join(INPUTS) else inputs.replace(",", ", ") or "none"
+    return f"{listed}, {bits}" if bits else listed
 
 
 if __name__ == "__main__":
