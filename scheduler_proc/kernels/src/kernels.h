@@ -104,8 +104,9 @@ struct LinearTask {
   Width width;    // of what quantised weights are multiplied with
 };
 
-// From this many rows on, quantised blocks are unpacked before use.
-constexpr int kUnpackRows = 13;
+// From this many rows on, quantised blocks are unpacked before use: for fewer it takes longer than
+// unpacking in registers, again for every tile of rows.
+constexpr int kUnpackRows = 48;
 
 constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 256 + 5 * 64); }
 // Bytes of a pair of channel blocks as matrix tiles, and of the tiles of their products.

@@ -4,8 +4,8 @@
 // which takes the nibble arithmetic and half conversions out of the inner loop.
 namespace srt::SRT_ISA_NS {
 
-// For so many rows or more that are not unpacked: prefetch this far ahead. One row, which reads as
-// fast as memory is, and two lose by it.
+// How far ahead to prefetch, for blocks that are unpacked and for so many rows or more that read them
+// packed. One row and two, which take no longer than reading does, gain nothing.
 constexpr int kRowsThatPrefetch = 3, kBytesAhead = 8192;
 
 // What pairs of channel blocks are unpacked to.
@@ -35,6 +35,13 @@ SRT_INLINE void add_products(const uint8_t *const (&codes)[N], const Code *x, si
       repeat<N>([&](auto n) { dot[r][n] = dot4(dot[r][n], high[n], row + 4 * (j + 4)); });
     });
   });
+}
+
+// A group's codes and scales, kBytesAhead of these.
+template <class Format>
+SRT_INLINE void prefetch_group(const uint8_t *codes, const uint8_t *scales) {
+  for (int line = 0; line < Format::kCode; line += 64) prefetch(codes + kBytesAhead + line);
+  for (int line = 0; line < Format::kScale; line += 64) prefetch(scales + kBytesAhead + line);
 }
 
 // The sum of products of half a group.
@@ -92,7 +99,7 @@ struct Dots {
         codes[n] = w[n] + size_t(g) * Format::kCode;
         scales[n] = w[n] + scales_at + size_t(g) * Format::kScale;
       });
-      if constexpr (Format::kIsPacked && R >= kRowsThatPrefetch) prefetch_group(codes, scales);
+      if constexpr (Format::kIsPacked && R >= kRowsThatPrefetch) repeat<N>([&](auto n) { prefetch_group<Format>(codes[n], scales[n]); });
       I dot[R][N];
       repeat<R>([&](auto r) { repeat<N>([&](auto n) { dot[r][n] = izero(); }); });
       add_group<Format>(codes, x.q + row * k + g * kGroup, k, dot);
@@ -125,16 +132,6 @@ struct Dots {
     });
   }
 
-  template <int N>
-  SRT_INLINE void prefetch_group(const uint8_t *const (&codes)[N],
-                                 const uint8_t *const (&scales)[N]) {
-    repeat<N>([&](auto n) {
-      for (int line = 0; line < Format::kCode; line += 64)
-        prefetch(codes[n] + kBytesAhead + line);
-      for (int line = 0; line < Format::kScale; line += 64)
-        prefetch(scales[n] + kBytesAhead + line);
-    });
-  }
 };
 
 // Two scales per group, one for each half of its inputs.
@@ -173,6 +170,7 @@ static void unpack_block(const uint8_t *from, int k, uint8_t *to) {
   uint8_t *wide = to + size_t(groups) * Kind::kCode;
   for (int g = 0; g < groups; g++) {
     const uint8_t *codes = from + size_t(g) * Format::kCode;
+    prefetch_group<Format>(codes, scales + size_t(g) * Format::kScale);
     for (int j = 0; j < 4; j++) {
       B low, high;
       Format::quads(codes, j, low, high);
