@@ -293,7 +293,7 @@ def _media_store(vision: "VisionModel", hidden: int, threads: int) -> MediaStore
 def _activation_bits(name: str) -> tuple[int, ...]:
     """The bits of each of INPUTS."""
     base, wide, bits = (*name.split(":"), "", "")[:3]
-    widths = {each: ACTIVATION_BITS[bits or "16"] for each in wide.split(",")}
+    widths = dict.fromkeys(wide.split(","), ACTIVATION_BITS[bits or "16"])
     return tuple(widths.get(each, ACTIVATION_BITS[base]) for each in INPUTS)
 
 
