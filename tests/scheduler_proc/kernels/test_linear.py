@@ -29,6 +29,7 @@ from tests.scheduler_proc.kernels.ops import (
     opened,
     pack,
     quantized_activations,
+    random_source,
     random_weights,
     silu,
 )
@@ -250,6 +251,27 @@ def test_tiny_activations(ops: Ops, format: Format, size: float) -> None:
     for m in (1, 9):
         y = ops.linear(weights, x[:m])
         assert np.abs(y).max() <= 1e-26
+
+
+def blocks_without_a_scale(n: int, k: int) -> np.ndarray:
+    """Q4_1, every second block with a scale of 0, whatever its codes are, and a minimum."""
+    blocks = random_source(Source.Q4_1, n, k).reshape(n, -1, 20)
+    blocks[:, ::2, :2] = 0
+    return blocks.reshape(n, -1)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-10, 1.0, 1e30])
+def test_scales_of_any_size_are_multiplied_exactly(ops: Ops, size: float) -> None:
+    """Many rows may add exponents where one multiplies; where a scale is 0 neither sees codes."""
+    weights = pack(Source.Q4_1, blocks_without_a_scale(40, 320), 40, 320, ops.own(Format.Q4))
+    spread = np.float32(size) * np.logspace(-1, 1, 64, dtype=np.float32)[:, None]
+    x = np.random.default_rng(9).standard_normal((64, 320)).astype(np.float32) * spread
+    y = ops.linear(weights, x)
+    assert np.isfinite(y).all() and y.any()
+    if size == 1.0:
+        make_case(weights, x, ops.width(weights.matrix.format)).check(y)
+    alone = [ops.linear(weights, x[i : i + 1]) for i in range(0, 64, 9)]
+    np.testing.assert_array_equal(y[::9], np.concatenate(alone))
 
 
 @pytest.mark.parametrize("format", UNTILED)
