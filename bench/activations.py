@@ -1,19 +1,20 @@
 """`python -m bench.activations`: what activations of 8 bits cost the embedded model's answers,
-input by input, and what 16 bits cost in time.
+input by input, and what 12 and 16 bits cost in time.
 
-Each row is a choice of the inputs of matrices that have 16 bits, the others having 8. Errors are
-against float32 weights, activations and KV (`--exact`): by how much log-probabilities of a held
+Each row is a choice of the inputs of matrices that have 16 bits, or 12, the others having 8. Errors
+are against float32 weights, activations and KV (`--exact`): by how much log-probabilities of a held
 text differ on average and at most; how many tokens of float32's greedy answers to twenty questions
 are not the likeliest after the same tokens; how many of the answers, of up to 16 tokens, are the
 same to the end, and those that are not, each with the smallest margin in float32. Times are ratios
-to those of 8 bits, medians of steps that take turns: of one stream, of a batch of 32 at context 64,
-and of a prompt of 512 tokens.
+to those of 8 bits, medians of steps that take turns: of one stream, of batches of 8 and 32 at
+context 64, and of a prompt of 512 tokens. With one thread it is that thread's CPU time, for which
+other work on the machine matters least.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from statistics import median
@@ -34,17 +35,26 @@ from tests.scheduler_proc.ragged import Row, details_of, make_batch
 SETS = (
     *("", *INPUTS),
     *("o,down", "qkv,o,down", "qkv,o,down,head", "qkv,gate_up,head", "qkv,gate_up,down,head"),
+    f"{','.join(INPUTS)}:12",
     ",".join(INPUTS),
 )
 SLOTS = 4096
 STEPS = (
     Step("1 stream", 1, 64),
+    Step("batch 8", 8, 64),
     Step("batch 32", 32, 64),
     Step("prompt 512", 1, 512, extend=512),
 )
 RUNS = 3  # of a short step in each turn
-ERROR_COLUMNS = ("16 bits", "mean", "largest", "turned", f"equal of {len(QUESTIONS)}", "not equal")
-TIME_COLUMNS = ("16 bits", *(step.name for step in STEPS))
+ERROR_COLUMNS = (
+    "12 or 16 bits",
+    "mean",
+    "largest",
+    "turned",
+    f"equal of {len(QUESTIONS)}",
+    "not equal",
+)
+TIME_COLUMNS = ("12 or 16 bits", *(step.name for step in STEPS))
 
 
 class Reference(NamedTuple):
@@ -60,6 +70,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.activations", description=__doc__)
     parser.add_argument("--isa", choices=ISAS, help="level (default: the best of this CPU)")
+    parser.add_argument("--threads", type=int, help="of the times (default: the server's)")
     parser.add_argument("--repeat", type=int, default=7, help="turns of the times; 0: errors only")
     parser.add_argument("--no-errors", action="store_true", help="times only")
     parser.add_argument(
@@ -67,12 +78,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         nargs="+",
         default=SETS,
         metavar="NAMES",
-        help=f"choices: some of {', '.join(INPUTS)} with commas between, or an empty text",
+        help=f"choices: some of {', '.join(INPUTS)} with commas between, for 12 bits with :12 at "
+        "the end, or an empty text",
     )
     args = parser.parse_args(argv)
     for names in args.inputs:
-        if unknown := set(filter(None, names.split(","))).difference(INPUTS):
+        inputs, _, bits = names.partition(":")
+        if unknown := set(filter(None, inputs.split(","))).difference(INPUTS):
             parser.error(f"{', '.join(unknown)}: not one of {', '.join(INPUTS)}")
+        if bits not in ("", "12", "16"):
+            parser.error(f"{names}: 12 or 16 bits, not {bits}")
     return args
 
 
@@ -88,7 +103,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.repeat:
         table = TablePrinter("\nTimes, as ratios to 8 bits:", TIME_COLUMNS)
         choices = ["", *(names for names in args.inputs if names)]
-        for names, ratios in zip(choices, time_ratios(args.isa, choices, args.repeat), strict=True):
+        rows = time_ratios(args.isa, choices, args.repeat, args.threads)
+        for names, ratios in zip(choices, rows, strict=True):
             table.add(_shown(names), *ratios)
     return 0
 
@@ -125,13 +141,18 @@ def turned(executor: NativeExecutor, asked: Sequence[int], answer: Sequence[int]
     return int((details.top_ids != np.array(answer)).sum())
 
 
-def time_ratios(isa: str | None, choices: Sequence[str], repeat: int) -> list[list[str]]:
+def time_ratios(
+    isa: str | None, choices: Sequence[str], repeat: int, threads: int | None = None
+) -> list[list[str]]:
     """For each choice the ratios of its times, step by step, to those of the first: cells."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
     with ExitStack() as stack:
-        executors = [stack.enter_context(closing(_executor(isa, names))) for names in choices]
+        executors = [
+            stack.enter_context(closing(_executor(isa, names, threads))) for names in choices
+        ]
         for executor in executors:
             fill_pool(executor._pool)
-        columns = [_times(executors, step, repeat) for step in STEPS]
+        columns = [_times(executors, step, repeat, clock) for step in STEPS]
     first = [column[0] for column in columns]
     milliseconds = [f"{1e3 * seconds:.1f} ms" for seconds in first]
     return [
@@ -143,7 +164,9 @@ def time_ratios(isa: str | None, choices: Sequence[str], repeat: int) -> list[li
     ]
 
 
-def _times(executors: Sequence[NativeExecutor], step: Step, repeat: int) -> list[float]:
+def _times(
+    executors: Sequence[NativeExecutor], step: Step, repeat: int, clock: Callable[[], float]
+) -> list[float]:
     calls = [partial(each.run, step.batch(each.vocab_size)) for each in executors]
     taken: list[list[float]] = [[] for _ in calls]
     for call in calls:
@@ -151,9 +174,9 @@ def _times(executors: Sequence[NativeExecutor], step: Step, repeat: int) -> list
     for _ in range(repeat):
         for call, times in zip(calls, taken, strict=True):
             for _ in range(1 if step.extend > 1 else RUNS):
-                begun = time.perf_counter()
+                begun = clock()
                 call()
-                times.append(time.perf_counter() - begun)
+                times.append(clock() - begun)
     return [median(times) for times in taken]
 
 
@@ -165,15 +188,21 @@ def _reference() -> Reference:
         return Reference(asked, answers(executor, asked), held, native_logprobs(executor, held))
 
 
-def _executor(isa: str | None, names: str) -> NativeExecutor:
+def _executor(isa: str | None, names: str, threads: int | None = None) -> NativeExecutor:
     name = f"8:{names}" if names else "8"
     return NativeExecutor(
-        resolve_model(DEFAULT_MODEL), max_total_tokens=SLOTS, isa=isa, activations=name
+        resolve_model(DEFAULT_MODEL),
+        max_total_tokens=SLOTS,
+        isa=isa,
+        activations=name,
+        num_threads=threads,
     )
 
 
 def _shown(names: str) -> str:
-    return names.replace(",", ", ") or "none"
+    inputs, _, bits = names.partition(":")
+    listed = "all" if inputs == ",".join(INPUTS) else inputs.replace(",", ", ") or "none"
+    return f"{listed}, {bits}" if bits else listed
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from scheduler_proc.kernels.library import Batch, Layer, Library, Matrix, Model,
 
 
 class Operations:
-    """A thread pool with the kernels of one level. `activations` is as for the native executor."""
+    """A thread pool with the kernels of one level. `activations` is one of ACTIVATION_BITS; "auto"
+    is what the level computes best with, of a large model."""
 
     def __init__(self, library: Library, threads: int, isa: str, activations: str = "auto") -> None:
         self.library, self.isa = library, isa

@@ -60,6 +60,7 @@ from scheduler_proc.kernels.library import ISAS, load
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Packing, pack_model
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.files.sizes import resolved_activations
 from srt.wire.errors import SrtError
 
 _ROTATION = f"in turns over {WORKING_SET // 10**6} MB"
@@ -126,12 +127,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def print_ops(setting: Setting, activations: str, peaks: Peaks, runner: Runner) -> None:
     """Linear layers, attention, sampling."""
-    checkpoint = open_checkpoint(resolve_model(DEFAULT_MODEL))
+    files = resolve_model(DEFAULT_MODEL)
+    checkpoint = open_checkpoint(files)
     choice = Packing(tiles=setting.library.has_tiles(setting.isa))
     packed = pack_model(checkpoint, setting.library, choice)
-    with closing(
-        Operations(setting.library, setting.threads, setting.isa, activations)
-    ) as operations:
+    width = resolved_activations(activations, files)
+    with closing(Operations(setting.library, setting.threads, setting.isa, width)) as operations:
         linear = linear_rows(operations, packed, runner)
         _print_measured(f"Linear layers, {_ROTATION} of weights:", linear, peaks)
         attention = attention_rows(operations, checkpoint.config, runner)

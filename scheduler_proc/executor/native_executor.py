@@ -43,14 +43,15 @@ from srt.wire.media import MediaItem
 if TYPE_CHECKING:
     from scheduler_proc.models.vision.base import VisionModel
 
-ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}  # 0: what the level computes best with
+ACTIVATION_BITS = {"auto": 0, "8": 8, "12": 12, "16": 16}  # 0: what the level computes best with
 
 
 class NativeExecutor(MediaHolder):
     """A MediaExecutor. `exact` holds weights and KV as float32: for parity with a reference.
     `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights; "auto"
     becomes what the model's size calls for (`srt.files.sizes`). To measure, some of INPUTS may
-    follow a colon, as in "8:o,down", which have 16 bits whatever the others have.
+    follow a colon, as in "8:o,down", which have 16 bits whatever the others have, or the bits that
+    follow another colon, as in "8:o,down:12".
     `vision` is what encodes media, if the model sees any. With `num_layers` it is a model of the
     first layers alone, which is good for measuring only.
 
@@ -292,9 +293,9 @@ def _media_store(vision: "VisionModel", hidden: int, threads: int) -> MediaStore
 
 def _activation_bits(name: str) -> tuple[int, ...]:
     """The bits of each of INPUTS."""
-    base, _, wide = name.partition(":")
-    bits = ACTIVATION_BITS[base]
-    return tuple(16 if each in wide.split(",") else bits for each in INPUTS)
+    base, wide, bits = (*name.split(":"), "", "")[:3]
+    widths = dict.fromkeys(wide.split(","), ACTIVATION_BITS[bits or "16"])
+    return tuple(widths.get(each, ACTIVATION_BITS[base]) for each in INPUTS)
 
 
 def _check_activations(name: str, exact: bool, has_tiles: bool) -> None:

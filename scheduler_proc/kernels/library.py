@@ -25,7 +25,7 @@ from scheduler_proc.kernels.build import LIBRARY
 from srt.machine import memory_left
 from srt.wire.errors import ConfigError, SrtError
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 NUM_PHASES = 12
 INPUTS = ("qkv", "o", "gate_up", "down", "head")  # of matrices (srt_input)
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first

@@ -69,7 +69,7 @@ def model_sizes(files: ModelFiles) -> ModelSizes:
 
 
 def resolved_activations(activations: str, files: ModelFiles) -> str:
-    """What `--activations` says for the model at `files`: "auto" is "16" for a small one. For
+    """What `--activations` says for the model at `files`: "auto" is "12" for a small one. For
     others it stays, and means what each level computes best with. It follows from the option and
     the files alone, so that whoever has these knows it, as for fingerprints."""
     if activations != "auto":
@@ -78,7 +78,7 @@ def resolved_activations(activations: str, files: ModelFiles) -> str:
         is_small = model_sizes(files).float32_bytes < 4 * SMALL_MODEL
     except ConfigError:  # as those say who load it
         return activations
-    return "16" if is_small else activations
+    return "12" if is_small else activations
 
 
 def _of_gguf(files: ModelFiles) -> ModelSizes:

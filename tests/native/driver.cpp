@@ -177,7 +177,7 @@ void run_refused_models(const Model &model, const char *isa) {
   refuses("a head size", 1, isa, [](Instance &at) { at.model.head_dim = 48; });
   refuses("kv heads", 1, isa, [](Instance &at) { at.model.kv_heads = 4; });
   refuses("a pool's format", 1, isa, [](Instance &at) { at.model.kv_format = SRT_Q8; });
-  refuses("odd activations", 1, isa, [](Instance &at) { at.model.activation_bits[SRT_IN_DOWN] = 12; });
+  refuses("odd activations", 1, isa, [](Instance &at) { at.model.activation_bits[SRT_IN_DOWN] = 10; });
   refuses("a shape", 1, isa, [](Instance &at) { at.layers[1].o.k = kHidden; });
   refuses("a format", 1, isa, [](Instance &at) { at.layers[0].up.format = SRT_Q6_TILES + 1; });
   if (!srt_isa_has_tiles(isa))
@@ -360,9 +360,10 @@ struct Ops {
 int32_t last_format(const char *isa) { return srt_isa_has_tiles(isa) ? SRT_Q6_TILES : SRT_Q6; }
 
 void run_ops(const char *isa) {
-  Ops ops(isa, 8), wide_ops(isa, 16);
+  Ops ops(isa, 8), twelve_ops(isa, 12), wide_ops(isa, 16);
   for (int32_t format = SRT_F32; format <= last_format(isa); format++)
-    for (int m : {1, 3, 8, 45}) ops.linear(format, m), wide_ops.linear(format, m);
+    for (int m : {1, 3, 8, 45})
+      for (Ops *each : {&ops, &twelve_ops, &wide_ops}) each->linear(format, m);
   Traffic traffic;
   for (int i = 0; i < 20; i++) {
     Batch batch = traffic.next();
@@ -424,11 +425,12 @@ std::vector<Case> cases_of(const char *isa) {
                      SRT_Q8_TILES, SRT_Q6_TILES, SRT_Q8_TILES});
   std::vector<Case> cases;
   for (const Formats &formats : mixed)
-    for (const Widths &bits : {all_inputs(0), all_inputs(16), Widths{8, 16, 0, 16, 8}})
+    for (const Widths &bits : {all_inputs(0), all_inputs(16), Widths{8, 16, 0, 12, 8}})
       cases.push_back({formats, bits});
   for (int32_t format = SRT_F32; format <= last_format(isa); format++) {
     cases.push_back({all_of(format), all_inputs(8)});
-    if (format >= SRT_Q4 && format <= SRT_Q6) cases.push_back({all_of(format), all_inputs(16)});
+    if (format < SRT_Q4 || format > SRT_Q6) continue;
+    for (const int32_t bits : {12, 16}) cases.push_back({all_of(format), all_inputs(bits)});
   }
   return cases;
 }

@@ -84,15 +84,15 @@ def test_sizes_of_a_directory(tmp_path: Path) -> None:
         model_sizes(files)
 
 
-@pytest.mark.parametrize(("millions", "auto"), [(1, "16"), (1499, "16"), (1500, "auto")])
+@pytest.mark.parametrize(("millions", "auto"), [(1, "12"), (1499, "12"), (1500, "auto")])
 def test_activations_by_the_number_of_parameters(tmp_path: Path, millions: int, auto: str) -> None:
     config = '"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4'
     (tmp_path / "config.json").write_text(f'{{{config}, "dtype": "bfloat16"}}')
     with (tmp_path / "model.safetensors").open("wb") as weights:
         weights.truncate(2 * millions * 10**6)
     files = resolve_model(str(tmp_path))
-    found = [resolved_activations(name, files) for name in ("auto", "8", "16")]
-    assert found == [auto, "8", "16"]
+    found = [resolved_activations(name, files) for name in ("auto", "8", "12", "16")]
+    assert found == [auto, "8", "12", "16"]
 
 
 def test_half_of_what_is_left() -> None:

@@ -75,7 +75,8 @@ bool supports_head_dim(int head_dim) {
 }
 
 int check_activation_bits(int32_t bits) {
-  return bits == 0 || bits == 8 || bits == 16 ? 0 : set_error("activations of %d bits", bits);
+  const bool is_known = bits == 0 || bits == 8 || bits == 12 || bits == 16;
+  return is_known ? 0 : set_error("activations of %d bits", bits);
 }
 
 int check_model(const srt_model &m, bool has_tiles) {

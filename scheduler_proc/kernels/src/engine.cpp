@@ -32,7 +32,7 @@ Wanted wanted_by(const srt_model &model, const Kernels &kernels) {
   Wanted wanted;
   const auto add = [&](srt_input input, std::initializer_list<const srt_matrix *> matrices) {
     for (const srt_matrix *w : matrices)
-      wanted.add(w->format, in_words(kernels, model.activation_bits[input], w->format));
+      wanted.add(w->format, kernels.width(w->format, model.activation_bits[input]));
   };
   add(SRT_IN_HEAD, {&model.head});
   for (int i = 0; i < model.num_layers; i++) {
@@ -46,7 +46,7 @@ Wanted wanted_by(const srt_model &model, const Kernels &kernels) {
 }
 
 LinearTask task(const srt_matrix &w, float *y, size_t ldy, Output output) {
-  return {{&w, nullptr}, {}, y, ldy, output, nullptr, false};
+  return {{&w, nullptr}, {}, y, ldy, output, nullptr, Width::kBytes};
 }
 
 // What the linear layers of this phase are multiplied with.
@@ -336,8 +336,8 @@ void Engine::project(Member &member, int rows, int k, const float *weight, RowOf
   for (const LinearTask &each : tasks) {
     LinearTask &task = filled[count++] = each;
     task.x = to.quantized.view(weight ? to.normed.get() : x_row(0), rows);
-    task.in_words = in_words(kernels_, bits, task.w[0]->format);
-    wanted.add(task.w[0]->format, task.in_words);
+    task.width = kernels_.width(task.w[0]->format, bits);
+    wanted.add(task.w[0]->format, task.width);
   }
   const auto prepare = [&](int first, int last) {
     const float *x[kTileRows];

@@ -3,6 +3,7 @@
 // that the indirect call does not matter.
 #pragma once
 #include <cstddef>
+#include <type_traits>
 
 #include "formats.h"
 #include "numeric.h"
@@ -13,33 +14,63 @@ namespace srt {
 
 // ---- linear layers ------------------------------------------------------------------------------
 
-// Rows of quantised activations: int8_t, or int16_t in the order in which the level reads a group.
+// A code of twelve bits: a multiple of 16, or 16 * i + j where j is common to a group's inputs in two
+// halves, so that two inputs share a low byte (store_int12 of simd_avx512.h).
+struct Int12 {
+  int16_t bits;
+};
+
+// How wide the codes of activations are that weights are multiplied with.
+enum class Width { kBytes, kTwelve, kWords };
+
+// The scale of codes above eight bits, (1 + quarter / 4) * 2^exponent, as added to a product with
+// the first factor: so it takes no multiplication.
+struct ScaleParts {
+  int32_t exponent;  // of a float, in its place
+  int32_t quarter;
+};
+inline ScaleParts parts_of(float scale) {
+  const uint32_t bits = bits_of(scale);
+  return {static_cast<int32_t>(bits & 0x7f800000) - 0x3f800000,
+          static_cast<int32_t>(bits >> 21 & 3)};
+}
+
+// Rows of quantised activations: int8_t, or int16_t or Int12 in the order in which the level reads a
+// group.
 template <class Code>
 struct Codes {
-  const Code *q;        // [rows, k]
-  const float *scale;   // [rows, k/32]
-  const float *sums;    // [rows, k/32]: scale * sum of q over the group
-  const float *halves;  // [rows, k/16]: the same over each half of it; for SRT_Q6
+  const Code *q;            // [rows, k]
+  const float *scale;       // [rows, k/32]
+  const float *sums;        // [rows, k/32]: scale * sum of q over the group
+  const int32_t *halves;    // [rows, k/16]: sum of q over each half of it; for SRT_Q8, SRT_Q6
+  const ScaleParts *parts;  // [rows, k/32]: of scale, where it is finite; for codes above 8 bits
 };
 
 // The largest code. One of 16 bits has at most 127 in its high byte, so that every code is two
-// signed bytes: high * 256 + low.
+// signed bytes: high * 256 + low. One of twelve leaves room for 16 times a low byte.
 template <class Code>
-constexpr int kLargestCode = sizeof(Code) == 1 ? 127 : 127 * 256;
+constexpr int kLargestCode = 127 * 256;
+template <>
+constexpr int kLargestCode<int8_t> = 127;
+template <>
+constexpr int kLargestCode<Int12> = 119 * 256;
 
-// Rows of activations as linear layers read them: quantised weights need bytes or words, float
-// weights need x, weights in tiles need tiles.
+// Rows of activations as linear layers read them: quantised weights need bytes, twelve or words,
+// float weights need x, weights in tiles need tiles.
 struct Activations {
   const float *x;  // [rows, k]
   Codes<int8_t> bytes;
+  Codes<Int12> twelve;
   Codes<int16_t> words;
   const bf16 *tiles;  // [row tiles][k/2][columns][2]: inputs 2i and 2i + 1 of a row side by side
   int columns;        // tile_columns of all rows
 
   template <class Code>
   const Codes<Code> &codes() const {
-    if constexpr (sizeof(Code) == 1)
+    if constexpr (std::is_same_v<Code, int8_t>)
       return bytes;
+    else if constexpr (std::is_same_v<Code, Int12>)
+      return twelve;
     else
       return words;
   }
@@ -70,13 +101,14 @@ struct LinearTask {
   size_t ldy;
   Output output;
   bf16 *tiles;  // kSiluTiles: the output, as in Activations, instead of y
-  bool in_words;  // quantised weights are multiplied with x.words, not x.bytes
+  Width width;    // of what quantised weights are multiplied with
 };
 
-// From this many rows on, quantised blocks are unpacked before use.
-constexpr int kUnpackRows = 13;
+// From this many rows on, quantised blocks are unpacked before use: for fewer it takes longer than
+// unpacking in registers, again for every tile of rows.
+constexpr int kUnpackRows = 48;
 
-constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 128); }
+constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 256 + 5 * 64); }
 // Bytes of a pair of channel blocks as matrix tiles, and of the tiles of their products.
 constexpr size_t tile_scratch_bytes(int k) { return size_t(k / kGroup) * 2 * 1024 + 4 * 1024; }
 // Scratch memory per thread that `linear` needs for k inputs.
@@ -162,8 +194,8 @@ struct Kernels {
   // first_row is a multiple of kTileRows.
   void (*linear)(const LinearTask &, int first_pair, int last_pair, int first_row, int last_row,
                  uint8_t *scratch);
-  // Whether weights of this format are as fast with 16-bit activations as with 8-bit ones.
-  bool (*prefers_words)(int32_t format);
+  // What weights of this format are multiplied with, given `activation_bits` of an srt_model.
+  Width (*width)(int32_t format, int32_t bits);
   // `tile`: `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` or
   // `attend` calls `release` before it does anything but steps. Both are null without tiles.
   void (*tile)(const float *const *rows, int count, int k, int columns, bf16 *out);
@@ -171,10 +203,13 @@ struct Kernels {
 
   // These take one token's row.
   void (*rms_norm)(const float *x, const float *weight, int k, float eps, float *y);
-  // `halves` may be null.
-  void (*quantize)(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves);
+  // `halves` may be null. A level without Width::kTwelve has no quantize_twelve.
+  void (*quantize)(const float *x, int k, int8_t *q, float *scale, float *sums, int32_t *halves,
+                   ScaleParts *);
+  void (*quantize_twelve)(const float *x, int k, Int12 *q, float *scale, float *sums,
+                          int32_t *halves, ScaleParts *parts);
   void (*quantize_words)(const float *x, int k, int16_t *q, float *scale, float *sums,
-                         float *halves);
+                         int32_t *halves, ScaleParts *parts);
   void (*rope)(float *x, const float *cos_sin, int heads, int head_dim);
   void (*scale)(float *x, int k, float by);
   void (*silu_mul)(float *gate, const float *up, int k);  // gate = silu(gate) * up
@@ -190,11 +225,6 @@ struct Kernels {
   LogNormalizer (*log_normalizer)(const float *logits, int vocab);
   void (*rank_top)(const float *logits, int vocab, int count, SampleScratch &, int32_t *ids);
 };
-
-// Whether weights of this format are multiplied with 16-bit activations, given `activation_bits`.
-inline bool in_words(const Kernels &kernels, int32_t activation_bits, int32_t format) {
-  return activation_bits == 16 || (activation_bits == 0 && kernels.prefers_words(format));
-}
 
 // The kernels of a level by name, or of the best level if null; null and an error text if the CPU
 // or the build lacks it.

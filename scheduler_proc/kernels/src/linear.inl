@@ -15,8 +15,14 @@ namespace srt::SRT_ISA_NS {
 
 // ---- how a format's group of 32 inputs x 16 channels is read ------------------------------------
 
-struct Q4 {
+// Weights are scale * (code - kOffset), or scale * code + offset of the file's where kOffset is 0.
+struct Packed {
+  static constexpr bool kIsPacked = true, kIsSplit = false;
+};
+
+struct Q4 : Packed {
   static constexpr int kCode = sizes_of(SRT_Q4).code_bytes, kScale = sizes_of(SRT_Q4).scale_bytes;
+  static constexpr int kOffset = 0, kPacked = 0;
   SRT_INLINE void quads(const uint8_t *p, int j, B &low, B &high) {
     const B both = load_bytes(p + 64 * j);
     low = low_nibbles(both);
@@ -36,20 +42,22 @@ struct Q4K : Q4 {
   }
 };
 
-struct Q8 {
+struct Q8 : Packed {
   static constexpr int kCode = sizes_of(SRT_Q8).code_bytes, kScale = sizes_of(SRT_Q8).scale_bytes;
+  static constexpr int kOffset = 128;
   SRT_INLINE void quads(const uint8_t *p, int j, B &low, B &high) {
     low = load_bytes(p + 64 * j);
     high = load_bytes(p + 64 * (j + 4));
   }
-  SRT_INLINE void scales(const uint8_t *p, F &d, F &m) {  // codes are offset by 128
+  SRT_INLINE void scales(const uint8_t *p, F &d, F &m) {
     d = load(reinterpret_cast<const f16 *>(p));
-    m = mul(d, set1(-128.f));
+    m = zero();
   }
 };
 
-struct Q6 {
+struct Q6 : Packed {
   static constexpr int kCode = sizes_of(SRT_Q6).code_bytes, kScale = sizes_of(SRT_Q6).scale_bytes;
+  static constexpr int kOffset = 32;
 };
 
 // ---- tiles of R rows x N channel blocks ---------------------------------------------------------
@@ -129,10 +137,14 @@ static void blocks_over_rows(const LinearTask &task, int pair, const uint8_t *co
   if constexpr (std::is_same_v<Format, float> || std::is_same_v<Format, f16> ||
                 std::is_same_v<Format, bf16>)
     pair_of_blocks<Floats<Format>>(task, pair, w, first_row, last_row);
-  else if (task.in_words)
+  else if (task.width == Width::kWords)
     quantized_blocks<Format, int16_t>(task, pair, w, first_row, last_row, scratch);
-  else
+  else if (task.width == Width::kBytes)
     quantized_blocks<Format, int8_t>(task, pair, w, first_row, last_row, scratch);
+#ifdef SRT_SPLIT_CODES
+  else if constexpr (Format::kOffset == 0)
+    quantized_blocks<Format, Int12>(task, pair, w, first_row, last_row, scratch);
+#endif
 }
 
 template <class Format>

@@ -4,33 +4,85 @@
 // which takes the nibble arithmetic and half conversions out of the inner loop.
 namespace srt::SRT_ISA_NS {
 
+// How far ahead to prefetch, for blocks that are unpacked and for so many rows or more that read them
+// packed. One row and two, which take no longer than reading does, gain nothing.
+constexpr int kRowsThatPrefetch = 3, kBytesAhead = 8192;
+
 // What pairs of channel blocks are unpacked to.
+template <class Format>
 struct Wide {
-  static constexpr int kCode = 512, kScale = 128;
+  static constexpr int kCode = 512, kScale = 128, kOffset = Format::kOffset;
+  static constexpr bool kIsPacked = false, kIsSplit = false;
   SRT_INLINE void quads(const uint8_t *p, int j, B &low, B &high) { Q8::quads(p, j, low, high); }
   SRT_INLINE void scales(const uint8_t *p, F &d, F &m) { Q4K::scales(p, d, m); }
+  SRT_INLINE void store_scales(uint8_t *p, F d, F m) {
+    store(reinterpret_cast<float *>(p), d);
+    store(reinterpret_cast<float *>(p) + 16, m);
+  }
+  SRT_INLINE void store_packed(uint8_t *, const uint8_t *) {}
 };
 
-// Exact sums of products with codes of activations; `total` turns each into one number.
+// dot[r][n] plus the products of block n's group and the codes of row r, `stride` codes apart.
+template <class Format, class Code, int R, int N>
+SRT_INLINE void add_products(const uint8_t *const (&codes)[N], const Code *x, size_t stride,
+                             I (&dot)[R][N]) {
+  repeat<4>([&](auto j) {
+    B low[N], high[N];
+    repeat<N>([&](auto n) { Format::quads(codes[n], j, low[n], high[n]); });
+    repeat<R>([&](auto r) {
+      const Code *row = x + r * stride;
+      repeat<N>([&](auto n) { dot[r][n] = dot4(dot[r][n], low[n], row + 4 * j); });
+      repeat<N>([&](auto n) { dot[r][n] = dot4(dot[r][n], high[n], row + 4 * (j + 4)); });
+    });
+  });
+}
+
+// A group's codes and scales, kBytesAhead of these.
+template <class Format>
+SRT_INLINE void prefetch_group(const uint8_t *codes, const uint8_t *scales) {
+  for (int line = 0; line < Format::kCode; line += 64) prefetch(codes + kBytesAhead + line);
+  for (int line = 0; line < Format::kScale; line += 64) prefetch(scales + kBytesAhead + line);
+}
+
+// The sum of products of half a group.
 template <class Code>
-struct DotSum {
-  using Type = I;
-  SRT_INLINE I zero() { return izero(); }
-};
-template <>
-struct DotSum<int16_t> {
-  using Type = WideSum;
-  SRT_INLINE WideSum zero() { return wide_zero(); }
-};
+SRT_INLINE I half_products(const uint8_t *codes, const Code *x, int half) {
+  I dot = izero();
+  for (int quad = 4 * half; quad < 4 * half + 4; quad++)
+    dot = dot4(dot, load_bytes(codes + 64 * quad), x + 4 * quad);
+  return dot;
+}
 
-// acc plus the products of w and quad `quad` of the group.
-SRT_INLINE I dot_quad(I acc, B w, const int8_t *group, int quad) {
-  return dot4(acc, w, group + 4 * quad);
+template <class Format, class Code, int R, int N>
+SRT_INLINE void add_group(const uint8_t *const (&codes)[N], const Code *x, size_t k,
+                          I (&dot)[R][N]) {
+  add_products<Format>(codes, x, k, dot);
 }
-SRT_INLINE WideSum dot_quad(WideSum acc, B w, const int16_t *group, int quad) {
-  return dot4(acc, w, group, quad);
-}
-SRT_INLINE I total(I sum) { return sum; }
+
+}  // namespace srt::SRT_ISA_NS
+
+#ifdef SRT_SPLIT_CODES
+#include "linear_split.inl"
+#endif
+
+namespace srt::SRT_ISA_NS {
+
+template <class Format, class Code>
+struct Unpacked {
+  using Kind = Wide<Format>;
+};
+#ifdef SRT_SPLIT_CODES
+// Not Q8: the scale of a group that is not a number must reach its products.
+template <class Code>
+struct Unpacked<Q4, Code> {
+  using Kind = std::conditional_t<sizeof(Code) == 1, Wide<Q4>, WideSplit<Q4, Code>>;
+};
+template <class Code>
+struct Unpacked<Q4K, Code> : Unpacked<Q4, Code> {};
+#else
+template <class Code>
+struct Unpacked<Q4K, Code> : Unpacked<Q4, Code> {};
+#endif
 
 // Accumulated over all groups of k.
 template <class Format, class Code>
@@ -40,37 +92,49 @@ struct Dots {
                        size_t row, F (&acc)[R][N]) {
     const Codes<Code> &x = activations.codes<Code>();
     const int groups = k / kGroup;
-    const Code *q = x.q + row * k;
-    const float *scale = x.scale + row * groups, *sums = x.sums + row * groups;
     const size_t scales_at = size_t(groups) * Format::kCode;
     for (int g = 0; g < groups; g++) {
-      typename DotSum<Code>::Type dot[R][N];
-      repeat<R>([&](auto r) { repeat<N>([&](auto n) { dot[r][n] = DotSum<Code>::zero(); }); });
-      repeat<4>([&](auto j) {
-        B low[N], high[N];
-        repeat<N>([&](auto n) {
-          Format::quads(w[n] + size_t(g) * Format::kCode, j, low[n], high[n]);
-        });
-        repeat<R>([&](auto r) {
-          const Code *group = q + size_t(r) * k + g * kGroup;
-          repeat<N>([&](auto n) { dot[r][n] = dot_quad(dot[r][n], low[n], group, j); });
-          repeat<N>([&](auto n) { dot[r][n] = dot_quad(dot[r][n], high[n], group, j + 4); });
-        });
+      const uint8_t *codes[N], *scales[N];
+      repeat<N>([&](auto n) {
+        codes[n] = w[n] + size_t(g) * Format::kCode;
+        scales[n] = w[n] + scales_at + size_t(g) * Format::kScale;
       });
+      if constexpr (Format::kIsPacked && R >= kRowsThatPrefetch) repeat<N>([&](auto n) { prefetch_group<Format>(codes[n], scales[n]); });
+      I dot[R][N];
+      repeat<R>([&](auto r) { repeat<N>([&](auto n) { dot[r][n] = izero(); }); });
+      add_group<Format>(codes, x.q + row * k + g * kGroup, k, dot);
+      const size_t at = row * groups + g;
+      if constexpr (Format::kOffset != 0) subtract_offsets(x, at, groups, dot);
       repeat<N>([&](auto n) {
         F d, m;
-        Format::scales(w[n] + scales_at + size_t(g) * Format::kScale, d, m);
+        Format::scales(scales[n], d, m);
         repeat<R>([&](auto r) {
-          const F by = mul(d, set1(scale[size_t(r) * groups + g]));
-          acc[r][n] = fma(to_float(total(dot[r][n])), by, acc[r][n]);
-          acc[r][n] = fma(m, set1(sums[size_t(r) * groups + g]), acc[r][n]);
+          F by;
+          if constexpr (Format::kIsSplit)
+            by = Format::scaled(scales[n], x.parts[at + size_t(r) * groups]);
+          else
+            by = mul(d, set1(x.scale[at + size_t(r) * groups]));
+          acc[r][n] = fma(to_float(dot[r][n]), by, acc[r][n]);
+          if constexpr (Format::kOffset == 0)
+            acc[r][n] = fma(m, set1(x.sums[at + size_t(r) * groups]), acc[r][n]);
         });
       });
     }
   }
+
+  // Codes are unsigned, kOffset above the weights'.
+  template <int R, int N>
+  SRT_INLINE void subtract_offsets(const Codes<Code> &x, size_t at, int groups, I (&dot)[R][N]) {
+    repeat<R>([&](auto r) {
+      const int32_t *halves = x.halves + 2 * (at + size_t(r) * groups);
+      const I offset = iset1(Format::kOffset * (halves[0] + halves[1]));
+      repeat<N>([&](auto n) { dot[r][n] = sub(dot[r][n], offset); });
+    });
+  }
+
 };
 
-// Two scales per group, one for each half of its inputs; codes are offset by 32.
+// Two scales per group, one for each half of its inputs.
 template <class Code>
 struct Dots<Q6, Code> {
   template <int R, int N>
@@ -79,63 +143,71 @@ struct Dots<Q6, Code> {
     const Codes<Code> &x = activations.codes<Code>();
     const int groups = k / kGroup;
     const Code *q = x.q + row * k;
-    const float *scale = x.scale + row * groups, *halves = x.halves + row * groups * 2;
+    const float *scale = x.scale + row * groups;
+    const int32_t *halves = x.halves + row * groups * 2;
     for (int g = 0; g < groups; g++)
       for (int n = 0; n < N; n++) {
         const uint8_t *codes = w[n] + size_t(g) * Q6::kCode;
         const float *d = reinterpret_cast<const float *>(w[n] + size_t(groups) * Q6::kCode +
                                                          size_t(g) * Q6::kScale);
         for (int half = 0; half < 2; half++) {
-          const F by = load(d + 16 * half), offset = mul(by, set1(-32.f));
+          const F by = load(d + 16 * half);
           for (int r = 0; r < R; r++) {
-            auto dot = DotSum<Code>::zero();
-            for (int quad = 4 * half; quad < 4 * half + 4; quad++)
-              dot = dot_quad(dot, load_bytes(codes + 64 * quad), q + size_t(r) * k + g * kGroup,
-                             quad);
+            const I dot = half_products(codes, q + size_t(r) * k + g * kGroup, half);
+            const I offset = iset1(Q6::kOffset * halves[(size_t(r) * groups + g) * 2 + half]);
             const F both = mul(by, set1(scale[size_t(r) * groups + g]));
-            acc[r][n] = fma(to_float(total(dot)), both, acc[r][n]);
-            acc[r][n] = fma(offset, set1(halves[(size_t(r) * groups + g) * 2 + half]), acc[r][n]);
+            acc[r][n] = fma(to_float(sub(dot, offset)), both, acc[r][n]);
           }
         }
       }
   }
 };
 
-template <class Format>
+template <class Format, class Kind>
 static void unpack_block(const uint8_t *from, int k, uint8_t *to) {
   const int groups = k / kGroup;
   const uint8_t *scales = from + size_t(groups) * Format::kCode;
-  float *wide = reinterpret_cast<float *>(to + size_t(groups) * Wide::kCode);
+  uint8_t *wide = to + size_t(groups) * Kind::kCode;
   for (int g = 0; g < groups; g++) {
+    const uint8_t *codes = from + size_t(g) * Format::kCode;
+    prefetch_group<Format>(codes, scales + size_t(g) * Format::kScale);
     for (int j = 0; j < 4; j++) {
       B low, high;
-      Format::quads(from + size_t(g) * Format::kCode, j, low, high);
-      store_bytes(to + size_t(g) * Wide::kCode + 64 * j, low);
-      store_bytes(to + size_t(g) * Wide::kCode + 64 * (j + 4), high);
+      Format::quads(codes, j, low, high);
+      store_bytes(to + size_t(g) * Kind::kCode + 64 * j, low);
+      store_bytes(to + size_t(g) * Kind::kCode + 64 * (j + 4), high);
     }
+    Kind::store_packed(to + size_t(g) * Kind::kCode, codes);
     F d, m;
     Format::scales(scales + size_t(g) * Format::kScale, d, m);
-    store(wide + g * 32, d);
-    store(wide + g * 32 + 16, m);
+    Kind::store_scales(wide + size_t(g) * Kind::kScale, d, m);
   }
 }
 
-// Activations of 16 bits take two products of bytes instead of one.
-static bool prefers_words(int32_t) { return false; }
+// Bytes are multiplied as fast as the level multiplies. Codes of twelve bits take three products of
+// bytes for two inputs of four-bit weights, those of 16 bits four. For weights of more bits both take
+// four. Where codes are not split into bytes, all widths take one.
+static Width width_of([[maybe_unused]] int32_t format, int32_t bits) {
+#ifdef SRT_SPLIT_CODES
+  if (bits == 12 && (format == SRT_Q4 || format == SRT_Q4K)) return Width::kTwelve;
+#endif
+  return bits > 8 ? Width::kWords : Width::kBytes;
+}
 
 template <class Format, class Code, int N>
 static void quantized_blocks(const LinearTask &task, int pair, const uint8_t *const (&w)[N],
                              int first_row, int last_row, uint8_t *scratch) {
   if constexpr (!std::is_same_v<Format, Q6>) {
     if (last_row - first_row >= kUnpackRows) {
+      using Kind = typename Unpacked<Format, Code>::Kind;
       const int k = task.w[0]->k;
       const uint8_t *wide[N];
       for (int n = 0; n < N; n++) {
         uint8_t *to = scratch + n * wide_block_bytes(k);
-        unpack_block<Format>(w[n], k, to);
+        unpack_block<Format, Kind>(w[n], k, to);
         wide[n] = to;
       }
-      pair_of_blocks<Dots<Wide, Code>>(task, pair, wide, first_row, last_row);
+      pair_of_blocks<Dots<Kind, Code>>(task, pair, wide, first_row, last_row);
       return;
     }
   }

@@ -23,7 +23,7 @@ template <class Code>
 struct GroupRows {
   const Code *q;
   const float *scale, *sums;
-  const float *halves;  // of all rows, if there are any: from 2 * `at` on
+  const int32_t *halves;  // of all rows, if there are any: from 2 * `at` on
   size_t at;
   int k, groups;  // of a row
 };
@@ -212,13 +212,19 @@ struct Words : DotsOf<Format, Code>::Kind {
     Format::scales(scales, d, m);
     repeat<R>([&](auto r) {
       const F by = mul(d, set1(x.scale[size_t(r) * x.groups]));
-      const F sum = fma(to_float(dot[r]), by, load(sums[r]));
-      store(sums[r], fma(m, set1(x.sums[size_t(r) * x.groups]), sum));
+      if constexpr (Format::kOffset != 0) {
+        const int32_t *halves = x.halves + (x.at + size_t(r) * x.groups) * 2;
+        const I products = sub(dot[r], iset1(Format::kOffset * (halves[0] + halves[1])));
+        store(sums[r], fma(to_float(products), by, load(sums[r])));
+      } else {
+        const F sum = fma(to_float(dot[r]), by, load(sums[r]));
+        store(sums[r], fma(m, set1(x.sums[size_t(r) * x.groups]), sum));
+      }
     });
   }
 };
 
-// Two scales per group, one for each half of its inputs; codes are offset by 32.
+// Two scales per group, one for each half of its inputs.
 template <class Code>
 struct Words<Q6, Code> : DotsOf<Q6, Code>::Kind {
   template <bool kIsUnpacked, int R>
@@ -228,11 +234,11 @@ struct Words<Q6, Code> : DotsOf<Q6, Code>::Kind {
       I dot[R];
       Words::template half<kIsUnpacked>(codes, half, x, dot);
       const F by = load(reinterpret_cast<const float *>(scales) + 16 * half);
-      const F offset = mul(by, set1(-32.f));
       repeat<R>([&](auto r) {
         const F both = mul(by, set1(x.scale[size_t(r) * x.groups]));
-        const F sum = fma(to_float(dot[r]), both, load(sums[r]));
-        store(sums[r], fma(offset, set1(x.halves[(x.at + size_t(r) * x.groups) * 2 + half]), sum));
+        const int32_t codes_of_half = x.halves[(x.at + size_t(r) * x.groups) * 2 + half];
+        const I products = sub(dot[r], iset1(Q6::kOffset * codes_of_half));
+        store(sums[r], fma(to_float(products), both, load(sums[r])));
       });
     });
   }
@@ -307,8 +313,12 @@ static void sums_of_block(const uint8_t *block, int k, const Codes<Code> &x, siz
 }
 
 // Codes of eight bits take two products of bytes anyway, one per plane of four bits, and sums of
-// six-bit codes are widened early: products of words cost no more. Codes of four bits take one.
-static bool prefers_words(int32_t format) { return format == SRT_Q8 || format == SRT_Q6; }
+// six-bit codes are widened early: products of words cost no more. Codes of four bits take one. Words
+// of twelve bits would take as long as those of 16.
+static Width width_of(int32_t format, int32_t bits) {
+  const bool prefers_words = format == SRT_Q8 || format == SRT_Q6;
+  return bits > 8 || (bits == 0 && prefers_words) ? Width::kWords : Width::kBytes;
+}
 
 template <class Format, class Code, int N>
 static void quantized_blocks(const LinearTask &task, int pair, const uint8_t *const (&w)[N],

@@ -54,20 +54,20 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
     return set_error("a bias needs a multiple of 16 outputs");
   int64_t growths = 0;
   srt::ActivationBuffer quantized;
-  const bool in_words = srt::in_words(pool->kernels, pool->activation_bits, w->format);
+  const srt::Width width_of_x = pool->kernels.width(w->format, pool->activation_bits);
   srt::Wanted wanted;
-  wanted.add(w->format, in_words);
+  wanted.add(w->format, width_of_x);
   if (wanted.tiles && !pool->kernels.tile)
     return set_error("the level %s has no formats in tiles", pool->kernels.name);
   quantized.need(m, k, wanted, growths);
   std::vector<float> wide(size_t(m) * width);
   const srt::Output output = up ? srt::Output::kSiluMul : srt::Output::kStore;
   const srt::LinearTask task{{w, up}, quantized.view(x, m), wide.data(), size_t(width), output,
-                             nullptr, in_words};
+                             nullptr, width_of_x};
   on_all(pool, [&](Member &member) {
     std::vector<uint8_t> scratch(srt::linear_scratch_bytes(k) + 64);
     auto *aligned = scratch.data() + (-reinterpret_cast<uintptr_t>(scratch.data()) & 63);
-    member.share(wanted.bytes || wanted.words ? m : 0, [&](int row) {
+    member.share(wanted.codes() ? m : 0, [&](int row) {
       quantized.quantize(pool->kernels, wanted, x + size_t(row) * k, row, k);
     });
     member.share(wanted.tiles ? (m + srt::kTileRows - 1) / srt::kTileRows : 0, [&](int tile) {

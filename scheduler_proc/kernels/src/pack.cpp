@@ -190,7 +190,8 @@ void add_tile_code(uint8_t *codes, int code_bytes, int c, int i, uint8_t code) {
 void encode(int32_t format, const Group &group, int g, int groups, int c, uint8_t *block) {
   const FormatSizes sizes = sizes_of(format);
   uint8_t *codes = block + size_t(g) * sizes.code_bytes;
-  for (int i = 0; i < kGroup; i++) {
+  const bool is_constant = sizes.code_bytes == 256 && group.d[0] == 0;
+  for (int i = 0; i < kGroup && !is_constant; i++) {  // else 0, as linear_split.inl needs it
     const int quad = i / 4, at = 4 * c + i % 4;
     if (is_tiled(format))
       add_tile_code(codes, sizes.code_bytes, c, i, group.code[i]);

@@ -14,32 +14,68 @@ static void rms_norm(const float *x, const float *weight, int k, float eps, floa
   for (int i = 0; i < k; i += 16) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
 }
 
-// Groups without a larger magnitude become zeros: dividing the largest code by less may overflow.
+// Groups without a larger magnitude become zeros. Of bytes: dividing the largest code by less may
+// overflow. Of wider codes: their scales times those of weights are normal floats, so that adding
+// exponents multiplies; a group with a magnitude above kLargestWide is not a number.
 template <class Code>
-constexpr float kSmallest = sizeof(Code) == 1 ? 1e-36f : 1e-34f;
+constexpr float kSmallest = sizeof(Code) == 1 ? 1e-36f : 1e-26f;
+constexpr float kLargestWide = 1e33f;
 
-SRT_INLINE I store_half(int8_t *group, int half, F x) { return store_int8(group + 16 * half, x); }
-SRT_INLINE I store_half(int16_t *group, int half, F x) { return store_int16(group, half, x); }
+SRT_INLINE void store_group(int8_t *group, F a, F b, I &first, I &second) {
+  first = store_int8(group, a);
+  second = store_int8(group + 16, b);
+}
+SRT_INLINE void store_group(int16_t *group, F a, F b, I &first, I &second) {
+  first = store_int16(group, 0, a);
+  second = store_int16(group, 1, b);
+}
+#ifdef SRT_SPLIT_CODES
+SRT_INLINE void store_group(Int12 *group, F a, F b, I &first, I &second) {
+  store_int12(&group->bits, a, b, first, second);
+}
+#endif
+
+// The step between codes, and what makes the floats of a group multiples of it.
+struct Step {
+  float size, inverse;
+};
+template <class Code>
+SRT_INLINE Step step_of(float most) {
+  constexpr float largest_code = kLargestCode<Code>;
+  Step step{most / largest_code, most > kSmallest<Code> ? largest_code / most : 0.f};
+  if (sizeof(Code) == 1) return step;
+  if (!(most <= kLargestWide)) return {float_from_bits(0x7fc00000), 0.f};
+  if (step.inverse == 0) return step;
+  // The next larger float of three significant bits, of which ScaleParts are made.
+  step.size = float_from_bits((bits_of(step.size) + 0x1fffff) & 0xffe00000);
+  return {step.size, 1 / step.size};
+}
 
 // Symmetric codes in groups of 32, of eight bits as ggml's Q8_1: an outlier spoils only its own
 // group. `halves` may be null. A NaN makes its group's scale NaN.
 template <class Code>
-static void quantize(const float *x, int k, Code *q, float *scale, float *sums, float *halves) {
-  constexpr float largest_code = kLargestCode<Code>;
+static void quantize(const float *x, int k, Code *q, float *scale, float *sums, int32_t *halves,
+                     [[maybe_unused]] ScaleParts *parts) {
   for (int g = 0; g < k / kGroup; g++) {
     const F a = load(x + g * kGroup), b = load(x + g * kGroup + 16);
-    const float most = largest_magnitude(a, b);
-    const F by = set1(most > kSmallest<Code> ? largest_code / most : 0.f);
-    const I first = store_half(q + g * kGroup, 0, mul(a, by));
-    const I second = store_half(q + g * kGroup, 1, mul(b, by));
-    const float step = most / largest_code;
-    scale[g] = step;
-    sums[g] = step * static_cast<float>(sum(add(first, second)));
+    const Step step = step_of<Code>(largest_magnitude(a, b));
+    const F by = set1(step.inverse);
+    I first, second;
+    store_group(q + g * kGroup, mul(a, by), mul(b, by), first, second);
+    scale[g] = step.size;
+    sums[g] = step.size * static_cast<float>(sum(add(first, second)));
+    if (sizeof(Code) > 1) parts[g] = parts_of(step.inverse == 0 ? 1.f : step.size);
     if (halves == nullptr) continue;
-    halves[2 * g] = step * static_cast<float>(sum(first));
-    halves[2 * g + 1] = step * static_cast<float>(sum(second));
+    halves[2 * g] = sum(first);
+    halves[2 * g + 1] = sum(second);
   }
 }
+
+#ifdef SRT_SPLIT_CODES
+constexpr auto kQuantizeTwelve = quantize<Int12>;
+#else
+constexpr auto kQuantizeTwelve = static_cast<decltype(Kernels::quantize_twelve)>(nullptr);
+#endif
 
 // Rotate pairs (i, i + head_dim/2) of every head; cos_sin is [head_dim/2] cosines, then sines.
 static void rope(float *x, const float *cos_sin, int heads, int head_dim) {

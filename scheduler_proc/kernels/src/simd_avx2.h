@@ -346,6 +346,8 @@ SRT_INLINE I store_int16(int16_t *group, int half, F x) {
 SRT_INLINE I add(I a, I b) {
   return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }
+SRT_INLINE I sub(I a, I b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+SRT_INLINE I iset1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 SRT_INLINE int32_t sum(I x) {
   const __m256i eight = _mm256_add_epi32(x.lo, x.hi);
   const __m128i four =

@@ -139,20 +139,16 @@ SRT_INLINE I store_int8(int8_t *p, F x) {
 SRT_INLINE I add(I a, I b) { return _mm512_add_epi32(a, b); }
 SRT_INLINE int32_t sum(I x) { return _mm512_reduce_add_epi32(x); }
 
-// ---- int16 dot products -------------------------------------------------------------------------
+SRT_INLINE I iset1(int32_t x) { return _mm512_set1_epi32(x); }
+template <int kBits>
+SRT_INLINE I shift_left(I x) { return _mm512_slli_epi32(x, kBits); }
+SRT_INLINE I sub(I a, I b) { return _mm512_sub_epi32(a, b); }
 
-// Codes of 16 bits are high * 256 + low, both signed bytes; a group of 32 is its high bytes, then its
-// low ones. So there are two sums.
-struct WideSum {
-  I high, low;
-};
-SRT_INLINE WideSum wide_zero() { return {izero(), izero()}; }
-// acc[i] += sum over j < 4 of w[4i + j] * x[j], exactly, for x at quad `quad` of the group.
-SRT_INLINE WideSum dot4(WideSum acc, B w, const int16_t *group, int quad) {
-  const int8_t *bytes = reinterpret_cast<const int8_t *>(group) + 4 * quad;
-  return {dot4(acc.high, w, bytes), dot4(acc.low, w, bytes + 32)};
-}
-SRT_INLINE I total(WideSum x) { return add(_mm512_slli_epi32(x.high, 8), x.low); }
+// ---- wider codes, as bytes ------------------------------------------------------------------------
+
+// Codes of more than eight bits are high * 256 + low, both signed bytes: linear_split.inl. Those of 16
+// bits are in a group of 32 the high bytes, then the low ones.
+#define SRT_SPLIT_CODES
 
 // Rounds to nearest-even codes (|x| <= 127 * 256) and stores half `half` of the group; returns the
 // rounded lanes.
@@ -164,6 +160,35 @@ SRT_INLINE I store_int16(int16_t *group, int half, F x) {
   _mm_storeu_si128(to, _mm512_cvtepi32_epi8(high));
   _mm_storeu_si128(to + 2, _mm512_cvtepi32_epi8(low));
   return rounded;
+}
+
+// Rounds a group, a and b of 16 each (|x| <= 119 * 256), to codes of twelve bits, stores them and
+// returns them. Input i + 16 gets a multiple of 16, 16 * m. Input i gets 16 * n + m % 16, whose low
+// byte t has both: 16 * t is the other's code, up to a multiple of 256. So the group is 32 high bytes
+// and 16 bytes t; code i is 256 * high[i] + t[i], code i + 16 is 256 * high[i + 16] + 16 * t[i].
+SRT_INLINE void store_int12(int16_t *group, F a, F b, I &first, I &second) {
+  const F sixteenth = set1(1.f / 16);
+  const I m = _mm512_cvtps_epi32(mul(b, sixteenth));
+  const I rest = _mm512_and_si512(m, iset1(15));
+  const I n = _mm512_cvtps_epi32(mul(sub(a, to_float(rest)), sixteenth));
+  first = _mm512_or_si512(shift_left<4>(n), rest);
+  second = shift_left<4>(m);
+  const I t = _mm512_srai_epi32(shift_left<24>(first), 24);
+  const I high = _mm512_srai_epi32(sub(first, t), 8);
+  const I other = _mm512_srai_epi32(sub(second, shift_left<4>(t)), 8);
+  __m128i *to = reinterpret_cast<__m128i *>(group);
+  _mm_storeu_si128(to, _mm512_cvtepi32_epi8(high));
+  _mm_storeu_si128(to + 1, _mm512_cvtepi32_epi8(other));
+  _mm_storeu_si128(to + 2, _mm512_cvtepi32_epi8(t));
+}
+
+// x * 2^n, for a normal x and result, with n in the place of a float's exponent.
+SRT_INLINE F scale_by(F x, int32_t exponent) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), iset1(exponent)));
+}
+// x, or 1 where it is 0.
+SRT_INLINE F one_for_zero(F x) {
+  return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, zero(), _CMP_EQ_OQ), set1(1.f));
 }
 
 // ---- products of words, for attention_words.inl ---------------------------------------------------

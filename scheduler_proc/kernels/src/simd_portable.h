@@ -189,11 +189,8 @@ SRT_INLINE I dot4(I acc, B w, const int8_t *x) {
   return acc;
 }
 
-// acc[i] += sum over j < 4 of w[4i + j] * x[j], exactly, for x at quad `quad` of the group.
-using WideSum = I;
-SRT_INLINE WideSum wide_zero() { return izero(); }
-SRT_INLINE WideSum dot4(WideSum acc, B w, const int16_t *group, int quad) {
-  const int16_t *x = group + 4 * quad;
+// The same for codes of 16 bits.
+SRT_INLINE I dot4(I acc, B w, const int16_t *x) {
   for (int i = 0; i < 16; i++) {
     const uint8_t *q = w.v + 4 * i;
     acc.v[i] += q[0] * x[0] + q[1] * x[1] + q[2] * x[2] + q[3] * x[3];
@@ -221,6 +218,20 @@ SRT_INLINE I store_int16(int16_t *group, int half, F x) {
 SRT_INLINE I add(I a, I b) {
   for (int i = 0; i < 16; i++) a.v[i] += b.v[i];
   return a;
+}
+SRT_INLINE I sub(I a, I b) {
+  for (int i = 0; i < 16; i++) a.v[i] -= b.v[i];
+  return a;
+}
+SRT_INLINE I iset1(int32_t x) {
+  I out;
+  for (int32_t &lane : out.v) lane = x;
+  return out;
+}
+template <int kBits>
+SRT_INLINE I shift_left(I x) {
+  for (int32_t &lane : x.v) lane = static_cast<int32_t>(static_cast<uint32_t>(lane) << kBits);
+  return x;
 }
 SRT_INLINE int32_t sum(I x) {
   int32_t out = 0;

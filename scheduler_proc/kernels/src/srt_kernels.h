@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 9
+#define SRT_ABI_VERSION 10
 
 #ifdef __cplusplus
 extern "C" {
@@ -79,8 +79,9 @@ typedef struct {
   int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, vocab;
   int32_t num_slots;
   int32_t kv_format; /* SRT_F16, SRT_F32 or SRT_I16 */
-  /* Of each srt_input, where it is multiplied with quantised weights outside tiles: 8, 16, or 0 for
-   * what the level computes best with, which may differ between formats. */
+  /* Of each srt_input, where it is multiplied with quantised weights outside tiles: 8, 16, 12 for at
+   * least as many where 16 are slower, else 16, or 0 for what the level computes best with. What 12
+   * and 0 mean may differ between formats. */
   int32_t activation_bits[SRT_NUM_INPUTS];
   float rms_eps;
   float attn_scale;          /* usually 1/sqrt(head_dim) */

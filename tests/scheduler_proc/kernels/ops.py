@@ -18,6 +18,7 @@ from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Format, Library, NativeUnavailable, Source
 
 GROUP = 32
+WIDTHS = (8, 12, 16)
 TILED = tuple(format for format in Format if format.name.endswith("_TILES"))
 UNTILED = tuple(format for format in Format if format not in TILED)
 FLOATS = (Format.F32, Format.F16, Format.BF16)
@@ -63,7 +64,7 @@ def level_bits() -> list[tuple[str, int]]:
         tiled = [isa for isa in levels() if library.load().has_tiles(isa)]
     except NativeUnavailable:
         tiled = []
-    return [(isa, bits) for isa in levels() for bits in (8, 16) if bits == 8 or isa not in tiled]
+    return [(isa, bits) for isa in levels() for bits in WIDTHS if bits == 8 or isa not in tiled]
 
 
 def floats(array: np.ndarray) -> "ctypes._Pointer[c_float]":
@@ -154,17 +155,31 @@ def random_weights(format: Format, n: int, k: int, seed: int = 0, biased: bool =
 # ---- activations --------------------------------------------------------------------------------
 
 
-LARGEST_CODE = {8: np.float32(127), 16: np.float32(127 * 256)}
+LARGEST_CODE = {8: np.float32(127), 12: np.float32(119 * 256), 16: np.float32(127 * 256)}
 
 
 def quantized_activations(x: np.ndarray, bits: int = 8) -> np.ndarray:
     """x [m, k] float32 as layers of quantised weights see it: codes in groups, as float64."""
     groups = x.reshape(len(x), -1, GROUP)
     most = np.abs(groups).max(axis=-1, keepdims=True)
-    by = np.divide(LARGEST_CODE[bits], most, out=np.zeros_like(most), where=most > 0)
-    codes = np.rint(groups * by).astype(np.float64)
-    values: np.ndarray = (codes * (most / LARGEST_CODE[bits])).reshape(x.shape)
+    step = most / LARGEST_CODE[bits]
+    if bits > 8:  # the next larger number of three significant bits
+        step = (step.view(np.uint32) + 0x1FFFFF & 0xFFE00000).astype(np.uint32).view(np.float32)
+    by = np.divide(np.float32(1), step, out=np.zeros_like(most), where=most > 0)
+    if bits == 8:
+        by = np.divide(LARGEST_CODE[bits], most, out=np.zeros_like(most), where=most > 0)
+    codes = _twelve_bits(groups * by) if bits == 12 else np.rint(groups * by)
+    values: np.ndarray = (codes.astype(np.float64) * step).reshape(x.shape)
     return values
+
+
+def _twelve_bits(scaled: np.ndarray) -> np.ndarray:
+    """float32 [..., 32]: the second half as multiples of 16; the first as such and the multiple of
+    the other half, modulo 16."""
+    first, second = np.split(scaled, 2, axis=-1)
+    multiples = np.rint(second / 16)
+    rest = multiples % 16
+    return np.concatenate([16 * np.rint((first - rest) / 16) + rest, 16 * multiples], axis=-1)
 
 
 def bfloat16_activations(x: np.ndarray) -> np.ndarray:
@@ -184,13 +199,13 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 class Ops:
     """The operations on a pool of `threads` at one instruction-set level, with activations of
-    `bits` for quantised weights."""
+    `bits`, one of WIDTHS, for quantised weights."""
 
     def __init__(self, isa: str, threads: int, bits: int) -> None:
         self._lib = load_or_skip()
         self._c = self._lib.c
         self.has_tiles = self._lib.has_tiles(isa)
-        self.bits = bits
+        self.isa, self.bits = isa, bits
         self._pool = self._lib.created(self._c.srt_pool_create(threads, isa.encode(), bits))
 
     def close(self) -> None:
@@ -199,6 +214,12 @@ class Ops:
     def own(self, format: Format) -> Format:
         """The format in which this level computes: in tiles if it can."""
         return format.tiled if self.has_tiles else format
+
+    def width(self, format: Format) -> int:
+        """The bits of the activations that weights of `format` are multiplied with: 12 are 16
+        where they would be no faster."""
+        is_split = self.isa == "avx512" and format in (Format.Q4, Format.Q4K)
+        return 16 if self.bits == 12 and not is_split else self.bits
 
     def linear(self, weights: Weights, x: np.ndarray) -> np.ndarray:
         y = np.full((len(x), weights.matrix.n), np.nan, np.float32)
