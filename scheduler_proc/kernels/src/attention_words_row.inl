@@ -21,7 +21,10 @@ struct WordHead {
 
   void prefetch_row(int32_t slot) const {
     for (int i = 0; i < dim; i += 32) prefetch(at(slot) + i);
-    prefetch(scales + size_t(slot) * heads);
+  }
+  // Of all kv heads, or nearly: those of a slot lie together.
+  void prefetch_scales(const int32_t *slots, int n) const {
+    for (int t = 0; t < n; t++) prefetch(scales + size_t(slots[t]) * heads);
   }
 
   // Of slots [0, n), and zeros up to the next multiple of 16.
@@ -116,6 +119,7 @@ struct WordView {
 
 // Memory is prefetched kWordsAhead keys before it is read: keys, then the chunk's values, then the
 // next chunk's keys. One row after the other, between the products: more at once wait for each other.
+// The scales of a chunk's values are all read before its first value.
 constexpr int kWordTile = 16, kWordsAhead = 16;
 
 // Rows to be prefetched, n of them.
@@ -186,6 +190,8 @@ static void prefetch_first_keys(const WordView &view, int end) {
   for (int t = from; t < to; t++)
     for (int kv = view.first; kv < view.last; kv++)
       WordHead(view.call.k_pool, view.call, kv).prefetch_row(view.unit.slots[t]);
+  WordHead(view.call.k_pool, view.call, view.first)
+      .prefetch_scales(view.unit.slots + from, to - from);
 }
 
 // Calls f(kv head, first row, std::integral_constant<count>), at most kInPlaceTile rows at once, in
@@ -205,12 +211,16 @@ SRT_INLINE void in_runs(const WordView &view, Call f) {
 
 // Keys [lo, n) of a chunk.
 SRT_FLATTEN void keys_in_place(const WordView &view, const int32_t *slots, int lo, int n) {
+  const WordHead keys(view.call.k_pool, view.call, view.first);
+  const WordHead values(view.call.v_pool, view.call, view.first);
   for (int t = lo / kWordTile * kWordTile; t < n; t += kWordTile) {
     const int count = std::min(kWordTile, n - t), later = t + kWordsAhead;
     const int value = std::max(lo, later - n);
     const Ahead ahead =
         later < n ? Ahead{view.call.k_pool, slots + later, std::min(kWordTile, n - later)}
                   : Ahead{view.call.v_pool, slots + value, std::min(kWordTile, n - value)};
+    values.prefetch_scales(slots + t, count);
+    keys.prefetch_scales(slots + later, std::min(kWordTile, n - later));
     for (int kv = view.first; kv < view.last; kv++)
       WordHead(view.call.k_pool, view.call, kv)
           .gather_scales(slots + t, count, view.scales_of(kv) + t);
@@ -233,6 +243,8 @@ SRT_FLATTEN void values_in_place(const WordView &view, const int32_t *slots, int
     const Ahead ahead =
         later < n ? Ahead{view.call.v_pool, slots + later, std::min(kWordTile, n - later)}
                   : Ahead{view.call.k_pool, slots + later, std::min(kWordTile, next + n - later)};
+    if (later >= n)
+      WordHead(view.call.k_pool, view.call, view.first).prefetch_scales(ahead.slots, ahead.n);
     in_runs(view, [&](int kv, size_t local, auto rows) {
       constexpr int R = rows.value, C = columns_in_place(R);
       const WordHead values(view.call.v_pool, view.call, kv);

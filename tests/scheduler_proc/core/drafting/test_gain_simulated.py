@@ -78,7 +78,7 @@ class ByGain:
 
     def __init__(self, costs: StepCosts, rows: int) -> None:
         self._acceptance, self._pauses, self._meter = Acceptance(), Pauses(), CostMeter()
-        self._rows, self._step, self._drafted = rows, 0, [0] * rows
+        self._rows, self._step = rows, 0
         self._meter.add(StepSize(others=PROMPT), costs.base_s + PROMPT * costs.token_s)
         self._costs = self._meter.news()
 
@@ -104,7 +104,7 @@ class ByGain:
         for row, k in enumerate(drafted):
             if k > 0:
                 self._acceptance.verified(row, "own", 4, k, accepted[row], self._step)
-        self._drafted, self._step = drafted, self._step + 1
+        self._step += 1
 
 
 def speed(batch: Batch, outputs: int, choose: Callable[[], list[int]]) -> float:
