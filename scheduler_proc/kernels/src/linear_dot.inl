@@ -5,8 +5,8 @@
 namespace srt::SRT_ISA_NS {
 
 // How far ahead to prefetch, for blocks that are unpacked and for so many rows or more that read them
-// packed. One row and two, which take no longer than reading does, gain nothing.
-constexpr int kRowsThatPrefetch = 3, kBytesAhead = 8192;
+// packed. One row gains on some processors and loses on others.
+constexpr int kRowsThatPrefetch = 2, kBytesAhead = 8192;
 
 // What pairs of channel blocks are unpacked to.
 template <class Format>
