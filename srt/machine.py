@@ -58,11 +58,21 @@ def machine() -> dict[str, Any]:
 
 def cpu_name() -> str:
     """The model of its processor, as far as the system says it."""
+    return _cpu_fact("model name") or platform.processor() or platform.machine()
+
+
+def cpu_vendor() -> str:
+    """Who made its processor: `AuthenticAMD`, `GenuineIntel`; "" where the system does not say."""
+    return _cpu_fact("vendor_id")
+
+
+def _cpu_fact(name: str) -> str:
+    """Of the first processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+            if line.startswith(name):
                 return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def usable_cpus() -> int:

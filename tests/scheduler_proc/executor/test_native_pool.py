@@ -52,8 +52,27 @@ def test_a_pool_that_cannot_be_had() -> None:
         ("float32", False, True, "avx2", "float32"),
     ],
 )
-def test_what_a_name_means(name: str, exact: bool, integers: bool, isa: str, wanted: str) -> None:
+def test_what_a_name_means(
+    monkeypatch: pytest.MonkeyPatch, name: str, exact: bool, integers: bool, isa: str, wanted: str
+) -> None:
+    monkeypatch.setattr(native_pool, "cpu_vendor", lambda: "GenuineIntel")
     assert pool_dtype(name, exact, integers, isa) == wanted
+
+
+@pytest.mark.parametrize(
+    ("vendor", "isa", "wanted"),
+    [
+        ("AuthenticAMD", "avx512", "int16"),
+        ("AuthenticAMD", "avx2", "int16"),
+        ("AuthenticAMD", "portable", "float16"),
+        ("", "avx512", "float16"),
+    ],
+)
+def test_what_is_faster_depends_on_the_processor(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, isa: str, wanted: str
+) -> None:
+    monkeypatch.setattr(native_pool, "cpu_vendor", lambda: vendor)
+    assert pool_dtype("auto", False, True, isa) == wanted
 
 
 def test_integers_are_not_exact() -> None:
