@@ -46,6 +46,17 @@ def parts(driver: TimedDriver) -> tuple[list[Ran], list[Ran], list[Ran]]:
     return driver.steps[20:first], driver.steps[first:last], driver.steps[last:]
 
 
+def long_burst(driver: TimedDriver, steps: int) -> list[Ran]:
+    """So many steps while prompts wait, all but the first ten."""
+    sent, first = 0, len(driver.steps)
+    while len(driver.steps) < first + steps:
+        while len(driver.core.state.waiting) < 4:
+            driver.ask(f"prompt {sent}", PROMPT_LEN, 4)
+            sent += 1
+        driver.step()
+    return driver.steps[first + 10 :]
+
+
 @pytest.mark.parametrize("target_s", [0.0, 0.060])
 @pytest.mark.parametrize("right", [0.9, 0.3])
 def test_steps_keep_their_target_with_guesses_too(right: float, target_s: float) -> None:
@@ -97,13 +108,7 @@ def test_trials_go_on_in_a_long_burst_and_what_they_show_is_used_after_it() -> N
         driver.ask(f"stream {i}", 4, 450)
     run_until(driver, lambda: len(driver.steps) >= 60)
     assert sum(ran.size.drafted for ran in driver.steps[-30:]) < 30
-    sent, first = 0, len(driver.steps)
-    while len(driver.steps) < first + 250:
-        while len(driver.core.state.waiting) < 4:
-            driver.ask(f"prompt {sent}", PROMPT_LEN, 4)
-            sent += 1
-        driver.step()
-    during = driver.steps[first + 10 :]
+    during = long_burst(driver, 250)
     tried = [ran for ran in during if ran.size.drafted > 0]
     assert 2 <= len(tried) <= len(during) // 8
     assert all(ran.expected_s()[0] <= ran.expected_s()[1] + ROUNDING_S for ran in during)
@@ -112,6 +117,24 @@ def test_trials_go_on_in_a_long_burst_and_what_they_show_is_used_after_it() -> N
     first = len(driver.steps)
     driver.run()
     assert sum(ran.size.drafted for ran in driver.steps[first : first + 60]) > 60
+
+
+@pytest.mark.parametrize("right", [0.0, 0.9])
+def test_a_token_budget_that_prompts_use_up_is_no_room_either(right: float) -> None:
+    """However much time the target leaves: no row waits for a token to guess nothing after it, and
+    trials go on."""
+    driver = TimedDriver(
+        Texts(right), speculative="auto", check=False, step_target_s=1.0, chunked_prefill_size=64
+    )
+    for i in range(STREAMS):
+        driver.ask(f"stream {i}", 4, 800)
+    run_until(driver, lambda: len(driver.steps) >= 60)
+    during = long_burst(driver, 100)
+    assert all(ran.size.tokens == 64 for ran in during if ran.size.drafted == 0)
+    tried = [ran for ran in during if ran.size.drafted > 0]
+    assert len(tried) >= 2 if right == 0.0 else tried == []
+    # After a step with guesses, those that had some wait once more.
+    assert sum(ran.num_deferred > 0 for ran in during) <= 2 * len(tried)
 
 
 def test_a_request_alone_guesses_whatever_the_target() -> None:
