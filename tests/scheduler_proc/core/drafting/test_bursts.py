@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_proc.core.steps.step_target import GUESSES_SHARE, Beside
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
 from tests.running.profiles import seeds
 from tests.scheduler_proc.core.drafting.bursts import COSTS, Ran, Texts, TimedDriver
@@ -151,6 +152,23 @@ def test_a_request_alone_guesses_whatever_the_target() -> None:
     assert all(ran.size.drafted <= 1 for ran in beside)
     driver.run()
     assert driver.steps[-5].size.drafted == 8
+
+
+def test_while_pictures_are_encoded_guesses_have_what_the_slices_leave() -> None:
+    facts = MediaFacts(1, False, False, in_slices=True)
+    driver = TimedDriver(Texts(1.0), speculative="auto", media=facts)
+    for i in range(2):
+        driver.ask(f"stream {i}", 4, 400)
+    run_until(driver, lambda: len(driver.steps) >= 30)
+    assert sum(ran.size.drafted for ran in driver.steps[-5:]) > 5 * 2
+    first = len(driver.steps)
+    for _ in range(10):
+        assert driver.core._planner.take_slice() > 0.0  # all that no prompt waits for
+        driver.step()
+    assert sum(ran.size.drafted for ran in driver.steps[first + 1 :]) == 0
+    first = len(driver.steps)
+    run_until(driver, lambda: len(driver.steps) >= first + 10)
+    assert sum(ran.size.drafted for ran in driver.steps[first:]) > 5 * 2
 
 
 def test_a_full_table_lets_guesses_go_on() -> None:
