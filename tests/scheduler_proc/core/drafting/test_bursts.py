@@ -229,6 +229,8 @@ def test_where_not_one_guess_fits_one_is_tried_unless_the_rows_alone_are_too_slo
     tried = [ran for ran in driver.steps if ran.size.drafted > 0 and ran.size.decodes == 2]
     assert len(tried) == (0 if target_s else 2)
     assert all(ran.size.drafted == 1 for ran in tried)
+    waited = [ran for ran in driver.steps if ran.num_deferred > 0 and ran.size.decodes == 2]
+    assert len(waited) <= 2 * len(tried)  # no row waits for a trial that is not made
 
 
 def test_a_guess_is_charged_what_the_prompts_beside_it_wait_though_there_is_room() -> None:
