@@ -61,7 +61,7 @@ class Admissions:
 
     @property
     def are_stopped(self) -> bool:
-        """Whether memory has stopped the next req at the last look, and nothing has changed since."""
+        """Whether memory stopped the next req at the last look, and nothing changed since."""
         return self._refused_at is not None and not self._has_changed
 
     def stopped(self, step: int, num_running: int) -> None:

@@ -298,8 +298,8 @@ def drive(
 ) -> Traffic:
     """Random traffic, in which the core is lost in the share `losses` of the turns, pauses change
     in `pausing`, costs in `measuring`, and `showing` of the reqs show new pictures. Tokens are
-    guessed, of which the share `right` is right. Rows that read a token of `poison` fail; if it is empty, some steps do,
-    and some encodes."""
+    guessed, of which the share `right` is right. Rows that read a token of `poison` fail; if it is
+    empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
     guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
     driver = Driver(
