@@ -36,9 +36,16 @@ def test_random_traffic_with_guesses_where_they_pay(seed: int) -> None:
     and requests on trial."""
     constrained, wishing = KINDS[seed % 3]
     target_s = (0.0, 0.05, 1.0)[seed // 2 % 3]
-    rates = {"losses": 0.02, "right": (0.9, 0.5)[seed // 3 % 2], "measuring": 0.5}
+    right = (0.9, 0.5)[seed // 3 % 2]
     sizes = (61 + seed, 200, (seed + 1) % 2, "lpm", 300, constrained, wishing)
-    traffic = drive(*sizes, speculative="auto", step_target_s=target_s, **rates)
+    traffic = drive(
+        *sizes,
+        losses=0.02,
+        right=right,
+        measuring=0.5,
+        speculative="auto",
+        step_target_s=target_s,
+    )
     assert seed > 1 or traffic.driver.core.state.counters.drafted_tokens["own"] > 10
 
 
