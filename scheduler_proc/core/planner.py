@@ -149,12 +149,14 @@ class StepPlanner:
         return bool(plan.rows or plan.deferred)
 
     def _prefill_budget(self, plan: Plan) -> int:
-        """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
+        """Prompt tokens that the step has room for, with trials set aside for. Decodes never starve
+        prefills altogether."""
         budget = whole = self._config.chunked_prefill_size
         self._beside = self._beside_prompts(plan)
         if self._beside.decodes > 0 and self.costs is not None:
             budget = self._tokens_beside(self.costs)
-        return min(budget, max(whole - plan.num_tokens - len(plan.deferred), whole // 8, 1))
+        taken = plan.num_tokens + len(plan.deferred) + plan.trials
+        return min(budget, max(whole - taken, whole // 8, 1))
 
     def _beside_prompts(self, plan: Plan) -> Beside:
         """What the plan has before prompts are added: guesses only as far as they do not give way,
@@ -174,8 +176,9 @@ class StepPlanner:
         cut = [req.held.prefill_len - req.held.kv_len for req in running if _is_cut(req)]
         queued = self._num_queued()
         others = size if queued > 0 else min(sum(cut), size)
-        beside = Beside(len(running) - len(cut), 0)
-        return self._room(beside, others, size, len(cut) + queued)
+        decodes = len(running) - len(cut)
+        tokens = max(0, size - others - decodes)
+        return self._room(Beside(decodes), others, tokens, len(cut) + queued)
 
     def _draft_room(self, plan: Plan, decodes: int, tokens: int) -> DraftRoom:
         """What the plan, of which as many rows decode, leaves for guesses: `tokens` at most."""

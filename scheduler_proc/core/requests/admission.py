@@ -54,13 +54,14 @@ class Admissions:
     def are_due(self, step: int) -> bool:
         """Whether something has changed since memory stopped the next req, or a few steps have
         passed; `step` counts forward steps."""
-        if self._has_changed:
+        is_time = self._refused_at is not None and step >= self._refused_at + RETRY_STEPS
+        if self._has_changed or is_time:
             self._has_changed, self._refused_at = False, None
-        return self._refused_at is None or step >= self._refused_at + RETRY_STEPS
+        return self._refused_at is None
 
     @property
     def are_stopped(self) -> bool:
-        """Whether memory has stopped the next req, and nothing has changed since."""
+        """Whether memory stopped the next req at the last look, and nothing changed since."""
         return self._refused_at is not None and not self._has_changed
 
     def stopped(self, step: int, num_running: int) -> None:

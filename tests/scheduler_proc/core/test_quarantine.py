@@ -51,9 +51,12 @@ class Watched:
             assert decodes.count(True) <= 1 and not any(decodes[:-1])
 
 
+@pytest.mark.parametrize("speculative", ["off", "own"])
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_trial_is_the_prompt_and_one_decode(lag: int) -> None:
-    watched = Watched(["a", "c"], lag=lag, max_total_tokens=400, chunked_prefill_size=16)
+def test_a_trial_is_the_prompt_and_one_decode(lag: int, speculative: str) -> None:
+    """That which waits for what may be guessed beside it too."""
+    sizes = {"max_total_tokens": 400, "chunked_prefill_size": 16}
+    watched = Watched(["a", "c"], lag=lag, speculative=speculative, **sizes)
     prompts = {rid: [i, *range(39)] for i, rid in enumerate("abc")}
     for rid, prompt in prompts.items():
         watched.driver.add(rid, prompt, 5)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.crash.recovery import UnclearFailure
 from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
@@ -123,6 +124,7 @@ class Traffic:
         self.losses = 0.0  # of the core, for each turn
         self.showing = 0.0  # the share of reqs that show further pictures
         self.pausing = 0.0  # the share of turns in which a pause begins, or changes its mode
+        self.measuring = 0.0  # the share of turns in which the costs of steps change
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -178,9 +180,18 @@ class Traffic:
             self.driver.lose()
         if self.pausing and self.rng.random() < self.pausing:
             self.pause()
+        if self.measuring and self.rng.random() < self.measuring:
+            self.measure()
         self.driver.step()
         if self.driver.pause.is_on:
             self.rest()
+
+    def measure(self) -> None:
+        """Tell the core of steps in which guesses are cheap, dear or something between."""
+        rng = self.rng
+        token_s, draft_s = 0.001 * rng.choice([0.3, 1.0, 4.0]), 0.001 * rng.choice([0.0, 0.2, 2.0])
+        drafting_s = 0.001 * rng.choice([0.0, 0.5, 5.0])
+        self.driver.core.measure(StepCosts(0.004, 0.001, token_s, draft_s, drafting_s))
 
     def pause(self) -> None:
         """Pause in one of the modes, or go on."""
@@ -282,12 +293,13 @@ def drive(
     showing: float = 0.0,
     right: float | None = None,
     pausing: float = 0.0,
+    measuring: float = 0.0,
     **config: Any,
 ) -> Traffic:
     """Random traffic, in which the core is lost in the share `losses` of the turns, pauses change
-    in `pausing`, and `showing` of the reqs show new pictures. Tokens are guessed, of which the
-    share `right` is right. Rows that read a token of `poison` fail; if it is empty, some steps do,
-    and some encodes."""
+    in `pausing`, costs in `measuring`, and `showing` of the reqs show new pictures. Tokens are
+    guessed, of which the share `right` is right. Rows that read a token of `poison` fail; if it is
+    empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
     guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
     driver = Driver(
@@ -305,6 +317,7 @@ def drive(
     traffic = Traffic(seed, driver, constrained, wishing, truth)
     driver.between = traffic.meddle
     traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
+    traffic.measuring = measuring
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scheduler_proc.core.steps.step_target import GUESSES_SHARE, Beside
+from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
 from tests.running.profiles import seeds
 from tests.scheduler_proc.core.drafting.bursts import COSTS, Ran, Texts, TimedDriver
@@ -44,6 +45,17 @@ def parts(driver: TimedDriver) -> tuple[list[Ran], list[Ran], list[Ran]]:
     mixed = [at for at, ran in enumerate(driver.steps) if ran.size.others > 0 and at >= 40]
     first, last = mixed[0], mixed[-1] + 1
     return driver.steps[20:first], driver.steps[first:last], driver.steps[last:]
+
+
+def long_burst(driver: TimedDriver, steps: int) -> list[Ran]:
+    """So many steps while prompts wait, all but the first ten."""
+    sent, first = 0, len(driver.steps)
+    while len(driver.steps) < first + steps:
+        while len(driver.core.state.waiting) < 4:
+            driver.ask(f"prompt {sent}", PROMPT_LEN, 4)
+            sent += 1
+        driver.step()
+    return driver.steps[first + 10 :]
 
 
 @pytest.mark.parametrize("target_s", [0.0, 0.060])
@@ -97,13 +109,7 @@ def test_trials_go_on_in_a_long_burst_and_what_they_show_is_used_after_it() -> N
         driver.ask(f"stream {i}", 4, 450)
     run_until(driver, lambda: len(driver.steps) >= 60)
     assert sum(ran.size.drafted for ran in driver.steps[-30:]) < 30
-    sent, first = 0, len(driver.steps)
-    while len(driver.steps) < first + 250:
-        while len(driver.core.state.waiting) < 4:
-            driver.ask(f"prompt {sent}", PROMPT_LEN, 4)
-            sent += 1
-        driver.step()
-    during = driver.steps[first + 10 :]
+    during = long_burst(driver, 250)
     tried = [ran for ran in during if ran.size.drafted > 0]
     assert 2 <= len(tried) <= len(during) // 8
     assert all(ran.expected_s()[0] <= ran.expected_s()[1] + ROUNDING_S for ran in during)
@@ -112,6 +118,24 @@ def test_trials_go_on_in_a_long_burst_and_what_they_show_is_used_after_it() -> N
     first = len(driver.steps)
     driver.run()
     assert sum(ran.size.drafted for ran in driver.steps[first : first + 60]) > 60
+
+
+@pytest.mark.parametrize("right", [0.0, 0.9])
+def test_a_token_budget_that_prompts_use_up_is_no_room_either(right: float) -> None:
+    """However much time the target leaves: no row waits for a token to guess nothing after it, and
+    trials go on."""
+    driver = TimedDriver(
+        Texts(right), speculative="auto", check=False, step_target_s=1.0, chunked_prefill_size=64
+    )
+    for i in range(STREAMS):
+        driver.ask(f"stream {i}", 4, 800)
+    run_until(driver, lambda: len(driver.steps) >= 60)
+    during = long_burst(driver, 100)
+    assert all(ran.size.tokens == 64 for ran in during if ran.size.drafted == 0)
+    tried = [ran for ran in during if ran.size.drafted > 0]
+    assert len(tried) >= 2 if right == 0.0 else tried == []
+    # After a step with guesses, those that had some wait once more.
+    assert sum(ran.num_deferred > 0 for ran in during) <= 2 * len(tried)
 
 
 def test_a_request_alone_guesses_whatever_the_target() -> None:
@@ -128,6 +152,23 @@ def test_a_request_alone_guesses_whatever_the_target() -> None:
     assert all(ran.size.drafted <= 1 for ran in beside)
     driver.run()
     assert driver.steps[-5].size.drafted == 8
+
+
+def test_while_pictures_are_encoded_guesses_have_what_the_slices_leave() -> None:
+    facts = MediaFacts(1, False, False, in_slices=True)
+    driver = TimedDriver(Texts(1.0), speculative="auto", media=facts)
+    for i in range(2):
+        driver.ask(f"stream {i}", 4, 400)
+    run_until(driver, lambda: len(driver.steps) >= 30)
+    assert sum(ran.size.drafted for ran in driver.steps[-5:]) > 5 * 2
+    first = len(driver.steps)
+    for _ in range(10):
+        assert driver.core._planner.take_slice() > 0.0  # all that no prompt waits for
+        driver.step()
+    assert sum(ran.size.drafted for ran in driver.steps[first + 1 :]) == 0
+    first = len(driver.steps)
+    run_until(driver, lambda: len(driver.steps) >= first + 10)
+    assert sum(ran.size.drafted for ran in driver.steps[first:]) > 5 * 2
 
 
 def test_a_full_table_lets_guesses_go_on() -> None:
@@ -188,6 +229,8 @@ def test_where_not_one_guess_fits_one_is_tried_unless_the_rows_alone_are_too_slo
     tried = [ran for ran in driver.steps if ran.size.drafted > 0 and ran.size.decodes == 2]
     assert len(tried) == (0 if target_s else 2)
     assert all(ran.size.drafted == 1 for ran in tried)
+    waited = [ran for ran in driver.steps if ran.num_deferred > 0 and ran.size.decodes == 2]
+    assert len(waited) <= 2 * len(tried)  # no row waits for a trial that is not made
 
 
 def test_a_guess_is_charged_what_the_prompts_beside_it_wait_though_there_is_room() -> None:

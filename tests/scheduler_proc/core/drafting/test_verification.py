@@ -30,6 +30,25 @@ def test_guesses_outlive_their_cores_and_failed_steps(seed: int) -> None:
     assert traffic.driver.num_resumed > 10
 
 
+@pytest.mark.parametrize("seed", seeds(2))
+def test_random_traffic_with_guesses_where_they_pay(seed: int) -> None:
+    """As many as there is room for, which the costs of steps decide; beside losses, failed steps
+    and requests on trial."""
+    constrained, wishing = KINDS[seed % 3]
+    target_s = (0.0, 0.05, 1.0)[seed // 2 % 3]
+    right = (0.9, 0.5)[seed // 3 % 2]
+    sizes = (61 + seed, 200, (seed + 1) % 2, "lpm", 300, constrained, wishing)
+    traffic = drive(
+        *sizes,
+        losses=0.02,
+        right=right,
+        measuring=0.5,
+        speculative="auto",
+        step_target_s=target_s,
+    )
+    assert seed > 1 or traffic.driver.core.state.counters.drafted_tokens["own"] > 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_random_traffic_with_guesses_for_long(seed: int) -> None:
