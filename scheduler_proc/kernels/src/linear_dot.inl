@@ -99,7 +99,8 @@ struct Dots {
         codes[n] = w[n] + size_t(g) * Format::kCode;
         scales[n] = w[n] + scales_at + size_t(g) * Format::kScale;
       });
-      if constexpr (Format::kIsPacked && R >= kRowsThatPrefetch) repeat<N>([&](auto n) { prefetch_group<Format>(codes[n], scales[n]); });
+      if constexpr (Format::kIsPacked && R >= kRowsThatPrefetch)
+        repeat<N>([&](auto n) { prefetch_group<Format>(codes[n], scales[n]); });
       I dot[R][N];
       repeat<R>([&](auto r) { repeat<N>([&](auto n) { dot[r][n] = izero(); }); });
       add_group<Format>(codes, x.q + row * k + g * kGroup, k, dot);
@@ -131,7 +132,6 @@ struct Dots {
       repeat<N>([&](auto n) { dot[r][n] = sub(dot[r][n], offset); });
     });
   }
-
 };
 
 // Two scales per group, one for each half of its inputs.

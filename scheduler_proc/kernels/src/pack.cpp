@@ -186,12 +186,20 @@ void add_tile_code(uint8_t *codes, int code_bytes, int c, int i, uint8_t code) {
   std::memcpy(codes + 4 * place.word, &word, sizeof word);
 }
 
+// linear_split.inl adds to the exponents of scales, which multiplies only normal ones. So codes of
+// four bits are 0 where the scale is 0, and a group whose scale is not finite is not a number.
+void make_scale_normal(Group &group) {
+  const float d = group.d[0];
+  if (d != 0 && std::isfinite(d)) return;
+  std::fill_n(group.code, kGroup, uint8_t(0));
+  if (d != 0) set_scales(group, 0.f, NAN);
+}
+
 // Group g of channel c of a packed block.
 void encode(int32_t format, const Group &group, int g, int groups, int c, uint8_t *block) {
   const FormatSizes sizes = sizes_of(format);
   uint8_t *codes = block + size_t(g) * sizes.code_bytes;
-  const bool is_constant = sizes.code_bytes == 256 && group.d[0] == 0;
-  for (int i = 0; i < kGroup && !is_constant; i++) {  // else 0, as linear_split.inl needs it
+  for (int i = 0; i < kGroup; i++) {
     const int quad = i / 4, at = 4 * c + i % 4;
     if (is_tiled(format))
       add_tile_code(codes, sizes.code_bytes, c, i, group.code[i]);
@@ -223,6 +231,7 @@ void pack_quantized_row(int32_t source, const uint8_t *row, int k, int32_t forma
     } else {
       decode(source, row, g, group);
     }
+    if (sizes_of(format).code_bytes == 256) make_scale_normal(group);
     encode(format, group, g, groups, c, block);
   }
 }

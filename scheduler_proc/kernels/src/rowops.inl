@@ -57,8 +57,9 @@ template <class Code>
 static void quantize(const float *x, int k, Code *q, float *scale, float *sums, int32_t *halves,
                      [[maybe_unused]] ScaleParts *parts) {
   for (int g = 0; g < k / kGroup; g++) {
-    const F a = load(x + g * kGroup), b = load(x + g * kGroup + 16);
+    F a = load(x + g * kGroup), b = load(x + g * kGroup + 16);
     const Step step = step_of<Code>(largest_magnitude(a, b));
+    if (step.inverse == 0) a = b = zero();  // what is not finite has no code
     const F by = set1(step.inverse);
     I first, second;
     store_group(q + g * kGroup, mul(a, by), mul(b, by), first, second);

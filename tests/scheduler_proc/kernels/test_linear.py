@@ -34,7 +34,7 @@ from tests.scheduler_proc.kernels.ops import (
     silu,
 )
 
-ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 33, 130)
+ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 47, 48, 130)  # 48: kUnpackRows
 MANY_ROWS = 300  # more than one unit of work has
 K_QUANTS = (Format.Q4K, Format.Q6)
 QUANTIZED = tuple(format for format in UNTILED if format not in FLOATS)
@@ -145,7 +145,7 @@ def test_threads_do_not_change_a_bit(isa: str, bits: int, format: Format) -> Non
 def test_bias(ops: Ops, format: Format) -> None:
     case = random_case(ops, format, 48, 256, biased=True)
     assert np.abs(bias_of(case.weights)).mean() > 0.5
-    for m in (1, 3, 13):
+    for m in (1, 3, 48):
         case.check(ops.linear(case.weights, case.x[:m]))
 
 
@@ -213,7 +213,7 @@ def extreme_blocks(source: Source, n: int, k: int) -> np.ndarray:
 @pytest.mark.parametrize("source", [Source.Q4_1, Source.Q8_0, Source.Q4_K, Source.Q6_K])
 def test_extreme_codes_and_activations_are_multiplied_exactly(ops: Ops, source: Source) -> None:
     """All numbers are integers that float32 holds, so every level computes the same bits."""
-    n, k, most = 40, 256, 33
+    n, k, most = 40, 256, 48
     weights = pack(source, extreme_blocks(source, n, k), n, k, OWN_FORMATS[source])
     largest = 119 if ops.width(weights.matrix.format) == 12 else 127  # its step is a power of two
     x = np.random.default_rng(6).choice([-largest, largest], (most, k)).astype(np.float32)
@@ -235,11 +235,11 @@ def test_extreme_codes_of_both_bytes(ops: Ops, source: Source) -> None:
     weights = pack(source, extreme_blocks(source, 40, 256), 40, 256, OWN_FORMATS[source])
     ends = np.array([127 * 256, 127 * 256 - 128, 126 * 256 + 127, 128, 127, 1], np.float32) / 256
     signed = np.concatenate([ends, -ends])
-    x = np.random.default_rng(7).choice(signed, (33, 256)).astype(np.float32)
+    x = np.random.default_rng(7).choice(signed, (48, 256)).astype(np.float32)
     x[: len(signed)] = signed[:, None]
     x[:, ::32] = 127
     case = make_case(weights, x, ops.width(weights.matrix.format))
-    for m in (*range(1, 8), 33):
+    for m in (*range(1, 8), 48):
         case.check(ops.linear(weights, x[:m]))
 
 
@@ -296,6 +296,27 @@ def test_what_is_not_finite_does_not_vanish(ops: Ops, format: Format, broken: fl
         x[4, at] = broken
         for y in (ops.linear(case.weights, x)[4], ops.linear(case.weights, x[4:5])[0]):
             assert not np.isfinite(y).any()
+    many = case.x[:48].copy()
+    many[np.arange(48), np.arange(0, 240, 5)] = broken
+    assert not np.isfinite(ops.linear(case.weights, many)).any()
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("source", "at"),
+    [(Source.Q4_0, 0), (Source.Q4_1, 0), (Source.Q8_0, 0), (Source.Q4_K, 0), (Source.Q6_K, 208)],
+)
+def test_scales_of_weights_that_are_not_finite_do_not_vanish(
+    ops: Ops, source: Source, at: int, scale: float
+) -> None:
+    n, k = 20, 512
+    blocks = random_source(source, n, k)
+    blocks[::3, at : at + 2] = np.array([scale], np.float16).view(np.uint8)
+    weights = pack(source, blocks, n, k, ops.own(OWN_FORMATS[source]))
+    x = 1e-6 * np.random.default_rng(5).standard_normal((48, k)).astype(np.float32)
+    for m in (1, 9, 48):
+        is_finite = np.isfinite(ops.linear(weights, x[:m]))
+        assert (is_finite == (np.arange(n) % 3 != 0)).all()
 
 
 # ---- gate and up --------------------------------------------------------------------------------
@@ -304,7 +325,7 @@ def test_what_is_not_finite_does_not_vanish(ops: Ops, format: Format, broken: fl
 @pytest.mark.parametrize(("format", "n", "k"), some(CASES, *CASES[2::4]))
 def test_gate_up(ops: Ops, format: Format, n: int, k: int) -> None:
     gate, up = (random_weights(ops.own(format), n, k, seed) for seed in (1, 2))
-    case, m = random_case(ops, format, n, k), 33
+    case, m = random_case(ops, format, n, k), 48
     half = case.x[:m] * np.float32(0.02)
     parts = make_case(gate, half, ops.width(format)), make_case(up, half, ops.width(format))
     exact = silu(parts[0].exact) * parts[1].exact
@@ -315,7 +336,7 @@ def test_gate_up(ops: Ops, format: Format, n: int, k: int) -> None:
     )
     y = ops.gate_up(gate, up, half)
     assert (np.abs(y - exact) <= tolerance).all()
-    for few in (1, 2, 7, 8):
+    for few in (1, 2, 7, 8, 47):
         np.testing.assert_array_equal(ops.gate_up(gate, up, half[:few]), y[:few])
 
 
