@@ -4,7 +4,7 @@ learns that from the steps, with guesses that are right as often as a test says.
 import random
 import zlib
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -97,7 +97,12 @@ class TimedDriver(Driver):
             self.meter.add(size, seconds_of(size))
 
     def ask(
-        self, text: str, prompt_len: int, outputs: int, name: str = "", speculative: str = "auto"
+        self,
+        text: str,
+        prompt_len: int,
+        outputs: int,
+        name: str = "",
+        speculative: Literal["auto", "off"] = "auto",
     ) -> None:
         """Add a request with the prompt of this text, whose tokens are told one by one. Its name is
         the text, if it has none of its own."""

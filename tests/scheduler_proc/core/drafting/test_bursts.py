@@ -3,6 +3,7 @@ step's target."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def run_until(driver: Driver, is_done: Callable[[], bool], most: int = 5000) -> 
     raise AssertionError(f"not after {most} steps")
 
 
-def burst(texts: Texts, outputs: int, **config: object) -> TimedDriver:
+def burst(texts: Texts, outputs: int, **config: Any) -> TimedDriver:
     """Streams that decode, then a burst of prompts, which have few outputs; served to the end."""
     driver = TimedDriver(texts, speculative="auto", check=False, **config)
     for i in range(STREAMS):
