@@ -260,9 +260,10 @@ def blocks_without_a_scale(n: int, k: int) -> np.ndarray:
     return blocks.reshape(n, -1)
 
 
-@pytest.mark.parametrize("size", [1e-25, 1e-10, 1.0, 1e30])
+@pytest.mark.parametrize("size", [1e-25, 1e-10, 1.0, 1e4, 1e30])
 def test_scales_of_any_size_are_multiplied_exactly(ops: Ops, size: float) -> None:
-    """Many rows may add exponents where one multiplies; where a scale is 0 neither sees codes."""
+    """Many rows may add exponents where one multiplies; where a scale is 0 neither sees codes. At
+    1e4 the exponent of 0 would become that of an infinity."""
     weights = pack(Source.Q4_1, blocks_without_a_scale(40, 320), 40, 320, ops.own(Format.Q4))
     spread = np.float32(size) * np.logspace(-1, 1, 64, dtype=np.float32)[:, None]
     x = np.random.default_rng(9).standard_normal((64, 320)).astype(np.float32) * spread
