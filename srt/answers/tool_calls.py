@@ -5,9 +5,10 @@ events add up to the same however the text is cut.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from srt.answers.channels import ChannelReader
+from srt.answers.custom_tools import CustomCallReader, PlainText
 from srt.answers.json_ends import ObjectEnd, is_object
 from srt.answers.partial_tags import LineTags
 from srt.answers.tool_events import EventParser
@@ -25,9 +26,17 @@ def call_parser(
     constrained: bool,
     is_first: bool = False,
     forced: bool = False,
+    custom: Collection[str] = (),
 ) -> EventParser:
     """The parser of one answer, in which the functions `names` may be called, each with the text of
-    its parameters' schema; see `ToolCallParser` for `constrained`, `is_first` and `forced`."""
+    its parameters' schema, and the tools `custom`; see `ToolCallParser` for `constrained`,
+    `is_first` and `forced`."""
+    if custom:
+        others: EventParser = PlainText(forced=forced)
+        if names or form.in_channels:
+            rules = {"constrained": constrained, "is_first": is_first, "forced": forced}
+            others = call_parser(form, names, **rules)
+        return CustomCallReader(custom, others, is_first=constrained and is_first)
     if form.in_channels:
         return ChannelReader(names, constrained=constrained, forced=forced)
     drops_rest = constrained and is_first

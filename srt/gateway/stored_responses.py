@@ -5,9 +5,10 @@ caller learns of it, or pushes it out while its owner takes no more than an equa
 room (the default) nothing is kept.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from cachetools import LRUCache
@@ -15,6 +16,7 @@ from cachetools import LRUCache
 from srt.gateway.media.given import Frames
 from srt.gateway.wire.responses import (
     CallItem,
+    CustomCallItem,
     InputItem,
     InputPart,
     MessageItem,
@@ -62,6 +64,42 @@ def _owned() -> LRUCache[str, _Stored]:
     return LRUCache(inf, getsizeof=lambda stored: stored.size)
 
 
+class _Run(NamedTuple):
+    task: asyncio.Task[None]
+    state: Callable[[], ResponseObject]
+
+
+class RunningResponses:
+    """Responses that are made in the background. Each has been admitted as any other request."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str], _Run] = {}
+
+    def start(
+        self,
+        owner: str,
+        response_id: str,
+        work: Coroutine[Any, Any, None],
+        state: Callable[[], ResponseObject],
+    ) -> None:
+        """Begin `work`, which stores the response at its end; `state` is what there is of it."""
+        name = (owner, response_id)
+        task = asyncio.create_task(work)
+        self._runs[name] = _Run(task, state)
+        task.add_done_callback(lambda _: self._runs.pop(name, None))
+
+    def state(self, owner: str, response_id: str) -> ResponseObject | None:
+        """What there is of a response so far; None if it is none of these."""
+        run = self._runs.get((owner, response_id))
+        return None if run is None or run.task.done() else run.state()
+
+    async def cancel(self, owner: str, response_id: str) -> None:
+        """End a response, if it is one of these: it is stored with what there is of it."""
+        run = self._runs.get((owner, response_id))
+        if run is not None and run.task.cancel():
+            await asyncio.wait([run.task])
+
+
 class StoredResponses:
     """At most `max_bytes` of them. Above that, owners of more than an equal share lose those that
     they used least recently; the owner of the newest one loses first."""
@@ -70,6 +108,7 @@ class StoredResponses:
         self._max_bytes = max_bytes
         self._size = 0
         self._owners: dict[str, LRUCache[str, _Stored]] = {}
+        self.running = RunningResponses()
 
     @property
     def is_on(self) -> bool:
@@ -152,7 +191,7 @@ class StoredResponses:
 
 def _num_chars(item: InputItem) -> int:
     """A lower bound of the number of characters of the item's JSON."""
-    num = len(item.arguments)
+    num = len(item.arguments) + len(item.input)
     for content in (item.content or "", item.output or ""):
         parts = [content] if isinstance(content, str) else [part.text or "" for part in content]
         num += sum(map(len, parts))
@@ -163,7 +202,19 @@ def _as_input(item: OutputItem) -> InputItem:
     """An item of an answer, as clients send it back."""
     if isinstance(item, CallItem):
         return InputItem(
-            type="function_call", call_id=item.call_id, name=item.name, arguments=item.arguments
+            type="function_call",
+            call_id=item.call_id,
+            name=item.name,
+            namespace=item.namespace or "",
+            arguments=item.arguments,
+        )
+    if isinstance(item, CustomCallItem):
+        return InputItem(
+            type="custom_tool_call",
+            call_id=item.call_id,
+            name=item.name,
+            namespace=item.namespace or "",
+            input=item.input,
         )
     texts = [InputPart(type=part.type, text=part.text) for part in item.content]
     if isinstance(item, MessageItem):

@@ -28,6 +28,7 @@ from tokenizer_proc.media.showing import NOTHING, Showing, Shown
 from tokenizer_proc.prompt.chat_contents import Contents, text_of
 from tokenizer_proc.prompt.chat_template import ChatTemplate
 from tokenizer_proc.prompt.continuation import render_open
+from tokenizer_proc.prompt.custom_as_text import with_custom_as_text
 from tokenizer_proc.prompt.marking import Chat, marked_chat, marked_text
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
@@ -79,8 +80,7 @@ class PromptReader:
         """Raise RequestError for a request that is too long to be read at all."""
         self.check_chars(len(req.text or ""), "text")
         self.check_chars(_chars(req.messages or []), "messages")
-        tools = (len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
-        self.check_chars(sum(tools), "tools")
+        self.check_chars(sum(map(_tool_chars, req.tools)), "tools")
         self.check_chars(len(req.chat.template_args), "chat.template_args")
         if isinstance(req, GenerateReq):
             self.check_chars(len(req.prediction), "prediction")
@@ -145,7 +145,8 @@ class PromptReader:
         for i, tool in enumerate(req.tools):
             _object(tool.parameters, f"tools[{i}].parameters")
         _check_parts(messages, len(shown.refs))
-        chat = self._marked(messages, req.tools, req.chat, self._control_in(shown))
+        plain, tools = with_custom_as_text(messages, req.tools)
+        chat = self._marked(plain, tools, req.chat, self._control_in(shown))
         rendered = self._render(chat, req.chat, shown)
         tags = self._template.reasoning_tags
         begins = _opens_turn(req.chat) and rendered.rstrip().endswith(tags.begin)
@@ -294,6 +295,12 @@ def _chars(messages: list[ChatMessage]) -> int:
     size += sum(len(call.id + call.name + call.arguments) for call in calls)
     reasoning = sum(len(message.reasoning) for message in messages)
     return max(size, reasoning, MAX_CHARS_PER_TOKEN * len(messages))
+
+
+def _tool_chars(tool: ToolSpec) -> int:
+    """The characters of a tool's description."""
+    definition = tool.input.definition if tool.input else ""
+    return len(tool.name) + len(tool.description) + len(tool.parameters) + len(definition)
 
 
 def _check_parts(messages: list[ChatMessage], count: int) -> None:

@@ -50,13 +50,14 @@ class ChatReader:
         if reading.reasoning and not has_channels:
             self._splitter = ReasoningSplitter(opened=opened, tags=reading.tags)
         self._parser: EventParser | None = None
-        if reading.functions or has_channels:
+        if reading.functions or reading.custom or has_channels:
             self._parser = call_parser(
                 reading.form,
                 reading.functions,
                 constrained=reading.constrained,
                 is_first=reading.calls_first,
                 forced=reading.forced,
+                custom=reading.custom,
             )
 
     def feed(self, text: str, final: bool) -> Iterator[list[ChatDelta]]:
