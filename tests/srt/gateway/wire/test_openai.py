@@ -123,6 +123,7 @@ ASKING = {
     "service_tier": "priority",
     "suffix": "x",
     "top_logprobs": 3,
+    "truncation": "auto",
     "web_search_options": {},
 }
 
