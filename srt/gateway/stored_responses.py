@@ -75,7 +75,7 @@ class RunningResponses:
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], _Run] = {}
 
-    def start(
+    async def start(
         self,
         owner: str,
         response_id: str,
@@ -87,6 +87,7 @@ class RunningResponses:
         task = asyncio.create_task(work)
         self._runs[name] = _Run(task, state)
         task.add_done_callback(lambda _: self._runs.pop(name, None))
+        await asyncio.sleep(0)  # it runs: a cancel finds it where it takes one
 
     def state(self, owner: str, response_id: str) -> ResponseObject | None:
         """What there is of a response so far; None if it is none of these."""

@@ -71,11 +71,9 @@ class ResponseWriter:
         opened = reading.begins_inside(generation)
         self._vocab = vocab
         self._reader = ChatReader(reading, opened)
-        self._reads_reasoning, self._tags = reading.reasoning, reading.tags
-        self._custom, self._origins = reading.custom, origins
+        self._reading, self._origins = reading, origins
         self._seals = "reasoning.encrypted_content" in body.include
         self._opened = opened
-        self._media_tokens = generation.meta.media_tokens
         self._items: list[OutputItem] = []
         self._is_open = False
         self._sequence = 0
@@ -185,7 +183,7 @@ class ResponseWriter:
         given = {"call_id": call_id, "name": name, "status": "in_progress"}
         if origin is not None:
             given |= {"name": origin.name, "namespace": origin.namespace or UNSET}
-        if name in self._custom:
+        if name in self._reading.custom:
             return CustomCallItem(id=_id("ctc"), input="", **given)
         return CallItem(id=_id("fc"), arguments="", **given)
 
@@ -255,7 +253,7 @@ class ResponseWriter:
         return ResponseUsage(
             input_tokens=output.prompt_tokens,
             input_tokens_details=InputTokensDetails(
-                output.cached_tokens, self._media_tokens or UNSET
+                output.cached_tokens, output.media_tokens or UNSET
             ),
             output_tokens=output.completion_tokens,
             output_tokens_details=OutputTokensDetails(
@@ -267,10 +265,10 @@ class ResponseWriter:
     def _reasoning_tokens(self, output: GenerateOutput) -> int:
         """The tokens that begin before the end of the reasoning."""
         text = output.text.lstrip()
-        begins = self._opened or text.startswith(self._tags.begin)
-        if not (self._reads_reasoning and begins):
+        begins = self._opened or text.startswith(self._reading.tags.begin)
+        if not (self._reading.reasoning and begins):
             return 0
-        head, tag, _ = output.text.partition(self._tags.end)
+        head, tag, _ = output.text.partition(self._reading.tags.end)
         size, count = len((head + tag).encode()), 0
         for token in output.output_ids:
             if size <= 0:

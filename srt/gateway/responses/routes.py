@@ -86,7 +86,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
     async def answer() -> ResponseObject:
         batch, writer = await asked.admitted()
         if body.background:
-            return asked.begin(batch, writer)
+            return await asked.begin(batch, writer)
         async with aclosing(batch):
             (output,) = await batch.results()
             response = await writer.whole(output)
@@ -181,11 +181,11 @@ class _Asked:
         if writer.stored is not None:
             self._stored.keep(self._owner, writer.stored, self._items, self._frames)
 
-    def begin(self, batch: Batch, writer: ResponseWriter) -> ResponseObject:
+    async def begin(self, batch: Batch, writer: ResponseWriter) -> ResponseObject:
         """Make the response in the background; what it is at first."""
         work = make_in_background(batch, writer, self.keep)
         state = writer.state
-        self._stored.running.start(self._owner, state.id, work, lambda: writer.state)
+        await self._stored.running.start(self._owner, state.id, work, lambda: writer.state)
         return state
 
     async def admitted(self) -> tuple[Batch, ResponseWriter]:
