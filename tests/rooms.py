@@ -182,7 +182,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "patterns": "wire",
         "answers": "wire patterns",
         "files": "wire answers",
-        "args": "wire kv_addresses files",
+        "args": "wire patterns kv_addresses files",
         "ring": "machine tasks wire args",
         "sizing": "machine wire files args",
         "trial": "machine wire files args ring",

@@ -26,17 +26,9 @@ def call_parser(
     constrained: bool,
     is_first: bool = False,
     forced: bool = False,
-    custom: Collection[str] = (),
 ) -> EventParser:
     """The parser of one answer, in which the functions `names` may be called, each with the text of
-    its parameters' schema, and the tools `custom`; see `ToolCallParser` for `constrained`,
-    `is_first` and `forced`."""
-    if custom:
-        others: EventParser = PlainText(forced=forced)
-        if names or form.in_channels:
-            rules = {"constrained": constrained, "is_first": is_first, "forced": forced}
-            others = call_parser(form, names, **rules)
-        return CustomCallReader(custom, others, is_first=constrained and is_first)
+    its parameters' schema; see `ToolCallParser` for `constrained`, `is_first` and `forced`."""
     if form.in_channels:
         return ChannelReader(names, constrained=constrained, forced=forced)
     drops_rest = constrained and is_first
@@ -53,6 +45,24 @@ def call_parser(
         )
     parser.drops_rest = drops_rest
     return parser
+
+
+def answer_parser(
+    form: ToolFormat,
+    names: Mapping[str, str],
+    custom: Collection[str],
+    *,
+    constrained: bool,
+    is_first: bool = False,
+    forced: bool = False,
+) -> EventParser:
+    """The same for an answer in which the tools `custom` may be called, too."""
+    others: EventParser = PlainText(forced=forced)
+    if names or form.in_channels or not custom:
+        others = call_parser(form, names, constrained=constrained, is_first=is_first, forced=forced)
+    if not custom:
+        return others
+    return CustomCallReader(custom, others, is_first=constrained and is_first)
 
 
 class CallReader(EventParser):

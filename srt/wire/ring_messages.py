@@ -194,6 +194,16 @@ CompilerRequest = CompileReq | CompileCancel
 # ---- scheduler -> detokenizer ----------------------------------------------------------------
 
 
+class PrefixIds(Struct, frozen=True, array_like=True):
+    """Packed ids around the place where a prompt leaves what is cached, after `length` tokens:
+    those of the prompt from its beginning to somewhat behind it, and `other`, how what is cached
+    goes on there (None: nobody may know)."""
+
+    length: int
+    prompt: bytes
+    other: bytes | None = None
+
+
 class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What the detokenizer must know of a request, sent once, before its first tokens. The first
     `skip_bytes` bytes of the output are not part of its text, which begins with the character that
@@ -215,6 +225,7 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     arrival_s: float = 0.0
     has_origins: bool = False  # asked for
     begun: bytes = b""
+    prefix: PrefixIds | None = None
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):

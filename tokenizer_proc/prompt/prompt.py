@@ -29,6 +29,7 @@ from tokenizer_proc.prompt.chat_contents import Contents, text_of
 from tokenizer_proc.prompt.chat_template import ChatTemplate
 from tokenizer_proc.prompt.continuation import render_open
 from tokenizer_proc.prompt.custom_as_text import with_custom_as_text
+from tokenizer_proc.prompt.lines_last import with_lines_last
 from tokenizer_proc.prompt.marking import Chat, marked_chat, marked_text
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
@@ -57,7 +58,8 @@ class PromptReader:
     """Turns requests into prompts for one model whose requests hold at most `limit` tokens.
 
     Control tokens in the texts of a chat are text, unless `special_in_content`; in requests with
-    media they always are. `showing` is for a model that sees.
+    media they always are. `showing` is for a model that sees. Lines of system texts with a match of
+    `system_line_last` move to the end of their text.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class PromptReader:
         limit: int,
         special_in_content: bool = False,
         showing: Showing | None = None,
+        system_line_last: str = "",
     ) -> None:
         self._showing = showing
+        self._line_last = system_line_last
         self._control = None if special_in_content else tokenizer.control
         self._tokenizer = tokenizer
         self._template = template
@@ -146,6 +150,8 @@ class PromptReader:
             _object(tool.parameters, f"tools[{i}].parameters")
         _check_parts(messages, len(shown.refs))
         plain, tools = with_custom_as_text(messages, req.tools)
+        if self._line_last:
+            plain = with_lines_last(plain, self._line_last)
         chat = self._marked(plain, tools, req.chat, self._control_in(shown))
         rendered = self._render(chat, req.chat, shown)
         tags = self._template.reasoning_tags

@@ -91,9 +91,9 @@ class ResponseWriter:
     def stored(self) -> ResponseObject | None:
         """The response, if it has ended and is to be kept; one that failed only where nobody has
         been told of it."""
-        ends = ("completed", "incomplete")
+        ends = ["completed", "incomplete"]
         if self._state.background:
-            ends += ("cancelled", "failed")
+            ends += ["cancelled", "failed"]
         return self._state if self._state.store and self._state.status in ends else None
 
     @property
@@ -180,7 +180,7 @@ class ResponseWriter:
     def _call(self, call_id: str, name: str) -> CallItem | CustomCallItem:
         """The item of a call that begins, with the client's name of the tool."""
         origin = self._origins.get(name)
-        given = {"call_id": call_id, "name": name, "status": "in_progress"}
+        given: dict[str, Any] = {"call_id": call_id, "name": name, "status": "in_progress"}
         if origin is not None:
             given |= {"name": origin.name, "namespace": origin.namespace or UNSET}
         if name in self._reading.custom:
@@ -253,7 +253,7 @@ class ResponseWriter:
         return ResponseUsage(
             input_tokens=output.prompt_tokens,
             input_tokens_details=InputTokensDetails(
-                output.cached_tokens, output.media_tokens or UNSET
+                output.cached_tokens, output.media_tokens or UNSET, output.prefix or UNSET
             ),
             output_tokens=output.completion_tokens,
             output_tokens_details=OutputTokensDetails(

@@ -87,7 +87,8 @@ def _rest(
     have their places in the list as it was given."""
     if not isinstance(given, list):
         return given
-    kept, name = [], ".".join(path)
+    kept: list[Any] = []
+    name = ".".join(path)
     for i, each in enumerate(given):
         kind = each.get("type") if isinstance(each, dict) else None
         if isinstance(kind, str) and leaves_out(kind):

@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.wire.chat import Detail, PredictionIn, Verbosity
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
-from srt.wire.answer_meta import USAGE, meta_struct
+from srt.wire.answer_meta import USAGE, PrefixEnd, meta_struct
 from srt.wire.sampling import Int
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -294,10 +294,11 @@ OutputItem = MessageItem | ReasoningItem | CallItem | CustomCallItem
 
 class InputTokensDetails(Struct, frozen=True):
     """Prompt tokens that came from the prefix cache, and those that stand for pictures, if there
-    are any."""
+    are any; and where the prompt leaves what is cached, if that was asked for."""
 
     cached_tokens: int
     image_tokens: int | UnsetType = UNSET
+    prefix: PrefixEnd | UnsetType = UNSET
 
 
 class OutputTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[call-arg,misc]

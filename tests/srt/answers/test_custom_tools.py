@@ -10,7 +10,7 @@ from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.llg.backend import compile_llguidance
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.answers.custom_tools import BEGIN, CLOSING, call_text, instructions, opening
-from srt.answers.tool_calls import call_parser
+from srt.answers.tool_calls import answer_parser
 from srt.answers.tool_constraint import OfferedTool, ToolChoice, ToolPlan
 from srt.answers.tool_events import CallArguments, CallStart, Content, Reasoning
 from srt.answers.tool_format import FORMATS, HARMONY, HERMES, LLAMA3, ToolFormat
@@ -43,9 +43,9 @@ def read(
 ) -> tuple[str, list[tuple[str, str]], bool]:
     """Content, calls, and whether the last one is cut short."""
     plan = ToolPlan(tools=tools, choice="auto")
-    parser = call_parser(form, plan.functions, constrained=True, custom=plan.custom, **how)
+    parser = answer_parser(form, plan.functions, plan.custom, constrained=True, **how)
     events = [event for piece in pieces for event in parser.feed(piece)]
-    content, calls = "", []
+    content, calls = "", list[list[str]]()
     for event in [*events, *parser.feed("", final=True)]:
         if isinstance(event, CallStart):
             assert event.call == len(calls)
@@ -149,7 +149,7 @@ def test_reasoning_in_a_channel_has_no_blocks() -> None:
     block = call_text(ToolCall("", "pick", "ab"))
     text = f"<|channel|>analysis<|message|>{block}?<|end|><|start|>assistant"
     text += f"<|channel|>final<|message|>Yes.{block}"
-    parser = call_parser(HARMONY, {}, constrained=True, custom={"pick"})
+    parser = answer_parser(HARMONY, {}, {"pick"}, constrained=True)
     events = [event for char in text for event in parser.feed(char)] + parser.feed("", True)
     thought = "".join(e.text for e in events if isinstance(e, Reasoning))
     said = "".join(e.text for e in events if isinstance(e, Content))
