@@ -97,8 +97,8 @@ _SAMPLING_NOTES = {
     "min_new_tokens": "no end token, stop id or stop string counts before so many tokens",
     "stop": f"up to {MAX_STOP_STRINGS} strings of up to {MAX_STOP_STRING_CHARS} characters; "
     "part of the text with `no_stop_trim` only",
-    "reveals_prefix": "with `return_prefix`: also what others may have written there; the gateway sets "
-    "it for admins",
+    "reveals_prefix": "with `return_prefix`: also what others may have written there; the gateway "
+    "sets it for admins",
     "regex": "the text matches this pattern; this and the next four: one at most",
     "json_schema": "the text is JSON that this schema (text or dict) allows",
     "ebnf": "the text matches this grammar",
