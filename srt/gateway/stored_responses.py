@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from cachetools import LRUCache
+from msgspec.structs import replace
 
 from srt.gateway.media.given import Frames
 from srt.gateway.wire.responses import (
@@ -201,22 +202,16 @@ def _num_chars(item: InputItem) -> int:
 
 def _as_input(item: OutputItem) -> InputItem:
     """An item of an answer, as clients send it back."""
-    if isinstance(item, CallItem):
-        return InputItem(
+    if isinstance(item, CallItem | CustomCallItem):
+        called = InputItem(
             type="function_call",
             call_id=item.call_id,
             name=item.name,
             namespace=item.namespace or "",
-            arguments=item.arguments,
         )
-    if isinstance(item, CustomCallItem):
-        return InputItem(
-            type="custom_tool_call",
-            call_id=item.call_id,
-            name=item.name,
-            namespace=item.namespace or "",
-            input=item.input,
-        )
+        if isinstance(item, CallItem):
+            return replace(called, arguments=item.arguments)
+        return replace(called, type="custom_tool_call", input=item.input)
     texts = [InputPart(type=part.type, text=part.text) for part in item.content]
     if isinstance(item, MessageItem):
         return InputItem(type="message", role="assistant", content=texts)

@@ -95,7 +95,11 @@ def prompts(requests: Sequence[Request]) -> list[np.ndarray]:
     reader = PromptReader(load_tokenizer(files), template, vocab.vocab_size, 65536)
     made = []
     for request in requests:
-        fields = {"messages": request.messages, "tools": request.tools, "chat": request.chat}
+        fields: dict[str, Any] = {
+            "messages": request.messages,
+            "tools": request.tools,
+            "chat": request.chat,
+        }
         req = GenerateReq(rid="r", epoch=1, sampling=SamplingParams(), **fields)
         made.append(reader.read(req).ids)
     return made

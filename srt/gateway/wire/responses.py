@@ -89,14 +89,11 @@ class ReasoningIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     effort: str | None = None
 
 
-class FunctionTool(
-    Struct,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    frozen=True,
-    tag_field="type",
-    tag="function",
-):
+class _Tool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type"):
+    """What all tools have in common."""
+
+
+class FunctionTool(_Tool, tag="function", kw_only=True, frozen=True):
     """A function that the model may call; `parameters` is a JSON schema of type object."""
 
     name: str
@@ -114,14 +111,7 @@ class CustomFormat(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     definition: str | UnsetType = UNSET
 
 
-class CustomTool(
-    Struct,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    frozen=True,
-    tag_field="type",
-    tag="custom",
-):
+class CustomTool(_Tool, tag="custom", kw_only=True, frozen=True):
     """A tool whose input is a text. Its `format` is enforced."""
 
     name: str
@@ -129,14 +119,7 @@ class CustomTool(
     format: CustomFormat = CustomFormat()
 
 
-class NamespaceTool(
-    Struct,
-    forbid_unknown_fields=True,
-    kw_only=True,
-    frozen=True,
-    tag_field="type",
-    tag="namespace",
-):
+class NamespaceTool(_Tool, tag="namespace", kw_only=True, frozen=True):
     """Tools with a common name. The model knows each as `<name>__<tool>`; calls name both apart."""
 
     name: str

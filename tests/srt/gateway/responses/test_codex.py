@@ -1,6 +1,7 @@
 """The route /v1/responses as coding agents speak it: custom tools, namespaces, what is hosted."""
 
 import asyncio
+import random
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from srt.answers.custom_tools import call_text
 from srt.gateway.responses.input import sealed
 from srt.wire.messages import ChatMessage, InputFormat, ToolCall, ToolSpec
 from tests.fakes import FakeClient
+from tests.running.profiles import seeds
 from tests.srt.gateway.setup import error_of, in_process, served
 from tests.waiting import SOON_S
 
@@ -84,6 +86,34 @@ async def test_the_openai_package_reads_its_events() -> None:
     done = events.index("response.custom_tool_call_input.done")
     assert events[done + 1] == "response.output_item.done"
     assert events.count("response.output_item.added") == 3
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+async def test_events_add_up_however_the_text_is_cut(seed: int) -> None:
+    """What a client assembles of a stream is the whole answer."""
+    call = '<tool_call>\n{"name": "shell", "arguments": {"a": "<custom_call"}}\n</tool_call>'
+    text = f"<think>Hm <b></think>Well:\n{BLOCK}\n{call}\n{BLOCK} so"
+    rng = random.Random(seed)
+    for _ in range(50):
+        places = sorted(rng.randrange(len(text)) for _ in range(rng.randrange(1, 40)))
+        pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+        body = {"input": "hi", "tools": [SHELL, EDIT], "stream": True}
+        async with in_process(FakeClient(pieces), reasoning=True) as http:
+            lines = (await http.post(ROUTE, json=body)).text.splitlines()
+        events = [msgspec.json.decode(x[6:]) for x in lines if x.startswith("data: ")]
+        deltas: dict[str, str] = {}
+        for event in events:
+            if event["type"].endswith(".delta"):
+                at = event["item_id"]
+                deltas[at] = deltas.get(at, "") + event["delta"]
+        output = events[-1]["response"]["output"]
+        told = [item.get("input") or item.get("arguments") or text_of(item) for item in output]
+        assert [deltas[item["id"]] for item in output] == told
+        assert told == ["Hm <b>", "Well:", PATCH, '{"a": "<custom_call"}', PATCH, "\n\n so"]
+
+
+def text_of(item: Any) -> str:
+    return "".join(part["text"] for part in item["content"])
 
 
 async def test_a_history_of_custom_calls() -> None:
