@@ -109,7 +109,7 @@ async def test_events_add_up_however_the_text_is_cut(seed: int) -> None:
         output = events[-1]["response"]["output"]
         told = [item.get("input") or item.get("arguments") or text_of(item) for item in output]
         assert [deltas[item["id"]] for item in output] == told
-        assert told == ["Hm <b>", "Well:", PATCH, '{"a": "<custom_call"}', PATCH, "\n\n so"]
+        assert told == ["Hm <b>", "Well:", PATCH, '{"a": "<custom_call"}', PATCH, "\n\n\n so"]
 
 
 def text_of(item: Any) -> str:
