@@ -139,6 +139,46 @@ async def test_a_history_of_custom_calls() -> None:
     ]
 
 
+@pytest.mark.parametrize("seed", seeds(5))
+async def test_the_chat_route_makes_the_same_prompt(seed: int) -> None:
+    """Of the same conversation: of texts, calls, results, reasoning."""
+    rng = random.Random(seed)
+    items: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
+    for turn in range(rng.randrange(1, 6)):
+        text = f"question {turn}"
+        items.append({"role": "user", "content": text})
+        messages.append({"role": "user", "content": text})
+        answer: dict[str, Any] = {"role": "assistant", "content": f"answer {turn}"}
+        if rng.random() < 0.5:
+            answer["reasoning_content"] = f"thought {turn}"
+            part = {"type": "reasoning_text", "text": f"thought {turn}"}
+            items.append({"type": "reasoning", "content": [part]})
+        items.append({"role": "assistant", "content": answer["content"]})
+        calls = [f"c{turn}{i}" for i in range(rng.randrange(3))]
+        call = {"name": "shell", "arguments": '{"a":1}'}
+        items += [{"type": "function_call", "call_id": name, **call} for name in calls]
+        if calls:
+            answer["tool_calls"] = [
+                {"id": name, "type": "function", "function": call} for name in calls
+            ]
+        messages.append(answer)
+        for name in calls:
+            items.append({"type": "function_call_output", "call_id": name, "output": "ok"})
+            messages.append({"role": "tool", "tool_call_id": name, "content": "ok"})
+    last = {"role": "user", "content": "So?"}
+    client = FakeClient()
+    function = {name: value for name, value in SHELL.items() if name != "type"}
+    tools = [{"type": "function", "function": function}]
+    chat = {"messages": [*messages, last], "tools": tools}
+    async with in_process(client) as http:
+        await http.post(ROUTE, json={"input": [*items, last], "tools": [SHELL]})
+        await http.post("/v1/chat/completions", json=chat)
+    first, second = client.requests
+    assert (first.messages, first.tools) == (second.messages, second.tools)
+    assert first.chat == second.chat
+
+
 async def test_tools_of_a_namespace_have_one_name_inside() -> None:
     name = "mcp__files__apply_patch"
     client = FakeClient((call_text(ToolCall("", name, PATCH)),))
