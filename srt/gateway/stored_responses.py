@@ -85,9 +85,13 @@ class RunningResponses:
     ) -> None:
         """Begin `work`, which stores the response at its end; `state` is what there is of it."""
         name = (owner, response_id)
-        task = asyncio.create_task(work)
-        self._runs[name] = _Run(task, state)
-        task.add_done_callback(lambda _: self._runs.pop(name, None))
+        run = self._runs[name] = _Run(asyncio.create_task(work), state)
+
+        def forget(_: object) -> None:
+            if self._runs.get(name) is run:
+                del self._runs[name]
+
+        run.task.add_done_callback(forget)
         await asyncio.sleep(0)  # it runs: a cancel finds it where it takes one
 
     def state(self, owner: str, response_id: str) -> ResponseObject | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from srt.gateway.batch import Batch
+from srt.gateway.http.turns import in_turns
 from srt.gateway.responses.answers import ResponseWriter
 from srt.gateway.stored_responses import StoredResponses
 from srt.gateway.wire.responses import ResponsesRequest
@@ -30,8 +31,7 @@ async def make_in_background(
     try:
         async with aclosing(batch), aclosing(batch.snapshots()) as snapshots:
             async for _, output in snapshots:
-                for _event in writer.feed(output):
-                    pass
+                await in_turns(writer.feed(output))
     except asyncio.CancelledError:
         writer.cancel()
     except Exception as error:

@@ -182,9 +182,14 @@ class _Asked:
             self._stored.keep(self._owner, writer.stored, self._items, self._frames)
 
     async def begin(self, batch: Batch, writer: ResponseWriter) -> ResponseObject:
-        """Make the response in the background; what it is at first."""
-        work = make_in_background(batch, writer, self.keep)
+        """Make the response in the background; what it is at first. Raises RequestError if it would
+        not be kept."""
         state = writer.state
+        if not state.store:
+            await batch.aclose()
+            reason = " cannot keep pictures of this size (--response-store-mib)"
+            raise RequestError(reason, at="background")
+        work = make_in_background(batch, writer, self.keep)
         await self._stored.running.start(self._owner, state.id, work, lambda: writer.state)
         return state
 
