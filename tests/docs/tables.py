@@ -86,7 +86,7 @@ _MEANINGS = {
     "overloaded": "a request would wait for too long, or the bound on requests or prompt tokens in "
     "flight is reached; `Retry-After`",
     "timed_out": "`timeout_ms` was over before there was a token",
-    "not_implemented": "a route of another API that this server does not have",
+    "not_implemented": "the API that the route is of has it, and this server has not",
     "internal": "a defect; the body has a `request_id`, the log has the traceback",
     "unavailable": "starting, draining, or a part of the server was lost; `Retry-After`",
     "restarting": "the scheduler is being restarted: the requests that it had go on; `Retry-After`",
