@@ -12,10 +12,10 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.wire.answer_meta import AnswerMeta, PrefixEnd, updated
+from srt.wire.answer_meta import AnswerMeta, PrefixEnd, PrefixIds, updated
 from srt.wire.messages import Finish, LogprobDetail, Output
 from srt.wire.packing import ITEM_BYTES, num_packed, packed_size, unpack_ids
-from srt.wire.ring_messages import PrefixIds, PromptLogprobs, Reported, ReqStart
+from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
 PREFIX_CHARS = 40  # shown behind the place where a prompt leaves what is cached
 SAMPLED, FORCED, GUESSED, CLOSING = "s", "j", "d", "c"  # where a token is from

@@ -26,10 +26,10 @@ from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
 from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from srt.ring.crash_file import Name
+from srt.wire.answer_meta import PrefixIds
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
-from srt.wire.ring_messages import PrefixIds
 
 PREFIX_TOKENS = 48  # behind the place where a prompt leaves the tree: enough for some words
 MOST_PAST = 1024  # deadlines that are kept although their reqs have ended, and no more than half

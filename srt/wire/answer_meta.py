@@ -41,6 +41,16 @@ class PrefixEnd(Struct, frozen=True, omit_defaults=True):
     other: str | UnsetType = UNSET
 
 
+class PrefixIds(Struct, frozen=True, array_like=True):
+    """Packed ids around the place where a prompt leaves what is cached, after `length` tokens:
+    those of the prompt from its beginning to somewhat behind it, and `other`, how what is cached
+    goes on there (None: nobody may know)."""
+
+    length: int
+    prompt: bytes
+    other: bytes | None = None
+
+
 class AnswerMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What is known of an answer so far. Counts are totals; times are known when it has ended, and
     those of what did not happen are None. After the loss of a scheduler, counts of steps are those

@@ -7,7 +7,7 @@ one are dropped.
 
 from msgspec import Struct
 
-from srt.wire.answer_meta import AnswerMeta
+from srt.wire.answer_meta import AnswerMeta, PrefixIds
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.filled_params import FilledParams
@@ -192,16 +192,6 @@ CompilerRequest = CompileReq | CompileCancel
 
 
 # ---- scheduler -> detokenizer ----------------------------------------------------------------
-
-
-class PrefixIds(Struct, frozen=True, array_like=True):
-    """Packed ids around the place where a prompt leaves what is cached, after `length` tokens:
-    those of the prompt from its beginning to somewhat behind it, and `other`, how what is cached
-    goes on there (None: nobody may know)."""
-
-    length: int
-    prompt: bytes
-    other: bytes | None = None
 
 
 class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):

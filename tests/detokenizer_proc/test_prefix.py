@@ -1,9 +1,9 @@
 """Where a prompt leaves what is cached, as text."""
 
 from detokenizer_proc.request import PREFIX_CHARS, with_prefix
-from srt.wire.answer_meta import AnswerMeta, PrefixEnd
+from srt.wire.answer_meta import AnswerMeta, PrefixEnd, PrefixIds
 from srt.wire.messages import pack_ids
-from srt.wire.ring_messages import PrefixIds, ReqStart
+from srt.wire.ring_messages import ReqStart
 
 PIECES = [b"ab", "é".encode(), "é".encode()[:1], "é".encode()[1:], b"x" * 30]
 

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.sampling.details import no_detail
+from srt.wire.answer_meta import PrefixIds
 from srt.wire.messages import Finish, LogprobDetail, pack_floats, pack_ids
-from srt.wire.ring_messages import PrefixIds, PromptLogprobs, ReqEnd, ReqStart, TokenBatch
+from srt.wire.ring_messages import PromptLogprobs, ReqEnd, ReqStart, TokenBatch
 
 HELD_TOKENS = 64  # of a req that is not watched, at most
 

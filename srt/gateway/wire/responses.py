@@ -250,26 +250,26 @@ class ReasoningItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     encrypted_content: str | UnsetType = UNSET
 
 
-class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+class _Call(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What calls of all tools have in common."""
+
+    id: str
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    status: ResponseStatus
+
+
+class CallItem(_Call, frozen=True, kw_only=True, tag="function_call"):
     """A call of a function."""
 
-    id: str
-    call_id: str
-    name: str
     arguments: str
-    status: ResponseStatus
-    namespace: str | UnsetType = UNSET
 
 
-class CustomCallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"):
+class CustomCallItem(_Call, frozen=True, kw_only=True, tag="custom_tool_call"):
     """A call of a custom tool."""
 
-    id: str
-    call_id: str
-    name: str
     input: str
-    status: ResponseStatus
-    namespace: str | UnsetType = UNSET
 
 
 OutputItem = MessageItem | ReasoningItem | CallItem | CustomCallItem
