@@ -131,21 +131,23 @@ class StoredResponses:
         response: ResponseObject,
         given: list[InputItem],
         files: Sequence[Frames] = (),
-    ) -> None:
-        """Keep the response that `owner` got for the items `given`, whose pictures are `files`."""
+    ) -> bool:
+        """Keep the response that `owner` got for the items `given`, whose pictures are `files`,
+        unless it is too large; whether it is kept."""
         self._forget(owner, response.id)
         most = min(MAX_RESPONSE_BYTES, self._max_bytes)
         encoded = msgspec.json.encode(response)
         items = [*given, *map(_as_input, response.output)]
         if len(encoded) + sum(map(_num_chars, items)) > most:
-            return
+            return False
         stored = _Stored(encoded, msgspec.json.encode(items), tuple(files))
         if stored.size - size_of(files) > most or stored.size > self._max_bytes:
-            return
+            return False
         self._owners.setdefault(owner, _owned())[response.id] = stored
         self._size += stored.size
         if self._size > self._max_bytes:
             self._make_room([owner, *self._owners])
+        return True
 
     def response(self, owner: str, response_id: str) -> bytes:
         """The JSON of a response. Raises RequestError (404) if there is none."""

@@ -103,11 +103,7 @@ class ResponseWriter:
 
     def cancel(self) -> None:
         """Its client has given it up."""
-        for _ in self._close("incomplete") if self._is_open else ():
-            pass
-        self._state = msgspec.structs.replace(
-            self._state, status="cancelled", output=[*self._items]
-        )
+        self._cut_short(status="cancelled")
 
     async def whole(self, output: GenerateOutput) -> ResponseObject:
         """The response to a request that does not stream."""
@@ -146,10 +142,15 @@ class ResponseWriter:
         detail = body_of(error).error
         code = "server_error" if detail.code == INTERNAL else detail.code
         failure = ResponseFailure(code, detail.message)
-        self._state = msgspec.structs.replace(
-            self._state, status="failed", error=failure, output=self._items
-        )
+        self._cut_short(status="failed", error=failure)
         return self._event("response.failed", response=self._state)
+
+    def _cut_short(self, **fields: Any) -> None:
+        """Its end is not the model's: what there is of it is given with these fields."""
+        if self._is_open:
+            self._items[-1] = msgspec.structs.replace(self._items[-1], status="incomplete")
+            self._is_open = False
+        self._state = msgspec.structs.replace(self._state, output=[*self._items], **fields)
 
     # ---- items ---------------------------------------------------------------------------------
 

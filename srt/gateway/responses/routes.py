@@ -28,7 +28,7 @@ from srt.gateway.context import (
     media_rules,
     model_of,
 )
-from srt.gateway.errors import NOT_IMPLEMENTED
+from srt.gateway.errors import NOT_IMPLEMENTED, TOO_LARGE
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
@@ -178,8 +178,13 @@ class _Asked:
 
     def keep(self, writer: ResponseWriter) -> None:
         """Store the response if it has ended and is to be kept."""
-        if writer.stored is not None:
-            self._stored.keep(self._owner, writer.stored, self._items, self._frames)
+        response = writer.stored
+        if response is None:
+            return
+        is_kept = self._stored.keep(self._owner, response, self._items, self._frames)
+        if response.background and not is_kept:  # whoever fetches it is told why there is none
+            writer.failed(RequestError("the response is too large to be kept", code=TOO_LARGE))
+            self._stored.keep(self._owner, replace(writer.state, output=[]), [])
 
     async def begin(self, batch: Batch, writer: ResponseWriter) -> ResponseObject:
         """Make the response in the background; what it is at first. Raises RequestError if it would

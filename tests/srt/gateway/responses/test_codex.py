@@ -224,6 +224,22 @@ async def test_what_is_hosted_is_named() -> None:
         assert error_of(await http.post(ROUTE, json=body))["param"] == "tools[0]"
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("format", 1, "tools[1].format: expected object"),
+        ("format", {"type": "grammar", "syntax": "lark"}, "missing field 'tools[1].format.defin"),
+        ("name", "a b", "tools[1].name must have"),
+    ],
+)
+async def test_errors_count_what_is_left_out(field: str, value: Any, sentence: str) -> None:
+    tools = [{"type": "web_search"}, EDIT | {field: value}]
+    async with in_process(FakeClient()) as http:
+        error = error_of(await http.post(ROUTE, json={"input": "hi", "tools": tools}))
+    assert error["message"].startswith(sentence)
+    assert error["param"] in error["message"]
+
+
 @pytest.mark.parametrize("mode", ["auto", "required"])
 async def test_allowed_tools(mode: str) -> None:
     """All are shown, which keeps the prefix; those named may be called."""
@@ -330,6 +346,15 @@ async def test_one_that_fails_says_so() -> None:
         first = (await http.post(ROUTE, json={"input": "hi", "background": True})).json()
         answer = await ended(http, f"{ROUTE}/{first['id']}")
     assert answer["status"] == "failed" and answer["error"]["code"] == "server_error"
+    assert [item["status"] for item in answer["output"]] == ["incomplete"]
+
+
+async def test_one_that_is_too_large_to_be_kept_says_so() -> None:
+    async with in_process(FakeClient(("x" * 60_000, "y" * 60_000)), **KEPT) as http:
+        first = (await http.post(ROUTE, json={"input": "hi", "background": True})).json()
+        answer = await ended(http, f"{ROUTE}/{first['id']}")
+    assert (answer["status"], answer["output"]) == ("failed", [])
+    assert "too large" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("fields", [{"store": False}, {"stream": True}])
