@@ -102,8 +102,11 @@ class RunningResponses:
     async def cancel(self, owner: str, response_id: str) -> None:
         """End a response, if it is one of these: it is stored with what there is of it."""
         run = self._runs.get((owner, response_id))
-        if run is not None and run.task.cancel():
-            await asyncio.wait([run.task])
+        if run is None:
+            return
+        if not run.task.cancelling():  # a second one would end the work of the first
+            run.task.cancel()
+        await asyncio.wait([run.task])
 
 
 class StoredResponses:

@@ -11,7 +11,7 @@ import pytest
 from srt.answers.custom_tools import call_text
 from srt.gateway.responses.input import sealed
 from srt.wire.messages import ChatMessage, InputFormat, ToolCall, ToolSpec
-from tests.fakes import FakeClient
+from tests.fakes import FakeClient, FakeGeneration
 from tests.running.profiles import seeds
 from tests.srt.gateway.setup import error_of, in_process, served
 from tests.waiting import SOON_S
@@ -337,6 +337,31 @@ async def test_one_is_cancelled() -> None:
         plain = (await http.post(ROUTE, json={"input": "hi"})).json()
         for path, status in ((f"{plain['id']}/cancel", 400), ("x/cancel", 404), ("x", 404)):
             assert (await http.post(f"{ROUTE}/{path}")).status_code == status
+
+
+async def test_a_second_cancel_does_not_end_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request must leave the server, which takes a moment."""
+    at_once, begun, may_end = FakeGeneration.aclose, asyncio.Event(), asyncio.Event()
+
+    async def slowly(generation: FakeGeneration) -> None:
+        begun.set()
+        await may_end.wait()
+        await at_once(generation)
+
+    monkeypatch.setattr(FakeGeneration, "aclose", slowly)
+    client = FakeClient()
+    client.hold.clear()
+    async with in_process(client, **KEPT) as http:
+        first = (await http.post(ROUTE, json={"input": "hi", "background": True})).json()
+        at = f"{ROUTE}/{first['id']}/cancel"
+        cancels = [asyncio.create_task(http.post(at))]
+        await asyncio.wait_for(begun.wait(), SOON_S)
+        cancels.append(asyncio.create_task(http.post(at)))
+        for _ in range(50):  # the second one is on its way
+            await asyncio.sleep(0)
+        may_end.set()
+        assert [(await task).json()["status"] for task in cancels] == ["cancelled"] * 2
+        assert client.generations[0].closed
 
 
 async def test_one_that_fails_says_so() -> None:
