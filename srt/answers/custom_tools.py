@@ -128,6 +128,8 @@ class CustomCallReader(EventParser):
         self._rest = self._rest[at + len(CLOSING) :] if at >= 0 else self._rest[end:]
         if at >= 0:
             self._step = self._outside
+        elif final:
+            self._pass_on(0, True)  # what they hold back is before the block
         return at >= 0
 
     def _held(self) -> int:

@@ -179,6 +179,13 @@ def test_a_cut_block_is_a_call_that_has_not_ended() -> None:
         assert calls[0][1] in (given, "abc")
 
 
+@pytest.mark.parametrize("form", [HERMES, LLAMA3])
+def test_text_before_a_cut_block_is_not_lost(form: ToolFormat) -> None:
+    """Not even if it may have been the mark of a function's call."""
+    text = f"a {form.begin[:4]}{opening('pick')}ab"
+    assert read([*text], form, (WEATHER, PICK)) == (f"a {form.begin[:4]}", [("pick", "ab")], True)
+
+
 def test_what_the_model_is_told() -> None:
     text = instructions([DIG.spec, PICK.spec, SAY.spec])
     assert all(f'<custom_tool name="{name}">' in text for name in ("dig", "pick", "say"))
