@@ -201,7 +201,7 @@ class _Asked:
     async def admitted(self) -> tuple[Batch, ResponseWriter]:
         """Submit the chat."""
         body, chat, gateway = self.body, self.chat, self._gateway
-        with renaming(self.names), naming_tools(self._tools):
+        with naming_tools(self._tools), renaming(self.names):
             batch = await submit_all(
                 gateway, [chat.request], names=lambda _: chat.names, media=[chat.media]
             )

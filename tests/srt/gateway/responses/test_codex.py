@@ -10,6 +10,7 @@ import pytest
 
 from srt.answers.custom_tools import call_text
 from srt.gateway.responses.input import sealed
+from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, InputFormat, ToolCall, ToolSpec
 from tests.fakes import FakeClient, FakeGeneration
 from tests.running.profiles import seeds
@@ -238,6 +239,19 @@ async def test_errors_count_what_is_left_out(field: str, value: Any, sentence: s
         error = error_of(await http.post(ROUTE, json={"input": "hi", "tools": tools}))
     assert error["message"].startswith(sentence)
     assert error["param"] in error["message"]
+
+
+async def test_a_grammar_that_does_not_compile_is_named() -> None:
+    """By its place among tools that are left out, or in a namespace, and by its own name."""
+    client = FakeClient()
+    where = "structural_tag.format.tags[2].content"  # custom tools are behind functions
+    client.refuse = lambda _: RequestError(": no", at=where)
+    tools = [{"type": "web_search"}, SPACE, SHELL]
+    async with in_process(client) as http:
+        error = error_of(await http.post(ROUTE, json={"input": "hi", "tools": tools}))
+    place = "tools[1].tools[1].format"
+    assert error["param"] == place
+    assert error["message"] == f"{place} (the tool 'mcp__files__apply_patch'): no"
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
