@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from srt.answers.custom_tools import call_text, instructions, result_text
 from srt.wire.messages import ChatMessage, ToolSpec
-from tokenizer_proc.prompt.chat_contents import joined, text_of
+from tokenizer_proc.prompt.chat_contents import text_of
 from tokenizer_proc.prompt.tools_as_text import with_instructions, with_text
 
 
@@ -26,25 +26,34 @@ def with_custom_as_text(
     """
     custom = [tool for tool in tools if tool.input is not None]
     plain: list[ChatMessage] = []
-    names: dict[str, str] = {}  # of the tools, by the calls' ids
-    waiting: list[ChatMessage] = []  # the results of a turn, as one message
+    names: dict[str, str] = {}  # of the tools, by the ids of the latest calls with these
+    waiting: list[str] = []  # the results of a turn
+
+    def end_results() -> None:
+        if waiting:
+            plain.append(ChatMessage("user", "\n".join(waiting)))
+            waiting.clear()
+
     for message in messages:
         if message.role == "tool" and message.tool_call_id in names:
             text = result_text(names[message.tool_call_id], text_of(message))
             result = with_text(ChatMessage("user", ""), text, message)
             if result.parts:  # media keep their order
-                plain += [*waiting, result]
-                waiting = []
+                end_results()
+                plain.append(result)
             else:
-                waiting = [joined(waiting[0], result, "\n") if waiting else result]
+                waiting.append(text)
             continue
         if message.role != "tool":
-            plain += waiting
-            waiting = []
-        blocks = [call for call in message.tool_calls if call.is_raw]
-        names |= {call.id: call.name for call in blocks}
-        plain.append(_with_blocks(message) if blocks else message)
-    plain += waiting
+            end_results()
+        for call in message.tool_calls:
+            if call.is_raw:
+                names[call.id] = call.name
+            else:
+                names.pop(call.id, None)
+        has_blocks = any(call.is_raw for call in message.tool_calls)
+        plain.append(_with_blocks(message) if has_blocks else message)
+    end_results()
     if custom:
         plain = with_instructions(plain, instructions(custom))
     return plain, [tool for tool in tools if tool.input is None]

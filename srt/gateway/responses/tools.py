@@ -100,6 +100,9 @@ def _each(body: ResponsesRequest) -> Iterator[tuple[FunctionTool | CustomTool, O
         if not tool.name:
             raise RequestError(" must not be empty", at=f"tools[{i}].name")
         for j, inner in enumerate(tool.tools):
+            if j == 0 and tool.description:  # said once, for all of them
+                text = f"{tool.name}: {tool.description}\n{inner.description}".rstrip()
+                inner = replace(inner, description=text)
             yield inner, Origin(tool.name, inner.name, f"tools[{i}].tools[{j}]")
 
 

@@ -43,6 +43,14 @@ def test_calls_and_results() -> None:
     ]
 
 
+def test_an_id_may_name_one_call_after_another() -> None:
+    """Some clients count the calls of each turn."""
+    again = ChatMessage("assistant", "", tool_calls=[ToolCall("c", "shell", "{}")])
+    result = ChatMessage("tool", "fine", tool_call_id="c", name="shell")
+    chat = [USER, ChatMessage("assistant", "", tool_calls=[RAW]), RAW_RESULT, again, result]
+    assert with_custom_as_text(chat, [])[0][-2:] == [again, result]
+
+
 def test_results_with_pictures_keep_their_order() -> None:
     turn = ChatMessage("assistant", "", tool_calls=[RAW, CALL])
     seen = ChatMessage("tool", "", tool_call_id="c", name="edit", parts=["a", 0])

@@ -192,6 +192,7 @@ async def test_tools_of_a_namespace_have_one_name_inside() -> None:
     answer = await post({"input": items, "tools": [SPACE]}, client)
     (request,) = client.requests
     assert [tool.name for tool in request.tools] == ["mcp__files__shell", name]
+    assert [tool.description for tool in request.tools] == ["mcp__files: Files.", "Edits."]
     assert (request.messages or [])[1].tool_calls[0].name == "mcp__files__shell"
     (call,) = answer["output"]
     assert (call["name"], call["namespace"]) == ("apply_patch", "mcp__files")
