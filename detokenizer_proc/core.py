@@ -19,6 +19,7 @@ from detokenizer_proc.request import (
     Jump,
     Origin,
     Request,
+    with_prefix,
 )
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
@@ -117,7 +118,9 @@ class Detokenizer:
         for start in batch.starts:
             pieces = self._visible if start.skip_special_tokens else self._all
             request = self._waiting.pop((start.client, start.rid), None)
-            requests[start.handle] = request = request or Request(start, pieces)
+            requests[start.handle] = request = request or Request(
+                with_prefix(start, self._all), pieces
+            )
             request.replica = replica
         for chunk in batch.prompt_logprobs:
             if found := requests.get(chunk.handle):

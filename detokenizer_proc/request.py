@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.wire.answer_meta import AnswerMeta, updated
+from srt.wire.answer_meta import AnswerMeta, PrefixEnd, PrefixIds, updated
 from srt.wire.messages import Finish, LogprobDetail, Output
-from srt.wire.packing import ITEM_BYTES, num_packed, packed_size
+from srt.wire.packing import ITEM_BYTES, num_packed, packed_size, unpack_ids
 from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
+PREFIX_CHARS = 40  # shown behind the place where a prompt leaves what is cached
 SAMPLED, FORCED, GUESSED, CLOSING = "s", "j", "d", "c"  # where a token is from
 
 
@@ -88,6 +90,30 @@ class _Unsent:
     text: list[str] = field(default_factory=list)
     sent: int = 0
     dropped: int = 0
+
+
+def with_prefix(start: ReqStart, pieces: Sequence[bytes]) -> ReqStart:
+    """`start` with the place where its prompt leaves what is cached among its facts, if that was
+    asked for; `pieces` are all of the vocabulary."""
+    if start.prefix is None:
+        return start
+    meta = replace(start.meta, prefix=_prefix_end(start.prefix, pieces))
+    return replace(start, meta=meta, prefix=None)
+
+
+def _prefix_end(ids: PrefixIds, pieces: Sequence[bytes]) -> PrefixEnd:
+    """The place in the text of all the prompt's tokens. A character that is cut there is after
+    it."""
+    prompt = unpack_ids(ids.prompt).tolist()
+    before = b"".join(pieces[i] for i in prompt[: ids.length])
+    whole = before + b"".join(pieces[i] for i in prompt[ids.length :])
+    start = len(before.decode(errors="ignore"))
+    other: str | UnsetType = UNSET
+    if ids.other is not None:
+        rest = b"".join(pieces[i] for i in unpack_ids(ids.other).tolist())
+        other = rest.decode(errors="ignore")[:PREFIX_CHARS]
+    text = whole.decode(errors="ignore")[start : start + PREFIX_CHARS]
+    return PrefixEnd(ids.length, start, text, other)
 
 
 class Request:

@@ -15,6 +15,8 @@ from msgspec import Struct
 from srt.files.chat_templates import chosen_template
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from srt.kv_addresses import check_kv_addresses
+from srt.patterns.stops import build_stops
+from srt.wire.constraint import GrammarError
 from srt.wire.errors import ConfigError, quoted
 
 Network = IPv4Network | IPv6Network
@@ -99,6 +101,7 @@ class ServerArgs(Struct, frozen=True):
     strict_model: bool = False
     reasoning_parser: str = "auto"
     allow_special_tokens_in_content: bool = False
+    system_line_last: str = ""
     device: str = "cpu"
     model_impl: str = "auto"
     dtype: str = "auto"
@@ -228,6 +231,7 @@ class ServerArgs(Struct, frozen=True):
             is_host = _HOST.fullmatch(host) is not None
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")
         self._check_speculative()
+        self._check_system_line()
         check_kv_addresses(
             self.kv_events, self.kv_events_replay, public=self.kv_events_public, replicas=self.dp
         )
@@ -282,6 +286,12 @@ class ServerArgs(Struct, frozen=True):
         is_sized = self.dp == 1 or self.pool_tokens > 0
         rule = "needs --max-total-tokens on a CUDA device, whose memory the replicas share"
         _require(is_sized, "dp", rule)
+
+    def _check_system_line(self) -> None:
+        try:
+            build_stops([self.system_line_last] if self.system_line_last else [])
+        except GrammarError as error:
+            raise ConfigError(f"--system-line-last {error}") from None
 
     def _check_speculative(self) -> None:
         is_some = 1 <= self.speculative_max_tokens <= MAX_DRAFT_TOKENS

@@ -182,7 +182,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "patterns": "wire",
         "answers": "wire patterns",
         "files": "wire answers",
-        "args": "wire kv_addresses files",
+        "args": "wire patterns kv_addresses files",
         "ring": "machine tasks wire args",
         "sizing": "machine wire files args",
         "trial": "machine wire files args ring",
@@ -367,6 +367,23 @@ ROOMS: dict[str, dict[str, str]] = {
         "worker": "base desk",
         "families": "base items pictures resize video settings tiles",
         "load": "base families",
+    },
+    "srt.answers": {
+        "captures": "",
+        "json_ends": "",
+        "partial_tags": "",
+        "reasoning": "partial_tags",
+        "tool_events": "partial_tags",
+        "tool_parameters": "json_ends partial_tags",
+        "channels": "json_ends partial_tags tool_events",
+        "custom_tools": "partial_tags tool_events",
+        "tool_format": "tool_parameters",
+        "tool_constraint": "custom_tools tool_format tool_parameters",
+        "tool_parser": "json_ends tool_events tool_format",
+        "tool_calls": (
+            "json_ends partial_tags tool_events tool_parameters channels custom_tools tool_format "
+            "tool_parser"
+        ),
     },
     "srt.wire": {
         "answer_meta": "",

@@ -26,10 +26,12 @@ from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.pools import ReqToTokenPool, TokenPool
 from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from srt.ring.crash_file import Name
+from srt.wire.answer_meta import PrefixIds
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import Finish
+from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
 
+PREFIX_TOKENS = 48  # behind the place where a prompt leaves the tree: enough for some words
 MOST_PAST = 1024  # deadlines that are kept although their reqs have ended, and no more than half
 
 
@@ -129,6 +131,7 @@ class SchedulerState:
 
     def start(self, req: Req, now: float) -> None:
         """Lock the cached prefix of a waiting req and give it a table row that begins with it."""
+        prefix = self._prefix_of(req)
         prefix_len = self.memory.enter(req)
         if not req.is_admitted:
             num_cached = min(prefix_len, req.tokens.prompt_len)
@@ -141,9 +144,22 @@ class SchedulerState:
             self.counters.recomputed_tokens += (
                 req.tokens.known_len - prefix_len if req.is_resumed else 0
             )
-            self.outputs.admitted(req)
+            self.outputs.admitted(req, prefix)
         self.waiting.remove(req)
         self.running[req.handle] = req
+
+    def _prefix_of(self, req: Req) -> PrefixIds | None:
+        """Where the prompt of a req that is to be admitted leaves the tree, if it wants to know."""
+        sampling = req.wish.sampling
+        if req.is_admitted or not sampling.return_prefix:
+            return None
+        cache = self.memory.cache
+        length = min(cache.track(*req.tracked), req.tokens.prompt_len)
+        end = min(length + PREFIX_TOKENS, req.tokens.prompt_len)
+        other = None
+        if sampling.reveals_prefix:
+            other = pack_ids(cache.following(req.cursor, PREFIX_TOKENS))
+        return PrefixIds(length, pack_ids(req.tokens.known[:end]), other)
 
     def retract(self, req: Req, *, for_memory: bool = True) -> None:
         """Send a running req back to the queue; it will be extended again from what is cached. If

@@ -50,6 +50,10 @@ class ChannelReader(EventParser):
     def in_call(self) -> bool:
         return self._constrained and self._step == self._in_arguments
 
+    @property
+    def holds_marks(self) -> bool:
+        return self.in_call or (self._is_reasoning and self._step == self._in_text)
+
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
     def _between(self, final: bool) -> bool:

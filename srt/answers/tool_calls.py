@@ -5,9 +5,10 @@ events add up to the same however the text is cut.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from srt.answers.channels import ChannelReader
+from srt.answers.custom_tools import CustomCallReader, PlainText
 from srt.answers.json_ends import ObjectEnd, is_object
 from srt.answers.partial_tags import LineTags
 from srt.answers.tool_events import EventParser
@@ -44,6 +45,24 @@ def call_parser(
         )
     parser.drops_rest = drops_rest
     return parser
+
+
+def answer_parser(
+    form: ToolFormat,
+    names: Mapping[str, str],
+    custom: Collection[str],
+    *,
+    constrained: bool,
+    is_first: bool = False,
+    forced: bool = False,
+) -> EventParser:
+    """The same for an answer in which the tools `custom` may be called, too."""
+    others: EventParser = PlainText(forced=forced)
+    if names or form.in_channels or not custom:
+        others = call_parser(form, names, constrained=constrained, is_first=is_first, forced=forced)
+    if not custom:
+        return others
+    return CustomCallReader(custom, others, is_first=constrained and is_first)
 
 
 class CallReader(EventParser):

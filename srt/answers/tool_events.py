@@ -61,6 +61,11 @@ class EventParser:
         """Whether the text so far ends inside the arguments of a call."""
         raise NotImplementedError
 
+    @property
+    def holds_marks(self) -> bool:
+        """Whether the mark of another form of calls would be a part of what is being read."""
+        return self.in_call
+
     def feed(self, text: str, final: bool = False) -> list[ToolEvent]:
         """The events of `text`, the next piece; `final` says that it is the last one. The time
         grows with the square of a piece's length, so long text must be fed in slices."""

@@ -29,12 +29,14 @@ METHOD_NOT_ALLOWED = "method_not_allowed"
 TOO_LARGE = "request_too_large"
 REQUEST_TIMEOUT = "request_timeout"
 UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+NOT_IMPLEMENTED = "not_implemented"
 _STATUS = HTTP_STATUS | {
     MODEL_NOT_FOUND: 404,
     METHOD_NOT_ALLOWED: 405,
     REQUEST_TIMEOUT: 408,
     TOO_LARGE: 413,
     UNSUPPORTED_MEDIA_TYPE: 415,
+    NOT_IMPLEMENTED: 501,
 }
 _TYPES = {
     401: "authentication_error",

@@ -5,16 +5,19 @@ caller learns of it, or pushes it out while its owner takes no more than an equa
 room (the default) nothing is kept.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from cachetools import LRUCache
+from msgspec.structs import replace
 
 from srt.gateway.media.given import Frames
 from srt.gateway.wire.responses import (
     CallItem,
+    CustomCallItem,
     InputItem,
     InputPart,
     MessageItem,
@@ -62,6 +65,50 @@ def _owned() -> LRUCache[str, _Stored]:
     return LRUCache(inf, getsizeof=lambda stored: stored.size)
 
 
+class _Run(NamedTuple):
+    task: asyncio.Task[None]
+    state: Callable[[], ResponseObject]
+
+
+class RunningResponses:
+    """Responses that are made in the background. Each has been admitted as any other request."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str], _Run] = {}
+
+    async def start(
+        self,
+        owner: str,
+        response_id: str,
+        work: Coroutine[Any, Any, None],
+        state: Callable[[], ResponseObject],
+    ) -> None:
+        """Begin `work`, which stores the response at its end; `state` is what there is of it."""
+        name = (owner, response_id)
+        run = self._runs[name] = _Run(asyncio.create_task(work), state)
+
+        def forget(_: object) -> None:
+            if self._runs.get(name) is run:
+                del self._runs[name]
+
+        run.task.add_done_callback(forget)
+        await asyncio.sleep(0)  # it runs: a cancel finds it where it takes one
+
+    def state(self, owner: str, response_id: str) -> ResponseObject | None:
+        """What there is of a response so far; None if it is none of these."""
+        run = self._runs.get((owner, response_id))
+        return None if run is None or run.task.done() else run.state()
+
+    async def cancel(self, owner: str, response_id: str) -> None:
+        """End a response, if it is one of these: it is stored with what there is of it."""
+        run = self._runs.get((owner, response_id))
+        if run is None:
+            return
+        if not run.task.cancelling():  # a second one would end the work of the first
+            run.task.cancel()
+        await asyncio.wait([run.task])
+
+
 class StoredResponses:
     """At most `max_bytes` of them. Above that, owners of more than an equal share lose those that
     they used least recently; the owner of the newest one loses first."""
@@ -70,6 +117,7 @@ class StoredResponses:
         self._max_bytes = max_bytes
         self._size = 0
         self._owners: dict[str, LRUCache[str, _Stored]] = {}
+        self.running = RunningResponses()
 
     @property
     def is_on(self) -> bool:
@@ -86,21 +134,23 @@ class StoredResponses:
         response: ResponseObject,
         given: list[InputItem],
         files: Sequence[Frames] = (),
-    ) -> None:
-        """Keep the response that `owner` got for the items `given`, whose pictures are `files`."""
+    ) -> bool:
+        """Keep the response that `owner` got for the items `given`, whose pictures are `files`,
+        unless it is too large; whether it is kept."""
         self._forget(owner, response.id)
         most = min(MAX_RESPONSE_BYTES, self._max_bytes)
         encoded = msgspec.json.encode(response)
         items = [*given, *map(_as_input, response.output)]
         if len(encoded) + sum(map(_num_chars, items)) > most:
-            return
+            return False
         stored = _Stored(encoded, msgspec.json.encode(items), tuple(files))
         if stored.size - size_of(files) > most or stored.size > self._max_bytes:
-            return
+            return False
         self._owners.setdefault(owner, _owned())[response.id] = stored
         self._size += stored.size
         if self._size > self._max_bytes:
             self._make_room([owner, *self._owners])
+        return True
 
     def response(self, owner: str, response_id: str) -> bytes:
         """The JSON of a response. Raises RequestError (404) if there is none."""
@@ -152,7 +202,7 @@ class StoredResponses:
 
 def _num_chars(item: InputItem) -> int:
     """A lower bound of the number of characters of the item's JSON."""
-    num = len(item.arguments)
+    num = len(item.arguments) + len(item.input)
     for content in (item.content or "", item.output or ""):
         parts = [content] if isinstance(content, str) else [part.text or "" for part in content]
         num += sum(map(len, parts))
@@ -161,10 +211,16 @@ def _num_chars(item: InputItem) -> int:
 
 def _as_input(item: OutputItem) -> InputItem:
     """An item of an answer, as clients send it back."""
-    if isinstance(item, CallItem):
-        return InputItem(
-            type="function_call", call_id=item.call_id, name=item.name, arguments=item.arguments
+    if isinstance(item, CallItem | CustomCallItem):
+        called = InputItem(
+            type="function_call",
+            call_id=item.call_id,
+            name=item.name,
+            namespace=item.namespace or "",
         )
+        if isinstance(item, CallItem):
+            return replace(called, arguments=item.arguments)
+        return replace(called, type="custom_tool_call", input=item.input)
     texts = [InputPart(type=part.type, text=part.text) for part in item.content]
     if isinstance(item, MessageItem):
         return InputItem(type="message", role="assistant", content=texts)

@@ -263,6 +263,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "allow-special-tokens-in-content",
             "control tokens that users write in chats are tokens: any user can make turns",
         ),
+        Option(
+            "system-line-last",
+            "pattern of lines to move to a system text's end, so that what is before stays cached",
+        ),
         Option("response-store-mib", "MiB to keep answers of /v1/responses in; 0: keep none"),
         Option(
             "speculative",

@@ -8,7 +8,7 @@ differs from its default, unless `_SHOWN` says otherwise.
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, defstruct, structs
 
 GENERATE, PROGRAMS, USAGE = "generate", "programs", "usage"  # routes; the last: OpenAI's usage
 
@@ -28,6 +28,27 @@ class DraftCounts(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 NO_DRAFTS = DraftCounts()
+
+
+class PrefixEnd(Struct, frozen=True, omit_defaults=True):
+    """Where a prompt leaves what is cached: after so many tokens, at that character of its text, as
+    the template wrote it, which goes on with `text` (40 characters at most). `other` is how what is
+    cached goes on there; only admins get it."""
+
+    token: int
+    character: int
+    text: str
+    other: str | UnsetType = UNSET
+
+
+class PrefixIds(Struct, frozen=True, array_like=True):
+    """Packed ids around the place where a prompt leaves what is cached, after `length` tokens:
+    those of the prompt from its beginning to somewhat behind it, and `other`, how what is cached
+    goes on there (None: nobody may know)."""
+
+    length: int
+    prompt: bytes
+    other: bytes | None = None
 
 
 class AnswerMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -73,6 +94,9 @@ class AnswerMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
     token_origins: Annotated[
         str, Meta(description="For each output id a letter: where it is from, if asked for.")
     ] = ""
+    prefix: Annotated[
+        PrefixEnd | None, Meta(description="Where the prompt leaves what is cached, if asked for.")
+    ] = None
 
     @property
     def drafts(self) -> DraftCounts:
@@ -125,14 +149,14 @@ _SHOWN: dict[str, dict[str, _Name | None]] = {
     PROGRAMS: {
         **dict.fromkeys((*_COUNTS, "forward_passes"), _ALWAYS),
         **dict.fromkeys(("healed_tokens", "routed_replica", "media_tokens"), _HIDDEN),
-        **dict.fromkeys(("queued_s", "ttft_s", "decode_s"), _HIDDEN),
+        **dict.fromkeys(("queued_s", "ttft_s", "decode_s", "prefix"), _HIDDEN),
         **_DRAFTS,
     },
     # Its own fields have the prompt's facts and the drafts.
     USAGE: {
         **dict.fromkeys((*_COUNTS, "forward_passes", "healed_tokens", "routed_replica"), _HIDDEN),
         **dict.fromkeys(("media_tokens", "queued_s", "ttft_s", "decode_s"), _HIDDEN),
-        **dict.fromkeys(("verified", "drafted", "accepted", "token_origins"), _HIDDEN),
+        **dict.fromkeys(("verified", "drafted", "accepted", "token_origins", "prefix"), _HIDDEN),
     },
 }
 
@@ -159,6 +183,7 @@ def _table(api: str) -> list[_Entry]:
 
 
 _DEFAULTS = AnswerMeta.__struct_defaults__
+_TYPES = {field.name: field.type for field in structs.fields(AnswerMeta)}
 _TABLES = {api: _table(api) for api in _SHOWN}
 
 
@@ -175,7 +200,7 @@ def facts_of(payload: Mapping[str, Any], api: str) -> dict[str, Any]:
     """The fields of `AnswerMeta` in what `meta_of` has written."""
     known = AnswerMeta.__struct_fields__
     return {
-        entry.fact: payload[entry.name]
+        entry.fact: convert(payload[entry.name], _TYPES[entry.fact])
         for entry in _TABLES[api]
         if entry.fact in known and entry.name in payload
     }

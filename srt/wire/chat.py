@@ -4,24 +4,37 @@ Parts of the messages in `srt.wire.messages`, array-like as these are: fields ar
 appended.
 """
 
+from typing import Literal
+
 from msgspec import Struct
 
 
 class ToolCall(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A call of a function in an assistant's message; `arguments` is the JSON text of an object."""
+    """A call of a tool in an assistant's message; `arguments` is the JSON text of an object, or the
+    raw input of a custom tool (`is_raw`)."""
 
     id: str
     name: str
     arguments: str
+    is_raw: bool = False
+
+
+class InputFormat(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What the input of a custom tool is: any text, or one that the `definition` matches, a regular
+    expression or a grammar in Lark."""
+
+    kind: Literal["text", "regex", "lark"] = "text"
+    definition: str = ""
 
 
 class ToolSpec(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A function that the model may call. `parameters` is the JSON text of an object schema; ""
-    takes no arguments."""
+    """A tool that the model may call. `parameters` is the JSON text of an object schema; ""
+    takes no arguments. A custom tool, whose input is a text, has an `input` instead."""
 
     name: str
     description: str = ""
     parameters: str = ""
+    input: InputFormat | None = None
 
 
 class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):

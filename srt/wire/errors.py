@@ -68,6 +68,10 @@ def renamed(path: str | None, names: Names) -> str | None:
     return name
 
 
+# How sentences begin that name their field themselves.
+_ABOUT_FIELDS = ("{}: ", "missing field {!r}", "unknown field {!r}")
+
+
 class ErrorInfo(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What went wrong: a stable `code`, the reason, the offending field, and whether to retry;
     `retry_after_s` is how long the server asks to wait before that, 0 if it does not know.
@@ -145,8 +149,12 @@ class RequestError(SrtError):
 
     def renamed(self, names: Names) -> "RequestError":
         """The same with the caller's name of the field (see `renamed`)."""
-        name = renamed(self.info.param, names)
-        return RequestError.from_info(msgspec.structs.replace(self.info, param=name))
+        name, reason = renamed(self.info.param, names), self.info.reason
+        for sentence in _ABOUT_FIELDS:
+            begin = sentence.format(self.info.param)
+            if name is not None and reason.startswith(begin):
+                reason = sentence.format(name) + reason.removeprefix(begin)
+        return RequestError.from_info(msgspec.structs.replace(self.info, param=name, reason=reason))
 
 
 @contextmanager

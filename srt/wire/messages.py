@@ -13,6 +13,7 @@ from msgspec import Struct
 from srt.wire.answer_meta import NO_META, AnswerMeta
 from srt.wire.chat import ChatMessage as ChatMessage
 from srt.wire.chat import ChatOptions as ChatOptions
+from srt.wire.chat import InputFormat as InputFormat
 from srt.wire.chat import ToolCall as ToolCall
 from srt.wire.chat import ToolSpec as ToolSpec
 from srt.wire.constraint import Capture, Constraint

@@ -7,7 +7,7 @@ one are dropped.
 
 from msgspec import Struct
 
-from srt.wire.answer_meta import AnswerMeta
+from srt.wire.answer_meta import AnswerMeta, PrefixIds
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.filled_params import FilledParams
@@ -215,6 +215,7 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     arrival_s: float = 0.0
     has_origins: bool = False  # asked for
     begun: bytes = b""
+    prefix: PrefixIds | None = None
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):

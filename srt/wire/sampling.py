@@ -97,7 +97,8 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt's last tokens back if a longer token begins with their text, and lets the model write
     that text again, in these or other tokens; it is not returned. `speculative` says whether tokens
     may be guessed and verified several at a time, as the server is set to; the output is the same.
-    With `token_origins` the answer says of each token where it is from. `close` says whether
+    With `token_origins` the answer says of each token where it is from, and with `return_prefix`
+    where the prompt leaves what is cached. `close` says whether
     constrained output is steered to an end within the limit of tokens; None is
     what the server does by itself.
 
@@ -213,6 +214,13 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "constraint, d guessed and right, c appended to close the output."
         ),
     ] = False
+    return_prefix: Annotated[
+        bool,
+        Meta(
+            description="Say at which token and character the prompt leaves what is cached, with "
+            "40 characters of it."
+        ),
+    ] = False
     close: Annotated[
         bool | None,
         Meta(
@@ -239,6 +247,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     `choices` constrains the output; see `Constraint` for `json_whitespace`, `constraint_after` and
     `constraint_opener`, and for `disable_additional_properties`, its `closed`; None is the
     server's default.
+
+    With `reveals_prefix`, `return_prefix` also gives what others may have written there.
 
     `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
     request with a seed draws the same as a request with `sub_seed(seed, i)`.
@@ -271,6 +281,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
             f"is limited to {MAX_OPENER_CHARS} characters",
         ),
     ] = ""
+    reveals_prefix: bool = False
 
     @property
     def constraint(self) -> Constraint | None:

@@ -86,6 +86,7 @@ _MEANINGS = {
     "overloaded": "a request would wait for too long, or the bound on requests or prompt tokens in "
     "flight is reached; `Retry-After`",
     "timed_out": "`timeout_ms` was over before there was a token",
+    "not_implemented": "the API that the route is of has it, and this server has not",
     "internal": "a defect; the body has a `request_id`, the log has the traceback",
     "unavailable": "starting, draining, or a part of the server was lost; `Retry-After`",
     "restarting": "the scheduler is being restarted: the requests that it had go on; `Retry-After`",
@@ -96,6 +97,8 @@ _SAMPLING_NOTES = {
     "min_new_tokens": "no end token, stop id or stop string counts before so many tokens",
     "stop": f"up to {MAX_STOP_STRINGS} strings of up to {MAX_STOP_STRING_CHARS} characters; "
     "part of the text with `no_stop_trim` only",
+    "reveals_prefix": "with `return_prefix`: also what others may have written there; the gateway "
+    "sets it for admins",
     "regex": "the text matches this pattern; this and the next four: one at most",
     "json_schema": "the text is JSON that this schema (text or dict) allows",
     "ebnf": "the text matches this grammar",

@@ -78,6 +78,7 @@ def _text_reader(
         limit,
         args.allow_special_tokens_in_content,
         None if processor is None else Showing(processor),
+        args.system_line_last,
     )
     max_requests, max_tokens = args.max_queued_requests, args.max_queued_tokens
     return TextReader(tokenizer, prompts, ScoreReader(prompts, limit, max_tokens, max_requests))

@@ -28,6 +28,8 @@ from tokenizer_proc.media.showing import NOTHING, Showing, Shown
 from tokenizer_proc.prompt.chat_contents import Contents, text_of
 from tokenizer_proc.prompt.chat_template import ChatTemplate
 from tokenizer_proc.prompt.continuation import render_open
+from tokenizer_proc.prompt.custom_as_text import with_custom_as_text
+from tokenizer_proc.prompt.lines_last import with_lines_last
 from tokenizer_proc.prompt.marking import Chat, marked_chat, marked_text
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
@@ -56,7 +58,8 @@ class PromptReader:
     """Turns requests into prompts for one model whose requests hold at most `limit` tokens.
 
     Control tokens in the texts of a chat are text, unless `special_in_content`; in requests with
-    media they always are. `showing` is for a model that sees.
+    media they always are. `showing` is for a model that sees. Lines of system texts with a match of
+    `system_line_last` move to the end of their text.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class PromptReader:
         limit: int,
         special_in_content: bool = False,
         showing: Showing | None = None,
+        system_line_last: str = "",
     ) -> None:
         self._showing = showing
+        self._line_last = system_line_last
         self._control = None if special_in_content else tokenizer.control
         self._tokenizer = tokenizer
         self._template = template
@@ -79,8 +84,7 @@ class PromptReader:
         """Raise RequestError for a request that is too long to be read at all."""
         self.check_chars(len(req.text or ""), "text")
         self.check_chars(_chars(req.messages or []), "messages")
-        tools = (len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
-        self.check_chars(sum(tools), "tools")
+        self.check_chars(sum(map(_tool_chars, req.tools)), "tools")
         self.check_chars(len(req.chat.template_args), "chat.template_args")
         if isinstance(req, GenerateReq):
             self.check_chars(len(req.prediction), "prediction")
@@ -145,7 +149,10 @@ class PromptReader:
         for i, tool in enumerate(req.tools):
             _object(tool.parameters, f"tools[{i}].parameters")
         _check_parts(messages, len(shown.refs))
-        chat = self._marked(messages, req.tools, req.chat, self._control_in(shown))
+        plain, tools = with_custom_as_text(messages, req.tools)
+        if self._line_last:
+            plain = with_lines_last(plain, self._line_last)
+        chat = self._marked(plain, tools, req.chat, self._control_in(shown))
         rendered = self._render(chat, req.chat, shown)
         tags = self._template.reasoning_tags
         begins = _opens_turn(req.chat) and rendered.rstrip().endswith(tags.begin)
@@ -294,6 +301,12 @@ def _chars(messages: list[ChatMessage]) -> int:
     size += sum(len(call.id + call.name + call.arguments) for call in calls)
     reasoning = sum(len(message.reasoning) for message in messages)
     return max(size, reasoning, MAX_CHARS_PER_TOKEN * len(messages))
+
+
+def _tool_chars(tool: ToolSpec) -> int:
+    """The characters of a tool's description."""
+    definition = tool.input.definition if tool.input else ""
+    return len(tool.name) + len(tool.description) + len(tool.parameters) + len(definition)
 
 
 def _check_parts(messages: list[ChatMessage], count: int) -> None:

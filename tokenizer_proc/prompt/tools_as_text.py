@@ -23,20 +23,19 @@ def with_tools_as_text(
     after_result = False
     for message in messages:
         if message.role == "tool":
-            result = _with_text(
-                ChatMessage("user", ""), form.result_text(text_of(message)), message
-            )
+            result = with_text(ChatMessage("user", ""), form.result_text(text_of(message)), message)
             plain.append(joined(plain.pop(), result, "\n") if after_result else result)
         elif message.tool_calls:
             text = form.calls_text(text_of(message), message.tool_calls)
-            plain.append(_with_text(replace(message, tool_calls=[]), text, message))
+            plain.append(with_text(replace(message, tool_calls=[]), text, message))
         else:
             plain.append(message)
         after_result = message.role == "tool"
-    return _with_instructions(plain, form.instructions(tools)) if tools else plain
+    return with_instructions(plain, form.instructions(tools)) if tools else plain
 
 
-def _with_instructions(messages: list[ChatMessage], text: str) -> list[ChatMessage]:
+def with_instructions(messages: list[ChatMessage], text: str) -> list[ChatMessage]:
+    """`messages` with this text at the end of the first system message, or in one of its own."""
     if messages and messages[0].role == "system":
         first = messages[0]
         if first.parts:
@@ -47,7 +46,7 @@ def _with_instructions(messages: list[ChatMessage], text: str) -> list[ChatMessa
     return [ChatMessage("system", text), *messages]
 
 
-def _with_text(message: ChatMessage, text: str, source: ChatMessage) -> ChatMessage:
+def with_text(message: ChatMessage, text: str, source: ChatMessage) -> ChatMessage:
     """`message` with this text, and the media of `source` behind it."""
     media = [part for part in source.parts if isinstance(part, int)]
     if not media:

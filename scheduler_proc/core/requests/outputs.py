@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.sampling.details import no_detail
+from srt.wire.answer_meta import PrefixIds
 from srt.wire.messages import Finish, LogprobDetail, pack_floats, pack_ids
 from srt.wire.ring_messages import PromptLogprobs, ReqEnd, ReqStart, TokenBatch
 
@@ -36,6 +37,7 @@ class OutputBuffer:
     def clear(self) -> None:
         """Forget everything, including what is held back."""
         self._held: dict[int, _Held] = {}  # by handle
+        self._prefixes: dict[int, PrefixIds] = {}  # by handle: of those that want to know theirs
         self._early: dict[int, list[int]] = {}  # by handle: forced before its first admission
         self._begin()
 
@@ -105,8 +107,11 @@ class OutputBuffer:
             self._batch.closing.append(column)
         self._add_column(req, tokens, logprobs)
 
-    def admitted(self, req: Req) -> None:
-        """The req has been admitted for the first time: send what had to wait for that."""
+    def admitted(self, req: Req, prefix: PrefixIds | None = None) -> None:
+        """The req has been admitted for the first time: send what had to wait for that. Its prompt
+        leaves the tree at `prefix`, if it wants to know."""
+        if prefix is not None and not req.started:
+            self._prefixes[req.handle] = prefix
         tokens = self._early.pop(req.handle, None)
         if tokens is not None:
             self._first(req)
@@ -200,6 +205,7 @@ class OutputBuffer:
                 arrival_s=req.came_s,
                 has_origins=wish.sampling.token_origins,
                 begun=wish.begun,
+                prefix=self._prefixes.pop(req.handle, None),
             )
         )
         if scoring is not None and scoring.start == 0:

@@ -119,7 +119,8 @@ def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
     for name in ("regex", "json_schema", "ebnf", "structural_tag"):
         if getattr(sampling, name) == "":
             raise RequestError(" must not be empty", at=name)
-    return {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+    names = (name for name in sampling.__struct_fields__ if name != "reveals_prefix")
+    return {name: getattr(sampling, name) for name in names}  # the server sees who asks
 
 
 def _chat_fields(request: Request | TokenizeRequest) -> dict[str, Any]:

@@ -39,11 +39,13 @@ async def read_body(
     empty: T | None = None,
     *,
     takes_others: bool = False,
+    prepare: Callable[[Any, Notes | None], Any] | None = None,
 ) -> T:
     """The body of `request` as `struct`, without the fields that `kind` handles. The texts of a
     body that are its `media_texts` may be as long as files; and the body, if the model sees.
     `empty`, if given, is what no body means. `takes_others`: the body may have fields of other
-    servers, as `--unknown-fields` says. Raises RequestError naming the field that is wrong."""
+    servers, as `--unknown-fields` says. `prepare` changes the decoded body first. Raises
+    RequestError naming the field that is wrong."""
     gateway = gateway_of(request)
     large, max_entries = gateway.large_bodies, max(MAX_ENTRIES, gateway.info.max_entries)
     long_texts: list[str] | None = None if media_texts is None else []
@@ -56,6 +58,10 @@ async def read_body(
         value = await _decoded(data, large, max_entries, long_texts)
         del data
     notes = Notes(gateway.info.unknown_fields == "refuse") if takes_others else None
+    if prepare is not None:
+        value = prepare(value, notes)
+        if notes is not None:  # it may have moved what an error is about
+            request.scope[RENAMED] = notes.renamed
     value = honoured_only(value, kind, notes=notes)
     if notes is not None and notes.renamed:
         request.scope[RENAMED] = notes.renamed

@@ -21,6 +21,7 @@ from srt.gateway.errors import METHOD_NOT_ALLOWED, failure
 from srt.gateway.http.auth import PUBLIC, Access, require_key
 from srt.gateway.http.foreign import ForeignPages, get_with_effect, may_act
 from srt.gateway.http.ignored import IgnoredNames
+from srt.gateway.limits.tenant import set_wishes
 from srt.gateway.wire.fields import NO_EXTRAS, Kind
 from srt.wire.errors import NOT_FOUND, RequestError, RingError
 
@@ -140,6 +141,7 @@ class Application:
             await require_key(request, "key")
             return Response(status_code=204, headers=allowed)
         await require_key(request, found.access)
+        set_wishes(request.headers)
         return await found.fn(request)
 
     def _methods(self, path: str, scope: Scope) -> dict[str, Route]:

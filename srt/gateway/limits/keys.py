@@ -23,11 +23,13 @@ _TENANT_CHARS = 16
 
 class Caller(NamedTuple):
     """Who sent a request, by its key, or by its address if the server has no keys. Only an admin
-    may do what concerns others. `has_own_cache`: its prompts share no KV with others'."""
+    may do what concerns others. `has_own_cache`: its prompts share no KV with others'. `has_key`:
+    it has a key of the server."""
 
     tenant: str = ""
     is_admin: bool = True
     has_own_cache: bool = False
+    has_key: bool = False
 
 
 class Keys:
@@ -79,7 +81,7 @@ class Keys:
         if not _is_among(digest, self._all):
             return None
         is_admin = _is_among(digest, self._admins)
-        return Caller(digest.hex()[:_TENANT_CHARS], is_admin, not self._share_cache)
+        return Caller(digest.hex()[:_TENANT_CHARS], is_admin, not self._share_cache, has_key=True)
 
 
 class KeyFiles:

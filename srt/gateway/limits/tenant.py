@@ -6,7 +6,7 @@ handled into each request: by its API key where the server has keys, else by its
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -30,12 +30,19 @@ Name = tuple[str, str]  # the tenant, and the rid that it gave
 
 _EVERYBODY = Caller()
 _caller: ContextVar[Caller] = ContextVar("caller", default=_EVERYBODY)
+PREFIX_HEADER = "x-return-prefix"
+_returns_prefix: ContextVar[bool] = ContextVar("returns_prefix", default=False)
 _T = TypeVar("_T", Request, ScoreRequest)
 
 
 def set_caller(caller: Caller) -> None:
     """Set the caller of the HTTP request that this task, and those it starts, work for."""
     _caller.set(caller)
+
+
+def set_wishes(headers: Mapping[str, str]) -> None:
+    """Take over what the HTTP request's headers ask of its answer."""
+    _returns_prefix.set(headers.get(PREFIX_HEADER, "").lower() in ("1", "true"))
 
 
 def tenant() -> str:
@@ -65,10 +72,10 @@ class Tenants:
         return self._client.ring
 
     async def submit(self, request: Request) -> Generation:
-        return await self._client.submit(_named(request))
+        return await self._client.submit(_wished(_named(request)))
 
     async def submit_samples(self, request: Request) -> Sequence[Generation]:
-        return await self._client.submit_samples(_named(request))
+        return await self._client.submit_samples(_wished(_named(request)))
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         return await self._client.tokenize(replace(request, tenant=tenant()))
@@ -98,6 +105,18 @@ class Tenants:
 def _named(request: _T) -> _T:
     """`request` with the caller's name, and with the caller's part of the cache."""
     return replace(request, tenant=tenant(), cache_salt=own_salt(request.cache_salt))
+
+
+def _wished(request: Request) -> Request:
+    """`request` with what the headers ask for. Only who has an admin's key is told what others have
+    written: without keys, everybody would be."""
+    caller, given = _caller.get(), request.sampling
+    returns = given.return_prefix or _returns_prefix.get()
+    reveals = returns and caller.is_admin and caller.has_key
+    if (returns, reveals) == (given.return_prefix, given.reveals_prefix):
+        return request
+    sampling = replace(given, return_prefix=returns, reveals_prefix=reveals)
+    return replace(request, sampling=sampling)
 
 
 def own_salt(salt: str) -> str:

@@ -152,7 +152,9 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
         completion_tokens=completion,
         total_tokens=prompt + completion,
         prompt_tokens_details=PromptTokensDetails(
-            sum(cached.values()), batch.media_tokens or UNSET
+            sum(cached.values()),
+            batch.media_tokens or UNSET,
+            (outputs[0].prefix if 0 in outputs else None) or UNSET,
         ),
         completion_tokens_details=CompletionTokensDetails(**details) if details else UNSET,
     )

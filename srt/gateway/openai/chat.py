@@ -4,6 +4,7 @@ The one place where response formats, tools and reasoning meet.
 """
 
 from collections.abc import Collection, Mapping
+from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from srt.files.vocab import Vocab
 from srt.gateway.constraint.fields import Given, json_text, openai_constraint
 from srt.gateway.media.given import MediaList
 from srt.gateway.openai.chat_messages import chat_messages, decoded_json
-from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.openai.tool_plan import NO_CUSTOM, CustomTools, tool_plan
 from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatReasoning, ChatRequest
@@ -44,14 +45,16 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
     """What to look for in an answer.
 
     `functions` are the tools that may be called in the format `form` (empty: none), by name, with
-    the texts of their parameters' schemas. `constrained` says that all text except the reasoning
-    is constrained, so that calls are known to be valid; `calls_first` that an answer is calls
-    only, or has none, and `forced` that it is calls. `reasoning` says that what is between `tags`
+    the texts of their parameters' schemas, and `custom` those that take a text. `constrained` says
+    that all text except the reasoning is constrained, so that calls are known to be valid;
+    `calls_first` that an answer is calls only, or has none, and `forced` that it is calls.
+    `reasoning` says that what is between `tags`
     is split off, and `hides_reasoning` that nobody gets it; `opened` that the answer begins inside
     it unless the prompt has its end.
     """
 
     functions: Mapping[str, str] = MappingProxyType({})
+    custom: frozenset[str] = frozenset()
     form: ToolFormat = HERMES
     constrained: bool = False
     calls_first: bool = False
@@ -84,13 +87,15 @@ def chat_of(
     form: ToolFormat,
     media: MediaList,
     media_roles: Collection[str] = ("user",),
+    custom: CustomTools = NO_CUSTOM,
 ) -> Chat:
     """Check the body and make a chat of it for the model of `vocab`, which writes calls in `form`.
     `reasoning`: the model's answers begin with reasoning. Messages of `media_roles` may show
-    pictures and videos, which are added to `media`."""
+    pictures and videos, which are added to `media`. `custom` are tools that the body has no field
+    for."""
     tags = reasoning_tags(vocab.chat_template)
     messages = chat_messages(body.messages, media, media_roles)
-    plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
+    plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls, custom)
     _check_raw(body, plan, reasoning)
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
@@ -120,6 +125,7 @@ def chat_of(
     reading = AnswerReading(
         form=form,
         functions=plan.functions if plan is not None and reads_tools else {},
+        custom=plan.custom if plan is not None and reads_tools else frozenset(),
         constrained=constrained,
         forced=constrained and plan is not None and plan.choice != "auto",
         calls_first=own is not None and after in ("", reasoned),
@@ -132,7 +138,7 @@ def chat_of(
     if given is not None:
         names |= {given.kind: given.path}
         if plan is not None and given is not own:
-            names |= _paths(body, plan, own, form, given.value)
+            names |= _paths(body, custom, plan, own, form, given.value)
     return Chat(request, reading, names, media)
 
 
@@ -281,12 +287,22 @@ def _tools(tag: dict[str, Any] | None) -> Given | None:
 
 
 def _paths(
-    body: ChatRequest, plan: ToolPlan, own: Given | None, form: ToolFormat, tag: dict[str, Any]
+    body: ChatRequest,
+    custom: CustomTools,
+    plan: ToolPlan,
+    own: Given | None,
+    form: ToolFormat,
+    tag: dict[str, Any],
 ) -> dict[str | None, str]:
     """The body's fields by the paths of what `_with_tools` made of them."""
-    numbers = {tool.function.name: i for i, tool in enumerate(body.tools)}
+    free = (i for i in count() if i not in custom.tools)
+    places = {
+        tool.function.name: f"tools[{i}].function.parameters"
+        for tool, i in zip(body.tools, free, strict=False)
+    }
+    places |= {spec.name: f"tools[{i}].function.format" for i, spec in custom.tools.items()}
     paths: dict[str | None, str] = {
-        f"structural_tag.{path}": f"tools[{numbers[name]}].function.parameters"
+        f"structural_tag.{path}": places[name]
         for path, name in plan.functions_at(form, tag, own is not None).items()
     }
     if own is not None:

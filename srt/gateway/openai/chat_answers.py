@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from srt.answers.reasoning import ReasoningSplitter
-from srt.answers.tool_calls import call_parser
+from srt.answers.tool_calls import answer_parser
 from srt.answers.tool_events import CallStart, Content, EventParser, Reasoning, ToolEvent
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
@@ -50,10 +50,11 @@ class ChatReader:
         if reading.reasoning and not has_channels:
             self._splitter = ReasoningSplitter(opened=opened, tags=reading.tags)
         self._parser: EventParser | None = None
-        if reading.functions or has_channels:
-            self._parser = call_parser(
+        if reading.functions or reading.custom or has_channels:
+            self._parser = answer_parser(
                 reading.form,
                 reading.functions,
+                reading.custom,
                 constrained=reading.constrained,
                 is_first=reading.calls_first,
                 forced=reading.forced,

@@ -11,6 +11,7 @@ from srt.gateway.media.given import NO_MEDIA, NOUNS, GivenMedia, MediaList
 from srt.gateway.wire.chat import ChatFields, ContentPart, Message
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.responses import InputPart
+from srt.gateway.wire.tools import CustomCallJson
 from srt.wire.errors import RequestError, missing, quoted
 from srt.wire.messages import ChatMessage, ToolCall
 
@@ -35,7 +36,9 @@ def chat_messages(
         _check_roles(message, where)
         # A limit may have cut arguments: the prompt shows what is no JSON object as a text.
         calls = [
-            ToolCall(call.id, call.function.name, call.function.arguments or "{}")
+            ToolCall(call.id, call.function.name, call.function.arguments, is_raw=True)
+            if isinstance(call, CustomCallJson)
+            else ToolCall(call.id, call.function.name, call.function.arguments or "{}")
             for call in message.tool_calls or []
         ]
         called |= {call.id: call.name for call in calls}

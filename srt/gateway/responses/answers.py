@@ -6,8 +6,9 @@ Whole answers are the sum of a stream's events: both come from one `ResponseWrit
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -21,9 +22,12 @@ from srt.gateway.http.turns import in_turns, next_turn
 from srt.gateway.openai.answers import ended
 from srt.gateway.openai.chat import AnswerReading
 from srt.gateway.openai.chat_answers import ChatReader
+from srt.gateway.responses.input import sealed
+from srt.gateway.responses.tools import Origin
 from srt.gateway.wire.openai import ChatDelta
 from srt.gateway.wire.responses import (
     CallItem,
+    CustomCallItem,
     IncompleteDetails,
     InputTokensDetails,
     MessageItem,
@@ -62,13 +66,14 @@ class ResponseWriter:
         vocab: Vocab,
         generation: Generation,
         is_stored: bool = False,
+        origins: Mapping[str, Origin] = MappingProxyType({}),
     ) -> None:
         opened = reading.begins_inside(generation)
         self._vocab = vocab
         self._reader = ChatReader(reading, opened)
-        self._reads_reasoning, self._tags = reading.reasoning, reading.tags
+        self._reading, self._origins = reading, origins
+        self._seals = "reasoning.encrypted_content" in body.include
         self._opened = opened
-        self._media_tokens = generation.meta.media_tokens
         self._items: list[OutputItem] = []
         self._is_open = False
         self._sequence = 0
@@ -84,9 +89,21 @@ class ResponseWriter:
 
     @property
     def stored(self) -> ResponseObject | None:
-        """The response, if it has ended and is to be kept."""
-        is_over = self._state.status in ("completed", "incomplete")
-        return self._state if self._state.store and is_over else None
+        """The response, if it has ended and is to be kept; one that failed only where nobody has
+        been told of it."""
+        ends = ["completed", "incomplete"]
+        if self._state.background:
+            ends += ["cancelled", "failed"]
+        return self._state if self._state.store and self._state.status in ends else None
+
+    @property
+    def state(self) -> ResponseObject:
+        """The response with what there is of it."""
+        return msgspec.structs.replace(self._state, output=[*self._items])
+
+    def cancel(self) -> None:
+        """Its client has given it up."""
+        self._cut_short(status="cancelled")
 
     async def whole(self, output: GenerateOutput) -> ResponseObject:
         """The response to a request that does not stream."""
@@ -125,10 +142,15 @@ class ResponseWriter:
         detail = body_of(error).error
         code = "server_error" if detail.code == INTERNAL else detail.code
         failure = ResponseFailure(code, detail.message)
-        self._state = msgspec.structs.replace(
-            self._state, status="failed", error=failure, output=self._items
-        )
+        self._cut_short(status="failed", error=failure)
         return self._event("response.failed", response=self._state)
+
+    def _cut_short(self, **fields: Any) -> None:
+        """Its end is not the model's: what there is of it is given with these fields."""
+        if self._is_open:
+            self._items[-1] = msgspec.structs.replace(self._items[-1], status="incomplete")
+            self._is_open = False
+        self._state = msgspec.structs.replace(self._state, output=[*self._items], **fields)
 
     # ---- items ---------------------------------------------------------------------------------
 
@@ -139,15 +161,7 @@ class ResponseWriter:
             yield from self._add_text(MessageItem, delta.content)
         for call in delta.tool_calls or []:
             if call.id:
-                yield from self._open(
-                    CallItem(
-                        id=_id("fc"),
-                        call_id=call.id,
-                        name=call.function.name or "",
-                        arguments="",
-                        status="in_progress",
-                    )
-                )
+                yield from self._open(self._call(call.id, call.function.name or ""))
             if call.function.arguments:
                 yield from self._add_arguments(call.function.arguments)
 
@@ -164,8 +178,22 @@ class ResponseWriter:
         self._items[-1] = msgspec.structs.replace(item, content=[part])
         yield self._text_event("delta", delta=text)
 
+    def _call(self, call_id: str, name: str) -> CallItem | CustomCallItem:
+        """The item of a call that begins, with the client's name of the tool."""
+        origin = self._origins.get(name)
+        given: dict[str, Any] = {"call_id": call_id, "name": name, "status": "in_progress"}
+        if origin is not None:
+            given |= {"name": origin.name, "namespace": origin.namespace or UNSET}
+        if name in self._reading.custom:
+            return CustomCallItem(id=_id("ctc"), input="", **given)
+        return CallItem(id=_id("fc"), arguments="", **given)
+
     def _add_arguments(self, text: str) -> Iterator[Event]:
         call = self._items[-1]
+        if isinstance(call, CustomCallItem):
+            self._items[-1] = msgspec.structs.replace(call, input=call.input + text)
+            yield self._item_event("response.custom_tool_call_input.delta", delta=text)
+            return
         assert isinstance(call, CallItem)
         self._items[-1] = msgspec.structs.replace(call, arguments=call.arguments + text)
         yield self._item_event("response.function_call_arguments.delta", delta=text)
@@ -177,7 +205,7 @@ class ResponseWriter:
         self._is_open = True
         place = len(self._items) - 1
         yield self._event("response.output_item.added", output_index=place, item=item)
-        if isinstance(item, CallItem):
+        if isinstance(item, CallItem | CustomCallItem):
             return
         part: Any = OutputText(text="") if isinstance(item, MessageItem) else ReasoningText(text="")
         self._items[-1] = msgspec.structs.replace(item, content=[part])
@@ -188,10 +216,14 @@ class ResponseWriter:
         if isinstance(item, CallItem):
             done, call = "response.function_call_arguments.done", item
             yield self._item_event(done, name=call.name, arguments=call.arguments)
+        elif isinstance(item, CustomCallItem):
+            yield self._item_event("response.custom_tool_call_input.done", input=item.input)
         else:
             part = item.content[0]
             yield self._text_event("done", text=part.text)
             yield self._part_event("response.content_part.done", part=part)
+        if isinstance(item, ReasoningItem) and self._seals:
+            item = msgspec.structs.replace(item, encrypted_content=sealed(item.content[0].text))
         self._items[-1] = item = msgspec.structs.replace(item, status=status)
         self._is_open = False
         place = len(self._items) - 1
@@ -222,7 +254,7 @@ class ResponseWriter:
         return ResponseUsage(
             input_tokens=output.prompt_tokens,
             input_tokens_details=InputTokensDetails(
-                output.cached_tokens, self._media_tokens or UNSET
+                output.cached_tokens, output.media_tokens or UNSET, output.prefix or UNSET
             ),
             output_tokens=output.completion_tokens,
             output_tokens_details=OutputTokensDetails(
@@ -234,10 +266,10 @@ class ResponseWriter:
     def _reasoning_tokens(self, output: GenerateOutput) -> int:
         """The tokens that begin before the end of the reasoning."""
         text = output.text.lstrip()
-        begins = self._opened or text.startswith(self._tags.begin)
-        if not (self._reads_reasoning and begins):
+        begins = self._opened or text.startswith(self._reading.tags.begin)
+        if not (self._reading.reasoning and begins):
             return 0
-        head, tag, _ = output.text.partition(self._tags.end)
+        head, tag, _ = output.text.partition(self._reading.tags.end)
         size, count = len((head + tag).encode()), 0
         for token in output.output_ids:
             if size <= 0:

@@ -1,6 +1,8 @@
 """Turns the input of /v1/responses into the messages of a chat. Refusals name the item."""
 
+import base64
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import UnsetType
@@ -8,10 +10,11 @@ from msgspec.structs import replace
 
 from srt.gateway.media.given import Frames
 from srt.gateway.openai.chat_messages import parts_text
+from srt.gateway.responses.tools import flat_name
 from srt.gateway.wire.chat import ContentPart, ImageUrl, Message
 from srt.gateway.wire.fields import MAX_OBJECTS
 from srt.gateway.wire.responses import InputItem, InputPart, ResponsesRequest
-from srt.gateway.wire.tools import FunctionCall, ToolCallJson
+from srt.gateway.wire.tools import CustomCallJson, FunctionCall, ToolCallJson
 from srt.wire.errors import RequestError, missing
 
 _ROLES = ("system", "developer", "user", "assistant")
@@ -19,20 +22,39 @@ _TEXT_PARTS = ("input_text", "output_text", "reasoning_text", "text")
 _PICTURE = "input_image"
 _FIELDS = {  # for each type of item: the fields that it must have, and may have
     "message": (("role", "content"), ()),
-    "function_call": (("call_id", "name"), ("arguments",)),
+    "function_call": (("call_id", "name"), ("arguments", "namespace")),
     "function_call_output": (("call_id",), ("output",)),
-    "reasoning": ((), ("content",)),
+    "custom_tool_call": (("call_id", "name"), ("input", "namespace")),
+    "custom_tool_call_output": (("call_id",), ("output",)),
+    "reasoning": ((), ("content", "summary", "encrypted_content")),
 }
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_SEALED = "srt-reasoning:"  # what our `encrypted_content` begins with
+_OWNED = tuple(dict.fromkeys(name for fields in _FIELDS.values() for name in chain(*fields)))
 _NOT_GIVEN = {field.name: field.default for field in msgspec.structs.fields(InputItem)}
 
 
-def input_items(given: str | list[InputItem]) -> list[InputItem]:
-    """The items of an input."""
-    if isinstance(given, str):
-        return [InputItem(role="user", content=given)]
-    if not given:
+def input_items(body: ResponsesRequest) -> list[InputItem]:
+    """The items of an input. Agents probe a server with none, beside instructions."""
+    if isinstance(body.input, str):
+        return [InputItem(role="user", content=body.input)]
+    if not (body.input or body.instructions or body.previous_response_id):
         raise RequestError(" must not be empty", at="input")
-    return given
+    return body.input
+
+
+def sealed(text: str) -> str:
+    """Reasoning as `encrypted_content`: for clients that send back nothing else of it."""
+    return _SEALED + base64.b64encode(text.encode()).decode()
+
+
+def _unsealed(given: str) -> str:
+    """The reasoning in an `encrypted_content`; "" in that of another server."""
+    try:
+        return base64.b64decode(given.removeprefix(_SEALED), validate=True).decode()
+    except ValueError:
+        return ""
 
 
 def input_messages(
@@ -66,14 +88,14 @@ def input_messages(
             where = "previous_response_id"
         _check(item, where)
         if item.type == "reasoning":
-            reasoning += _text(item.content or "", f"{where}.content")
+            reasoning += _reasoning(item, where)
             continue
         message = _message(item, where, reasoning)
         if reasoning and message.role != "assistant":
             messages.append(Message(role="assistant", reasoning_content=reasoning))
             places[f"messages[{len(messages) - 1}]"] = where
         reasoning = ""
-        if item.type == "function_call" and messages and messages[-1].role == "assistant":
+        if item.type in _CALLS and messages and messages[-1].role == "assistant":
             messages[-1] = _joined(messages[-1], message)
         else:
             messages.append(message)
@@ -88,7 +110,7 @@ def input_messages(
                 if is_earlier:
                     kept[name] = next(rest)
         last = messages[-1].tool_calls or []
-        if item.type == "function_call":
+        if item.type in _CALLS:
             at = f"messages[{len(messages) - 1}].tool_calls[{len(last) - 1}]"
             places |= {at: where, f"{at}.function": where}
     return messages, places, kept
@@ -97,7 +119,7 @@ def input_messages(
 def _check(item: InputItem, where: str) -> None:
     """Raise RequestError unless an item has the fields of its type."""
     needed, optional = _FIELDS[item.type]
-    for name in ("role", "content", "call_id", "name", "arguments", "output"):
+    for name in _OWNED:
         value, param = getattr(item, name), f"{where}.{name}"
         if name in needed and value == _NOT_GIVEN[name]:
             raise missing(param)
@@ -108,11 +130,14 @@ def _check(item: InputItem, where: str) -> None:
 
 
 def _message(item: InputItem, where: str, reasoning: str) -> Message:
-    if item.type == "function_call_output":
+    if item.type in _OUTPUTS:
         output = _parts(item.output or "", f"{where}.output")
         return Message(role="tool", tool_call_id=item.call_id, content=output)
-    if item.type == "function_call":
-        call = ToolCallJson(id=item.call_id, function=FunctionCall(item.name, item.arguments))
+    if item.type in _CALLS:
+        name = flat_name(item.namespace, item.name)
+        kind = CustomCallJson if item.type == "custom_tool_call" else ToolCallJson
+        text = item.input if item.type == "custom_tool_call" else item.arguments
+        call = kind(id=item.call_id, function=FunctionCall(name, text))
         return Message(role="assistant", tool_calls=[call], reasoning_content=reasoning)
     if item.role == "assistant":
         text = _text(item.content or "", f"{where}.content")
@@ -134,6 +159,14 @@ def _parts(content: str | list[InputPart], where: str) -> list[ContentPart]:
     return parts
 
 
+def _reasoning(item: InputItem, where: str) -> str:
+    """The text of a reasoning item; without one, what stands for it."""
+    text = _text(item.content or "", f"{where}.content")
+    if not text and item.encrypted_content.startswith(_SEALED):
+        text = _unsealed(item.encrypted_content)
+    return text or "\n".join(part.text for part in item.summary or ())
+
+
 def _picture(part: InputPart, where: str) -> ContentPart:
     if not isinstance(part.file_id, UnsetType):
         raise RequestError(" is not supported: send image_url", at=f"{where}.file_id")
@@ -149,7 +182,7 @@ def _picture_places(message: Message) -> Iterator[int]:
 
 
 def _content_field(item: InputItem) -> str:
-    return "output" if item.type == "function_call_output" else "content"
+    return "output" if item.type in _OUTPUTS else "content"
 
 
 def without_files(items: list[InputItem]) -> list[InputItem]:

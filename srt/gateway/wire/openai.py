@@ -17,7 +17,7 @@ from srt.gateway.wire.chat import (
 )
 from srt.gateway.wire.native import Count, OwnRid, RoutedReplica, Salt, TimeoutMs, TokenId
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn
-from srt.wire.answer_meta import USAGE, meta_struct
+from srt.wire.answer_meta import USAGE, PrefixEnd, meta_struct
 from srt.wire.constraint import Capture
 from srt.wire.sampling import Int, SamplingParams
 
@@ -213,10 +213,11 @@ PromptLogprobs = list[dict[int, RankedLogprob] | None]
 
 class PromptTokensDetails(Struct, frozen=True):
     """Prompt tokens that came from the prefix cache, and those that stand for pictures and videos,
-    if there are any."""
+    if there are any; and where the first prompt leaves what is cached, if that was asked for."""
 
     cached_tokens: int
     image_tokens: int | UnsetType = UNSET
+    prefix: PrefixEnd | UnsetType = UNSET
 
 
 class CompletionTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[call-arg,misc]

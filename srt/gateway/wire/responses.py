@@ -6,10 +6,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.wire.chat import Detail, PredictionIn, Verbosity
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
-from srt.wire.answer_meta import USAGE, meta_struct
+from srt.wire.answer_meta import USAGE, PrefixEnd, meta_struct
 from srt.wire.sampling import Int
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
 class InputPart(Struct, frozen=True, omit_defaults=True):
@@ -23,11 +23,25 @@ class InputPart(Struct, frozen=True, omit_defaults=True):
     file_id: str | UnsetType = UNSET
 
 
+class SummaryText(Struct, frozen=True):
+    """A part of a summary of reasoning."""
+
+    text: str
+    type: Literal["summary_text"] = "summary_text"
+
+
 class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """An item of the input, as clients write it or as an earlier response had it."""
 
     type: Annotated[
-        Literal["message", "function_call", "function_call_output", "reasoning"],
+        Literal[
+            "message",
+            "function_call",
+            "function_call_output",
+            "custom_tool_call",
+            "custom_tool_call_output",
+            "reasoning",
+        ],
         Meta(description="What it is; a message by default."),
     ] = "message"
     role: Annotated[str, Meta(description="message: system, developer, user, assistant.")] = ""
@@ -35,11 +49,20 @@ class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
         str | list[InputPart] | None, Meta(description="message, reasoning: a text or parts.")
     ] = None
     call_id: Annotated[str, Meta(description="The call id, in both items of a call.")] = ""
-    name: Annotated[str, Meta(description="function_call: the function.")] = ""
+    name: Annotated[str, Meta(description="Calls: the tool.")] = ""
+    namespace: Annotated[str, Meta(description="Calls: the namespace of the tool.")] = ""
     arguments: Annotated[str, Meta(description="function_call: the JSON text of an object.")] = ""
+    input: Annotated[str, Meta(description="custom_tool_call: the text.")] = ""
     output: Annotated[
-        str | list[InputPart] | None, Meta(description="function_call_output: the result.")
+        str | list[InputPart] | None, Meta(description="Calls' outputs: the result.")
     ] = None
+    summary: Annotated[
+        list[SummaryText] | None,
+        Meta(description="reasoning: stands for a content that is not given."),
+    ] = None
+    encrypted_content: Annotated[
+        str, Meta(description="reasoning: the same, as an answer had it; that of others is unread.")
+    ] = ""
 
 
 class TextFormatIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -66,21 +89,76 @@ class ReasoningIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     effort: str | None = None
 
 
-class FunctionTool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class _Tool(Struct, forbid_unknown_fields=True, frozen=True, tag_field="type"):
+    """What all tools have in common."""
+
+
+class FunctionTool(_Tool, tag="function", kw_only=True, frozen=True):
     """A function that the model may call; `parameters` is a JSON schema of type object."""
 
-    type: Literal["function"]
     name: str
     description: str = ""
     parameters: dict[str, Any] | None = None
     strict: bool = False
 
 
-class FunctionChoice(Struct, forbid_unknown_fields=True, frozen=True):
-    """The function that must be called."""
+class CustomFormat(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What the input of a custom tool is: any text, or one that a grammar matches, a regular
+    expression (`regex`) or rules in Lark (`lark`)."""
 
-    type: Literal["function"]
+    type: Literal["text", "grammar"] = "text"
+    syntax: Literal["lark", "regex"] | UnsetType = UNSET
+    definition: str | UnsetType = UNSET
+
+
+class CustomTool(_Tool, tag="custom", kw_only=True, frozen=True):
+    """A tool whose input is a text. Its `format` is enforced."""
+
     name: str
+    description: str = ""
+    format: CustomFormat = CustomFormat()
+
+
+class NamespaceTool(_Tool, tag="namespace", kw_only=True, frozen=True):
+    """Tools with a common name. The model knows each as `<name>__<tool>`; calls name both apart."""
+
+    name: str
+    description: str = ""
+    tools: list[FunctionTool | CustomTool] = field(default_factory=list)
+
+
+Tool = FunctionTool | CustomTool | NamespaceTool
+
+
+class ToolName(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A tool of the request's. `type`: function or custom."""
+
+    type: str
+    name: str | UnsetType = UNSET
+    namespace: str | UnsetType = UNSET
+
+
+class ToolChoice(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The tool that must be called, of type function or custom; or with the type allowed_tools
+    those of which some may be called (`mode` auto) or one must be (required)."""
+
+    type: str
+    name: str | UnsetType = UNSET
+    namespace: str | UnsetType = UNSET
+    mode: Literal["auto", "required"] | UnsetType = UNSET
+    tools: list[ToolName] | UnsetType = UNSET
+
+
+Include = Literal[
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "message.output_text.logprobs",
+]
 
 
 class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
@@ -110,16 +188,24 @@ class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
     reasoning: Annotated[
         ReasoningIn, Meta(description='`effort`: for templates that know it; "none" turns it off.')
     ] = ReasoningIn()
-    tools: Annotated[list[FunctionTool], Meta(description="Functions that the model may call.")] = (
-        field(default_factory=list)
-    )
+    tools: Annotated[
+        list[Tool],
+        Meta(description="What the model may call: of type function, custom or namespace."),
+    ] = field(default_factory=list)
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | FunctionChoice,
-        Meta(description='"none", "auto", "required" (or "any") or one function.'),
+        Literal["none", "auto", "required"] | ToolChoice,
+        Meta(description='"none", "auto", "required" (or "any"), one tool, or `allowed_tools`.'),
     ] = "auto"
     parallel_tool_calls: Annotated[
         bool, Meta(description="Whether there may be more than one call.")
     ] = True
+    include: Annotated[
+        list[Include],
+        Meta(description="`reasoning.encrypted_content`: reasoning as a text to send back."),
+    ] = field(default_factory=list)
+    background: Annotated[
+        bool, Meta(description="Answer at once; the response is fetched later. Needs the store.")
+    ] = False
     metadata: Annotated[dict[str, str], Meta(description="Given back in the answer.")] = field(
         default_factory=dict
     )
@@ -154,33 +240,48 @@ class ReasoningText(Struct, frozen=True, kw_only=True):
 
 
 class ReasoningItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """What the model wrote before its answer; there are no summaries."""
+    """What the model wrote before its answer; there are no summaries. `encrypted_content`, if it
+    was asked for, is the same text, encoded."""
 
     id: str
     summary: list[Any] = field(default_factory=list)
     status: ResponseStatus
     content: list[ReasoningText]
+    encrypted_content: str | UnsetType = UNSET
 
 
-class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
-    """A call of a function."""
+class _Call(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What calls of all tools have in common."""
 
     id: str
     call_id: str
     name: str
-    arguments: str
+    namespace: str | UnsetType = UNSET
     status: ResponseStatus
 
 
-OutputItem = MessageItem | ReasoningItem | CallItem
+class CallItem(_Call, frozen=True, kw_only=True, tag="function_call"):
+    """A call of a function."""
+
+    arguments: str
+
+
+class CustomCallItem(_Call, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """A call of a custom tool."""
+
+    input: str
+
+
+OutputItem = MessageItem | ReasoningItem | CallItem | CustomCallItem
 
 
 class InputTokensDetails(Struct, frozen=True):
     """Prompt tokens that came from the prefix cache, and those that stand for pictures, if there
-    are any."""
+    are any; and where the prompt leaves what is cached, if that was asked for."""
 
     cached_tokens: int
     image_tokens: int | UnsetType = UNSET
+    prefix: PrefixEnd | UnsetType = UNSET
 
 
 class OutputTokensDetails(meta_struct(USAGE), frozen=True, kw_only=True):  # type: ignore[call-arg,misc]
@@ -233,8 +334,8 @@ class ResponseObject(Struct, frozen=True, kw_only=True):
     store: bool = False
     temperature: float
     text: TextIn
-    tool_choice: str | FunctionChoice
-    tools: list[FunctionTool]
+    tool_choice: str | ToolChoice
+    tools: list[Tool]
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
@@ -246,6 +347,13 @@ class ResponseDeleted(Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["response"] = "response"
     deleted: bool = True
+
+
+class ResponseTokens(Struct, frozen=True, kw_only=True):
+    """The answer of /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
 
 
 class ResponseEvent(Struct, frozen=True, kw_only=True):

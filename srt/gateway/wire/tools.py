@@ -52,6 +52,11 @@ class ToolCallJson(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     function: FunctionCall
 
 
+class CustomCallJson(ToolCallJson, kw_only=True, frozen=True):
+    """A call of a custom tool, whose `arguments` are its raw input. Only routes with such tools
+    make them of their own items."""
+
+
 class FunctionDelta(Struct, kw_only=True, frozen=True):
     """What is new of a call: first the name, then pieces of the arguments."""
 

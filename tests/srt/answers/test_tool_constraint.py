@@ -56,11 +56,12 @@ def compiled(
 
 
 def random_answer(
-    grammar: CompiledGrammar, rng: random.Random, likely: str = "<"
+    grammar: CompiledGrammar, rng: random.Random, likely: str = "<", lead: str = ""
 ) -> tuple[str, bool]:
-    """A legal text, and whether it is complete. The characters `likely` are preferred: by chance,
-    there would hardly ever be a tag."""
-    place, text = grammar.start(), bytearray()
+    """A legal text that begins with `lead`, and whether it is complete. The characters `likely` are
+    preferred: by chance, there would hardly ever be a tag."""
+    place, text = grammar.start(), bytearray(lead.encode())
+    place.accept([*text])
     row = np.zeros(-(-VOCAB.vocab_size // 32), dtype=np.uint32)
     while len(text) < MAX_BYTES:
         place.fill(row)
@@ -74,7 +75,7 @@ def random_answer(
         byte = pick or rng.choice([t for t in legal if t < 256] if len(legal) <= 4 else ascii_only)
         place.accept([byte])
         text.append(byte)
-    return text.decode(), False
+    return text.decode(errors="ignore"), False
 
 
 def read(

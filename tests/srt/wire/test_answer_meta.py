@@ -12,6 +12,7 @@ from srt.wire.answer_meta import (
     PROGRAMS,
     USAGE,
     AnswerMeta,
+    PrefixEnd,
     facts,
     facts_of,
     meta_of,
@@ -28,6 +29,7 @@ def different() -> AnswerMeta:
     for number, field in enumerate(structs.fields(AnswerMeta), 1):
         kind = type(field.default)
         values[field.name] = "s" if kind is str else number if kind is int else number / 2
+    values["prefix"] = PrefixEnd(5, 20, "a", "b")
     return AnswerMeta(**values)
 
 
@@ -44,7 +46,7 @@ def test_what_is_shown_can_be_read(api: str) -> None:
     shown = meta_of(meta, api)
     answer = meta_struct(api)(**shown)
     payload = msgspec.json.decode(msgspec.json.encode(answer))
-    assert payload == shown
+    assert payload == msgspec.to_builtins(shown)
     read = AnswerMeta(**facts_of(payload, api))
     hidden = {name for name, value in facts(read).items() if value != getattr(meta, name)}
     assert hidden == {name for name in hidden if getattr(read, name) == getattr(NO_META, name)}

@@ -64,6 +64,7 @@ OTHER: dict[str, Any] = {
     "token_healing": True,
     "speculative": "off",
     "token_origins": True,
+    "return_prefix": True,
     "close": False,
 }
 

@@ -57,8 +57,10 @@ class Notes:
 
     def is_hint(self, field: Hint, item: Any, path: Path) -> bool:
         """Whether a hint is left out; it is named unless it asks for what is done anyway."""
-        if any(same(item, value) for value in field.neutral):
-            return True
+        return any(same(item, value) for value in field.neutral) or self.may_ignore(path)
+
+    def may_ignore(self, path: Path) -> bool:
+        """Leave out what is at `path`, unless such things are refused; whether it is left out."""
         if not self._refuses:
             self.ignore(path)
         return not self._refuses

@@ -36,9 +36,11 @@ from srt.gateway.wire.openai import (
     Thinking,
 )
 from srt.gateway.wire.responses import (
+    CustomTool,
     FunctionTool,
     InputItem,
     InputPart,
+    NamespaceTool,
     ReasoningIn,
     ResponsesRequest,
     TextIn,
@@ -222,6 +224,18 @@ CHAT = Kind(
 )
 
 _INPUT_PART = Kind({}, honoured=names_of(InputPart), others=OF_MESSAGES)
+_OF_FLAT_TOOLS: dict[str, FieldClass] = {
+    "defer_loading": Hint("all tools are shown", (False,)),
+    "allowed_callers": Hint("calls are made by the client"),
+    "output_schema": Hint("results are what the client sends"),
+    "async": Hint("calls are made by the client", (False,)),
+}
+_FLAT_TOOL = Kind(
+    _OF_FLAT_TOOLS,
+    {"format": NO_EXTRAS},
+    honoured=names_of(FunctionTool, CustomTool) | {"type"},
+    others=OF_TOOLS,
+)
 _NOT_STORED = "send the input, or previous_response_id"
 
 RESPONSES = Kind(
@@ -234,17 +248,16 @@ RESPONSES = Kind(
         "service_tier": Hint("there is one tier", ("auto", "default")),
         "stream_options": Ignored("chunks are never padded"),
         "access_programs": OnlyNeutral((), _NOT_SUPPORTED),
-        "background": OnlyNeutral((False,), _NOT_SUPPORTED),
         "background_options": OnlyNeutral(({},), _NOT_SUPPORTED),
         "image": OnlyNeutral(({},), _TEXT_ANSWERS),
         "conversation": OnlyNeutral((), _NOT_STORED),
         "prompt": OnlyNeutral((), _NOT_STORED),
         "context_management": OnlyNeutral(([],), _NOT_SUPPORTED),
-        "include": OnlyNeutral(([],), _NOT_SUPPORTED),
+        "client_metadata": Ignored("labels of the client's"),
         "max_tool_calls": OnlyNeutral((), "calls are made by the client"),
         "moderation": OnlyNeutral((), _NOT_SUPPORTED),
         "top_logprobs": OnlyNeutral((0,), "use /v1/chat/completions"),
-        "truncation": OnlyNeutral(("disabled",), _NOT_SUPPORTED),
+        "truncation": Hint("no prompt is shortened", ("disabled",)),
     },
     {
         "text": Kind({}, {"format": NO_EXTRAS}, honoured=names_of(TextIn)),
@@ -262,15 +275,18 @@ RESPONSES = Kind(
                 "id": Ignored("nothing is fetched by it"),
                 "status": Ignored("what is given is taken"),
                 "phase": Ignored("a hint for other models"),
-                "summary": OnlyNeutral(([],), _NOT_SUPPORTED),
-                "encrypted_content": OnlyNeutral((), _NOT_SUPPORTED),
             },
             {"content": _INPUT_PART, "output": _INPUT_PART},
             honoured=names_of(InputItem),
             others=OF_MESSAGES,
         ),
-        "tools": Kind({}, honoured=names_of(FunctionTool), others=OF_TOOLS),
-        "tool_choice": NO_EXTRAS,
+        "tools": Kind(
+            _OF_FLAT_TOOLS,
+            {"tools": _FLAT_TOOL, "format": NO_EXTRAS},
+            honoured=_FLAT_TOOL.honoured | names_of(NamespaceTool),
+            others=OF_TOOLS,
+        ),
+        "tool_choice": Kind({}, {"tools": NO_EXTRAS}),
         "prediction": _PREDICTION,
     },
     honoured=names_of(ResponsesRequest),

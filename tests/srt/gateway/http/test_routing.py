@@ -32,7 +32,7 @@ async def test_other_paths_are_404(path: str) -> None:
     [
         ("/health", "GET, OPTIONS"),
         ("/generate", "OPTIONS, POST, PUT"),
-        ("/v1/responses/x", "DELETE, GET, OPTIONS"),
+        ("/v1/responses/x", "DELETE, GET, OPTIONS, POST"),
     ],
 )
 async def test_the_methods_of_a_path_are_said(path: str, methods: str) -> None:

@@ -244,6 +244,23 @@ async def test_a_failure_is_the_last_event() -> None:
     assert '"error":{"code":"unavailable","message":"lost"}' in last and "[DONE]" not in text
 
 
+REGEX = {"type": "grammar", "syntax": "regex", "definition": "a+"}
+FORMAT = "tools[0].format"
+
+
+def custom(name: str = "patch", form: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"type": "custom", "name": name, "format": form}
+
+
+def space(*tools: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "namespace", "name": "s", "description": "Things.", "tools": tools}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "name": name} for name in names]
+    return {"type": "allowed_tools", "mode": mode, "tools": [*tools, {"type": "mcp", "x": 1}]}
+
+
 ERRORS = [
     ({}, "input"),
     ({"input": []}, "input"),
@@ -266,15 +283,38 @@ ERRORS = [
     ),
     ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
     ({"input": "a", "background": True}, "background"),
-    ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
+    ({"input": "a", "include": ["message.output_text.logprobs"]}, "include[0]"),
+    ({"input": "a", "include": ["x"]}, "include[0]"),
     ({"input": "a", "top_logprobs": 2}, "top_logprobs"),
-    ({"input": "a", "truncation": "auto"}, "truncation"),
     ({"input": "a", "max_output_tokens": -2}, "max_output_tokens"),
     ({"input": "a", "top_p": 2}, "top_p"),
     ({"input": "a", "reasoning": {"effort": 1}}, "reasoning.effort"),
     ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
     ({"input": "a", "text": {"format": {"type": "text", "schema": {}}}}, "text.format"),
-    ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"input": "a", "tools": [{"type": "telepathy"}]}, "tools[0].type"),
+    ({"input": "a", "tools": [{"type": "mcp"}, TOOL | {"name": "a b"}]}, "tools[1].name"),
+    ({"input": [{"type": "mcp_call"}, {"role": "x", "content": "a"}]}, "input[1].role"),
+    ({"input": "a", "tools": [custom(form={"type": "text", "syntax": "lark"})]}, FORMAT),
+    ({"input": "a", "tools": [custom(form={"type": "grammar"})]}, f"{FORMAT}.syntax"),
+    ({"input": "a", "tools": [custom(form=REGEX | {"definition": ""})]}, f"{FORMAT}.definition"),
+    ({"input": "a", "tools": [custom(form=REGEX | {"syntax": "bnf"})]}, f"{FORMAT}.syntax"),
+    ({"input": "a", "tools": [custom(), custom()]}, "tools[1].name"),
+    ({"input": "a", "tools": [custom(name="a b")]}, "tools[0].name"),
+    ({"input": "a", "tools": [space(TOOL | {"name": "a b"})]}, "tools[0].tools[0].name"),
+    ({"input": "a", "tools": [space(TOOL), TOOL | {"name": "s__weather"}]}, "tools[1].name"),
+    ({"input": "a", "tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
+    ({"input": "a", "tools": [custom()], "tool_choice": {"type": "custom"}}, "tool_choice.name"),
+    ({"input": "a", "tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.mode"),
+    (
+        {"input": "a", "tools": [TOOL], "tool_choice": allowed("auto", "clock")},
+        "tool_choice.tools[0].name",
+    ),
+    ({"input": "a", "tools": [TOOL], "tool_choice": allowed("required")}, "tool_choice.mode"),
+    (
+        {"input": [{"type": "custom_tool_call_output", "call_id": "x", "output": "a"}]},
+        "input[0].call_id",
+    ),
+    ({"input": [{"type": "custom_tool_call", "call_id": "x", "input": "a"}]}, "input[0].name"),
     ({"input": "a", "tools": [TOOL | {"name": "a b"}]}, "tools[0].name"),
     ({"input": "a", "tool_choice": "required"}, "tool_choice"),
     ({"input": "a", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice.name"),
@@ -442,5 +482,5 @@ async def test_schemas_of_tools_are_named() -> None:
         error = error_of(await http.post(ROUTE, json=body))
     assert (error["param"], error["message"]) == (
         "tools[0].parameters",
-        "tools[0].parameters: bad",
+        "tools[0].parameters (the tool 'weather'): bad",
     )

@@ -91,6 +91,7 @@ ROUTES = {
         {
             **COMMON,
             "input": MESSAGES,
+            "include": ["reasoning.encrypted_content"],
             "instructions": "x",
             "max_output_tokens": 5,
             "metadata": {"a": "b"},
@@ -104,19 +105,17 @@ ROUTES = {
     ),
 }
 # Honoured, but only with others.
-WITH_OTHERS = {"stream_options": {"stream": True}, "previous_response_id": {}}
+WITH_OTHERS = {"stream_options": {"stream": True}, "previous_response_id": {}, "background": {}}
 # For each field that is refused, a value that would have an effect.
 ASKING = {
     "access_programs": [{}],
     "audio": {"voice": "x", "format": "wav"},
-    "background": True,
     "background_options": {"x": 1},
     "context_management": [{"type": "compaction"}],
     "conversation": "c",
     "function_call": {"name": "f"},
     "functions": [FUNCTION],
     "image": {"x": 1},
-    "include": ["message.output_text.logprobs"],
     "max_tool_calls": 2,
     "modalities": ["text", "audio"],
     "moderation": {"x": 1},
