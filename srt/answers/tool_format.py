@@ -172,7 +172,7 @@ HERMES = ToolFormat(
     result_end="</tool_response>",
 )
 
-_NAME = r"(?P<name>[\w-]{1,64})"
+_NAME = r"(?P<name>[\w-]{1,128})"
 _NAMED = rf'"name"\s*:\s*"{_NAME}"\s*,\s*'
 _ID = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?'  # some write one after the arguments
 

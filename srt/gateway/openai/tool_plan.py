@@ -11,7 +11,7 @@ from srt.wire.messages import ToolSpec
 
 MAX_TOOLS = 128
 MAX_TOOL_CHARS = 256 * 1024
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 
 def tool_plan(
@@ -58,7 +58,7 @@ def _offered(tools: list[ToolIn]) -> list[OfferedTool]:
 
 def _spec(function: FunctionIn, where: str) -> ToolSpec:
     if not _NAME.fullmatch(function.name):
-        rule = "must have 1 to 64 letters, digits, underscores or hyphens"
+        rule = "must have 1 to 128 letters, digits, underscores or hyphens"
         raise RequestError(f" {rule}", at=f"{where}.name")
     parameters = function.parameters
     if parameters is None:
