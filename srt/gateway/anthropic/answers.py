@@ -105,8 +105,8 @@ class MessageWriter:
             stop_sequence=sequence,
             usage=_usage(output),
         )
-        delta = {"stop_reason": reason, "stop_sequence": sequence}
-        yield {"type": "message_delta", "delta": delta, "usage": self._state.usage}
+        ending = {"stop_reason": reason, "stop_sequence": sequence}
+        yield {"type": "message_delta", "delta": ending, "usage": self._state.usage}
         yield {"type": "message_stop"}
 
     def _ending(self, output: GenerateOutput) -> tuple[StopReason, str | None]:

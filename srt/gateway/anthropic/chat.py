@@ -2,7 +2,7 @@
 tools and reasoning mean what they mean in chats."""
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
@@ -95,7 +95,7 @@ def too_long_for_clients(error: RequestError) -> RequestError:
     return RequestError(reason, param="messages", code=CONTEXT_LENGTH)
 
 
-def _sampling(body: MessagesRequest | CountRequest) -> dict[str, object]:
+def _sampling(body: MessagesRequest | CountRequest) -> dict[str, Any]:
     if isinstance(body, CountRequest):
         return {}
     same = ("temperature", "top_p", "top_k", "seed", "stream")

@@ -86,9 +86,9 @@ def image_texts(body: MessagesPrompt) -> Iterator[str]:
     for message in body.messages:
         for block in message.content if isinstance(message.content, list) else []:
             results = block.content if isinstance(block.content, list) else []
-            for each in (block, *results):
-                if isinstance(each.source, Source):
-                    yield from (each.source.data, each.source.url)
+            for source in (block.source, *(result.source for result in results)):
+                if isinstance(source, Source):
+                    yield from (source.data, source.url)
 
 
 def _check(
@@ -116,16 +116,16 @@ def _add_users(chat: ChatInput, blocks: list[ContentBlock], where: str) -> None:
     places: list[str] = []
 
     def add_parts() -> None:
-        if parts or not blocks:
-            message = Message(role="user", content=[*parts])
-            chat.add(message, where, f"{where}.content", places)
-            parts.clear()
-            places.clear()
+        message = Message(role="user", content=[*parts])
+        chat.add(message, where, f"{where}.content", places)
+        parts.clear()
+        places.clear()
 
     for i, block in enumerate(blocks):
         place = f"{where}.content[{i}]"
         if block.type == "tool_result":
-            add_parts()
+            if parts:
+                add_parts()
             _add_result(chat, block, place)
         else:
             parts.append(_part(block, place))

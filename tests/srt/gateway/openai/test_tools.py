@@ -395,7 +395,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({**CHAT_BODY, "tools": [{"type": "function"}]}, "tools[0].function"),
     ({**CHAT_BODY, "tools": [{"type": "web", "function": {"name": "a"}}]}, "tools[0].type"),
     (tool(name="a b"), "tools[0].function.name"),
-    (tool(name="a" * 65), "tools[0].function.name"),
+    (tool(name="a" * 129), "tools[0].function.name"),
     (tool(name="a", parameter=1), "tools[0].function.parameter"),
     (tool(name="a", parameters={"type": "array"}), "tools[0].function.parameters"),
     (tool(name="a", parameters=[]), "tools[0].function.parameters"),
