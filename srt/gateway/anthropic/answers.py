@@ -105,7 +105,7 @@ class MessageWriter:
             stop_sequence=sequence,
             usage=_usage(output),
         )
-        ending = {"stop_reason": reason, "stop_sequence": sequence}
+        ending = {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None}
         yield {"type": "message_delta", "delta": ending, "usage": self._state.usage}
         yield {"type": "message_stop"}
 

@@ -59,7 +59,10 @@ def messages_chat(
     tools, numbers = _tools(request, body)
     names = _NAMES | given.places | _tool_names(numbers)
     if continues(body.messages):
-        names["chat.continue_final"] = f"messages[{len(body.messages) - 1}]"
+        last = f"messages[{len(body.messages) - 1}]"
+        names["chat.continue_final"] = last
+        if given.messages[-1].tool_calls:
+            raise RequestError(" calls tools: send their results after it", at=last)
     asked = ChatRequest(
         messages=given.messages,
         max_tokens=max_tokens,

@@ -237,6 +237,7 @@ class MessageOut(Struct, frozen=True, kw_only=True):
     content: list[BlockOut]
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    stop_details: None = None
     usage: MessagesUsage
 
 
