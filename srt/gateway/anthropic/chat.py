@@ -90,12 +90,12 @@ def messages_chat(
 def too_long_for_clients(error: RequestError) -> RequestError:
     """The error with the words by which Anthropic's clients know a prompt that is too long: then
     they summarize the conversation."""
-    sizes = _SIZES.search(error.info.message)
-    if error.info.code != CONTEXT_LENGTH or sizes is None:
+    info = error.info
+    if info.code != CONTEXT_LENGTH or info.param == "max_tokens":
         return error
-    limit, size = sizes.groups()
-    reason = f"prompt is too long: {size} tokens > {limit} maximum"
-    return RequestError(reason, param="messages", code=CONTEXT_LENGTH)
+    sizes = _SIZES.search(info.message)
+    reason = "{1} tokens > {0} maximum".format(*sizes.groups()) if sizes else info.message
+    return RequestError(f"prompt is too long: {reason}", param=info.param, code=CONTEXT_LENGTH)
 
 
 def _sampling(body: MessagesRequest | CountRequest) -> dict[str, Any]:

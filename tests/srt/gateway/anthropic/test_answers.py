@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx2
@@ -236,21 +237,27 @@ def chunks_of(data: bytes, rng: random.Random) -> Iterator[bytes]:
         at += size
 
 
-def added_up(data: bytes, rng: random.Random) -> Any:
-    """What the unmodified package makes of the bytes of a stream."""
+class Package:
+    """The unmodified package, whose server sends the bytes of `stream` in random packets."""
 
-    def reply(_: httpx2.Request) -> httpx2.Response:
+    def __init__(self, rng: random.Random) -> None:
+        self.stream = b""
+        self._rng = rng
+        http = httpx2.Client(transport=httpx2.MockTransport(self._reply))
+        self._api = anthropic.Anthropic(base_url="http://x", api_key="any", http_client=http)
+
+    def _reply(self, _: httpx2.Request) -> httpx2.Response:
         headers = {"content-type": "text/event-stream"}
-        return httpx2.Response(200, headers=headers, content=chunks_of(data, rng))
+        return httpx2.Response(200, headers=headers, content=chunks_of(self.stream, self._rng))
 
-    transport = httpx2.MockTransport(reply)
-    with (
-        anthropic.Anthropic(
-            base_url="http://x", api_key="any", http_client=httpx2.Client(transport=transport)
-        ) as api,
-        api.messages.stream(**BODY) as stream,
-    ):
-        return stream.get_final_message()
+    def added_up(self, stream: bytes) -> Any:
+        """What it makes of the bytes of a stream."""
+        self.stream = stream
+        with self._api.messages.stream(**BODY) as events:
+            return events.get_final_message()
+
+    def close(self) -> None:
+        self._api.close()
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -262,7 +269,9 @@ def without_ids(message: dict[str, Any]) -> dict[str, Any]:
 async def check_streams(seed: int, count: int) -> None:
     """Random texts, each in random tokens and in random packets."""
     rng = random.Random(seed)
-    async with in_process(FakeClient(), **THINKS) as http:
+    async with in_process(FakeClient(), **THINKS) as http, AsyncExitStack() as stack:
+        package = Package(rng)
+        stack.callback(package.close)
         gateway = http._transport.app.gateway  # type: ignore[attr-defined]
         for _ in range(count):
             thought = rng.choice(["", "<think>\nwhy\n not?</think>\n", "<think>never ends "])
@@ -276,7 +285,7 @@ async def check_streams(seed: int, count: int) -> None:
             body = BODY | TOOLS | {"max_tokens": 99}
             whole = await http.post(ROUTE, json=body)
             stream = await http.post(ROUTE, json=body | {"stream": True})
-            message = added_up(stream.content, rng).to_dict()
+            message = package.added_up(stream.content).to_dict()
             assert without_ids(message) == without_ids(whole.json()), (seed, client.pieces)
 
 
