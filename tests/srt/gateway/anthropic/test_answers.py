@@ -20,7 +20,7 @@ from tests.srt.gateway.anthropic.setup import BODY, CALLED, ROUTE, WEATHER, answ
 from tests.srt.gateway.setup import in_process, served
 
 TOOLS = {"tools": [WEATHER]}
-THINKS = {"reasoning": True, "template": "<think>"}
+THINKS: dict[str, Any] = {"reasoning": True, "template": "<think>"}
 THOUGHT = ("<think>\nhm", ", so\n</think>\n\n")
 
 

@@ -56,7 +56,7 @@ def dicts(hint: Any) -> Iterator[Any]:
     """The types of JSON objects in a type."""
     if is_typeddict(hint):
         yield hint
-    for part in get_args(hint):
+    for part in hint if isinstance(hint, tuple) else get_args(hint):
         yield from dicts(part)
 
 
@@ -68,7 +68,7 @@ def names(types: Any) -> set[str]:
 def of(field: str, *types: Any) -> Any:
     """The types of a field, in any of the types that have it."""
     found = [get_type_hints(each) for each in types]
-    return tuple[*(hints[field] for hints in found if field in hints)]
+    return tuple(hints[field] for hints in found if field in hints)
 
 
 def honoured(struct: type[msgspec.Struct]) -> set[str]:
@@ -76,10 +76,8 @@ def honoured(struct: type[msgspec.Struct]) -> set[str]:
 
 
 ROUTES: list[Any] = [
-    pytest.param(tuple[CREATE, BETA_CREATE], MessagesRequest, MESSAGES, ROUTE, id="messages"),
-    pytest.param(
-        tuple[COUNTED, BETA_COUNTED], CountRequest, COUNT, f"{ROUTE}/count_tokens", id="count"
-    ),
+    pytest.param((CREATE, BETA_CREATE), MessagesRequest, MESSAGES, ROUTE, id="messages"),
+    pytest.param((COUNTED, BETA_COUNTED), CountRequest, COUNT, f"{ROUTE}/count_tokens", id="count"),
 ]
 
 
@@ -127,8 +125,7 @@ async def test_each_field_does_what_its_class_says(
 
 MESSAGE = of("messages", CREATE, BETA_CREATE)
 BLOCK = of("content", *dicts(MESSAGE))
-IMAGE = tuple[TYPES.ImageBlockParam, BETA.BetaImageBlockParam]
-RESULT = tuple[TYPES.ToolResultBlockParam, BETA.BetaToolResultBlockParam]
+IMAGE = (TYPES.ImageBlockParam, BETA.BetaImageBlockParam)
 OUTPUT = of("output_config", CREATE, BETA_CREATE)
 NESTED: list[Any] = [
     (MESSAGE, [InputMessage], ["messages"]),
@@ -139,9 +136,9 @@ NESTED: list[Any] = [
     (of("thinking", CREATE, BETA_CREATE), [ThinkingConfig], ["thinking"]),
     (OUTPUT, [OutputConfig], ["output_config"]),
     (of("format", *dicts(OUTPUT)), [JsonOutput], ["output_config", "format"]),
-    (tuple[TYPES.TextBlockParam, IMAGE], [ResultBlock], ["messages", "content", "content"]),
+    ((TYPES.TextBlockParam, IMAGE), [ResultBlock], ["messages", "content", "content"]),
     (
-        tuple[TYPES.Base64ImageSourceParam, TYPES.URLImageSourceParam],
+        (TYPES.Base64ImageSourceParam, TYPES.URLImageSourceParam),
         [Source],
         ["messages", "content", "source"],
     ),

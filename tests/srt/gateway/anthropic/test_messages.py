@@ -25,7 +25,7 @@ from tests.srt.gateway.media.setup import CAT, DOG, RULES, SeeingClient, data_ur
 from tests.srt.gateway.setup import in_process
 
 TOOLS = {"tools": [WEATHER]}
-THINKS = {"reasoning": True, "template": "<think> enable_thinking reasoning_effort"}
+THINKS: dict[str, Any] = {"reasoning": True, "template": "<think> enable_thinking reasoning_effort"}
 
 
 def image(data: bytes = CAT) -> dict[str, Any]:
@@ -200,7 +200,8 @@ async def test_tools_of_others_are_left_out() -> None:
     assert [tool.name for tool in client.requests[0].tools] == ["weather"]
     assert ignored(response) == ["tools[].max_uses", "tools[].web_search_20250305"]
     asked = {"tool_choice": {"type": "tool", "name": "web_search"}}
-    for fields, info in ((asked, {}), ({}, {"unknown_fields": "refuse"})):
+    strict: dict[str, Any] = {"unknown_fields": "refuse"}
+    for fields, info in ((asked, {}), ({}, strict)):
         refused = await send({"tools": [{**search, "max_uses": None}], **fields}, **info)
         assert refused.status_code == 400
         assert error_of(refused)["param"] == "tools[0].type"
