@@ -11,7 +11,8 @@ import pytest
 
 from tests.e2e.server import Server
 from tests.running.profiles import seeds
-from tests.srt.gateway.anthropic.setup import RESULT, USE, WEATHER, anthropic
+from tests.srt.gateway.anthropic.package import anthropic
+from tests.srt.gateway.anthropic.setup import RESULT, USE, WEATHER
 from tests.srt.gateway.anthropic.test_same_prompts import bodies
 
 QUESTION = "Name a city in France."

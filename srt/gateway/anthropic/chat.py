@@ -23,7 +23,15 @@ from srt.gateway.wire.anthropic import (
 from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest, Thinking
 from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
-from srt.wire.errors import CONTEXT_LENGTH, Names, RequestError, missing, renamed, renaming
+from srt.wire.errors import (
+    CONTEXT_LENGTH,
+    Names,
+    RequestError,
+    missing,
+    quoted,
+    renamed,
+    renaming,
+)
 
 _NAMES: dict[str | None, str] = {
     "text": "messages",
@@ -116,7 +124,7 @@ def _tools(request: HttpRequest, body: MessagesPrompt) -> tuple[list[ToolIn], li
             numbers.append(i)
             continue
         if refuses or tool.name == chosen:
-            reason = f" {tool.type!r} is not supported: this server has tools of type custom only"
+            reason = f" {quoted(tool.type)} is not supported: there are tools of type custom only"
             raise RequestError(reason, at=f"tools[{i}].type")
         ignored_in(request)[f"tools[].{tool.type}"] = None
     return tools, numbers

@@ -61,6 +61,8 @@ def chat_input(body: MessagesPrompt) -> ChatInput:
     The result of a tool is a message of its own, as chats have it. What an assistant's message has
     of text, thinking and calls is one message, whatever their order.
     """
+    if not body.messages:
+        raise RequestError(" must not be empty", at="messages")
     chat = ChatInput()
     if body.system:
         chat.add(Message(role="system", content=_lines(body.system)), "system")

@@ -1,14 +1,11 @@
-"""What the tests of Anthropic's routes share: bodies, and the unmodified package."""
+"""What the tests of Anthropic's routes share: bodies, and ways to send them."""
 
 from typing import Any
 
 import httpx2
-import pytest
 
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import in_process
-
-anthropic: Any = pytest.importorskip("anthropic", reason="the package of Anthropic is not here")
 
 ROUTE = "/v1/messages"
 HI = {"role": "user", "content": "hi"}

@@ -16,7 +16,8 @@ from srt.gateway.openai.chat import AnswerReading
 from srt.wire.errors import RequestError
 from srt.wire.messages import Finish
 from tests.fakes import FakeClient
-from tests.srt.gateway.anthropic.setup import BODY, CALLED, ROUTE, WEATHER, answer, anthropic, send
+from tests.srt.gateway.anthropic.package import anthropic
+from tests.srt.gateway.anthropic.setup import BODY, CALLED, ROUTE, WEATHER, answer, send
 from tests.srt.gateway.setup import in_process, served
 
 TOOLS = {"tools": [WEATHER]}

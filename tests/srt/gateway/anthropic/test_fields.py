@@ -25,7 +25,8 @@ from srt.gateway.wire.anthropic import (
 )
 from srt.gateway.wire.fields import COUNT, MESSAGES, Hint, Ignored, Kind, OnlyNeutral
 from tests.fakes import FakeClient
-from tests.srt.gateway.anthropic.setup import BODY, ROUTE, WEATHER, anthropic, error_of
+from tests.srt.gateway.anthropic.package import anthropic
+from tests.srt.gateway.anthropic.setup import BODY, ROUTE, WEATHER, error_of
 from tests.srt.gateway.setup import in_process
 
 TYPES, BETA = anthropic.types, anthropic.types.beta

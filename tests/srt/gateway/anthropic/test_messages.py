@@ -262,6 +262,7 @@ def said(*blocks: Any, role: str = "user") -> dict[str, Any]:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
+    ({"messages": [], "system": "s"}, "messages"),
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),

@@ -6,7 +6,8 @@ import pytest
 
 from srt.wire.errors import OVERLOADED, RESTARTING, TIMED_OUT, RequestError
 from tests.fakes import FakeClient
-from tests.srt.gateway.anthropic.setup import BODY, CALLED, WEATHER, anthropic
+from tests.srt.gateway.anthropic.package import anthropic
+from tests.srt.gateway.anthropic.setup import BODY, CALLED, WEATHER
 from tests.srt.gateway.setup import served
 
 
