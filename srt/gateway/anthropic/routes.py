@@ -4,6 +4,7 @@ A body becomes a `ChatRequest`, so that the same conversation is the same prompt
 """
 
 from contextlib import aclosing
+from urllib.parse import quote
 
 from msgspec.structs import replace
 from starlette.types import ASGIApp
@@ -53,8 +54,8 @@ async def messages(request: HttpRequest) -> ASGIApp:
     _note_beta(request)
     if body.stream:
         batch, writer = await while_connected(request.receive, _admitted(request, body, model))
-        headers = {_ID: writer.id}
-        return EventStream(message_events(batch, writer), batch, headers, frames=named_events)
+        events = message_events(batch, writer)
+        return EventStream(events, batch, _named(writer.id), frames=named_events)
 
     async def answer() -> MessageOut:
         batch, writer = await _admitted(request, body, model)
@@ -63,7 +64,7 @@ async def messages(request: HttpRequest) -> ASGIApp:
             return await writer.whole(output)
 
     message = await while_connected(request.receive, answer())
-    return json_reply(message, headers={_ID: message.id})
+    return json_reply(message, headers=_named(message.id))
 
 
 @post(
@@ -132,6 +133,12 @@ async def _submitted(
     (generation,) = batch.generations
     is_bounded = max_tokens is None
     return batch, MessageWriter(model, chat.reading, generation, body.rid, is_bounded)
+
+
+def _named(name: str) -> dict[str, str]:
+    """The header with the message's id, which may be any text of the client's, and a line break is
+    not one that a header can have."""
+    return {_ID: quote(name)}
 
 
 def _note_beta(request: HttpRequest) -> None:

@@ -132,6 +132,21 @@ async def test_the_events_in_order() -> None:
     assert msgspec.json.decode("".join(inputs)) == {"city": "Rome"}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_header_of_the_id_holds_any_text(stream: bool) -> None:
+    """A line break, or what HTTP has no bytes for, would break the answer."""
+    async with served(FakeClient()) as server, httpx2.AsyncClient() as http:
+        for rid, shown in (
+            ("a_b-1.c", "a_b-1.c"),
+            ("a\r\nb: c", "a%0D%0Ab%3A%20c"),
+            ("🙂", "%F0%9F%99%82"),
+        ):
+            response = await http.post(
+                server.url + ROUTE, json=BODY | {"rid": rid, "stream": stream}
+            )
+            assert response.status_code == 200 and response.headers["request-id"] == shown
+
+
 async def test_a_call_without_arguments_has_an_object() -> None:
     client = client_of('<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>')
     deltas = [
