@@ -251,9 +251,9 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
         headers, answer = scope["headers"], app
         names = {name for name, _ in headers}
         if len(headers) > MAX_HEADERS:
-            answer = _refusal(f"a request has at most {MAX_HEADERS} header fields")
+            answer = _refusal(f"a request has at most {MAX_HEADERS} header fields", scope)
         elif names >= _FRAMINGS:
-            answer = _refusal(_BOTH)
+            answer = _refusal(_BOTH, scope)
         elif _ENCODING in names and _has_body(headers) and (coding := _coding_of(headers)):
             answer = _coded(coding, scope)
         elif scope["method"] == "HEAD":
@@ -263,9 +263,9 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
     return wrapped
 
 
-def _refusal(reason: str) -> ASGIApp:
+def _refusal(reason: str, scope: Scope) -> ASGIApp:
     """The answer 400, after which the connection is closed."""
-    return failure(RequestError(reason), {"connection": "close"})
+    return failure(RequestError(reason), {"connection": "close"}, scope)
 
 
 def _has_body(headers: Headers) -> bool:
