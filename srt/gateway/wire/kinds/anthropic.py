@@ -1,5 +1,7 @@
 """The fields of Anthropic's routes that are not honoured, as `tables` has OpenAI's."""
 
+from functools import partial
+
 from srt.gateway.wire.anthropic import (
     ContentBlock,
     CountRequest,
@@ -27,19 +29,21 @@ from srt.gateway.wire.kinds.classes import (
 )
 from srt.gateway.wire.kinds.others import OF_CHATS, OF_MESSAGES
 
-_CACHED = Hint("the prefixes of prompts are always cached")
-_ONE_MODEL = Hint("there is one model and one provider")
-_NO_BLOCK = Hint("of blocks of types that are refused")
-_NO_TOOL = Hint("of tools that this server does not have")
+# Its agents send these in every request, and have no option to leave them out.
+_hint = partial(Hint, is_always_taken=True)
+_CACHED = _hint("the prefixes of prompts are always cached")
+_ONE_MODEL = _hint("there is one model and one provider")
+_NO_BLOCK = _hint("of blocks of types that are refused")
+_NO_TOOL = _hint("of tools that this server does not have")
 _NOT_GENERATED = Ignored("nothing is generated")
 _NO_EDITS = "no prompt is shortened"
 
 _BLOCK_FIELDS: dict[str, FieldClass] = {
     "cache_control": _CACHED,
-    "citations": Hint("answers cite nothing", ([],)),
-    "caller": Hint("calls are the model's own", ({"type": "direct"},)),
+    "citations": _hint("answers cite nothing", ([],)),
+    "caller": _hint("calls are the model's own", ({"type": "direct"},)),
     "toolset_name": _NO_TOOL,
-    "transformations": Hint("pictures are shown as they are", ([], {})),
+    "transformations": _hint("pictures are shown as they are", ([], {})),
     "title": _NO_BLOCK,
     "context": _NO_BLOCK,
     "encrypted_content": _NO_BLOCK,
@@ -69,9 +73,9 @@ MESSAGES_TOOL = Kind(
     {
         "cache_control": _CACHED,
         "eager_input_streaming": Ignored("inputs stream as they come"),
-        "input_examples": Hint("the model reads the description and the schema", ([],)),
-        "allowed_callers": Hint("calls are the model's own", (["direct"],)),
-        "defer_loading": Hint("the model sees all tools", (False,)),
+        "input_examples": _hint("the model reads the description and the schema", ([],)),
+        "allowed_callers": _hint("calls are the model's own", (["direct"],)),
+        "defer_loading": _hint("the model sees all tools", (False,)),
         **dict.fromkeys(
             (
                 *("allowed_domains", "blocked_domains", "caching", "citations", "configs"),
@@ -90,25 +94,25 @@ MESSAGES_TOOL = Kind(
 _NESTED: dict[str, Kind] = {
     "messages": Kind(
         {
-            "clear_at": Hint(_NO_EDITS, ("never",)),
-            "output_config": Hint("output_config of the request says it"),
+            "clear_at": _hint(_NO_EDITS, ("never",)),
+            "output_config": _hint("output_config of the request says it"),
         },
         {"content": CONTENT_BLOCK},
         honoured=names_of(InputMessage),
         others=OF_MESSAGES,
     ),
     "system": Kind(
-        {"cache_control": _CACHED, "citations": Hint("answers cite nothing", ([],))},
+        {"cache_control": _CACHED, "citations": _hint("answers cite nothing", ([],))},
         honoured=names_of(SystemBlock),
         others=OF_MESSAGES,
     ),
     "tools": MESSAGES_TOOL,
     "tool_choice": Kind({}, honoured=names_of(MessagesToolChoice)),
     "thinking": Kind(
-        {"block_binding": Hint("no signature is checked")}, honoured=names_of(ThinkingConfig)
+        {"block_binding": _hint("no signature is checked")}, honoured=names_of(ThinkingConfig)
     ),
     "output_config": Kind(
-        {"task_budget": Hint("there are no budgets of tasks")},
+        {"task_budget": _hint("there are no budgets of tasks")},
         {"format": Kind({}, honoured=names_of(JsonOutput))},
         honoured=names_of(OutputConfig),
     ),
@@ -118,14 +122,14 @@ _FIELDS: dict[str, FieldClass] = {
     "metadata": Ignored("an end-user label"),
     "user_profile_id": Ignored("an end-user label"),
     "workspace_id": Ignored("there is one workspace"),
-    "betas": Hint("a header of Anthropic's"),
-    "service_tier": Hint("there is one tier"),
-    "speed": Hint("there is one speed", ("standard",)),
-    "inference_geo": Hint("the server is where it is"),
-    "diagnostics": Hint("usage says what was cached"),
-    "context_management": Hint(_NO_EDITS),
-    "billing_policy": Hint("nothing is billed"),
-    "fallback_credit_token": Hint("nothing is billed"),
+    "betas": _hint("a header of Anthropic's"),
+    "service_tier": _hint("there is one tier"),
+    "speed": _hint("there is one speed", ("standard",)),
+    "inference_geo": _hint("the server is where it is"),
+    "diagnostics": _hint("usage says what was cached"),
+    "context_management": _hint(_NO_EDITS),
+    "billing_policy": _hint("nothing is billed"),
+    "fallback_credit_token": _hint("nothing is billed"),
     "fallbacks": _ONE_MODEL,
     "compaction": OnlyNeutral((), "conversations are summarized by clients"),
     "container": OnlyNeutral((), "tools run at the client"),

@@ -36,7 +36,7 @@ _MAY_RULE = "which may be a rule for the answer: /docs has ours"
 class Notes:
     """What is noted of one body. `ignored` are the names of what was left out, in their order and
     without the indices of lists; `renamed` are the fields that came under another name, with that.
-    With `refuses`, what would be left out is refused."""
+    With `refuses`, what would be left out is refused, apart from hints that are always taken."""
 
     def __init__(self, refuses: bool = False) -> None:
         self._refuses = refuses
@@ -59,9 +59,10 @@ class Notes:
         """Whether a hint is left out; it is named unless it asks for what is done anyway."""
         if any(same(item, value) for value in field.neutral):
             return True
-        if not self._refuses:
-            self.ignore(path)
-        return not self._refuses
+        if self._refuses and not field.is_always_taken:
+            return False
+        self.ignore(path)
+        return True
 
     def take(
         self, kept: dict[str, Any], others: list[tuple[str, Any]], kind: Kind, path: Path

@@ -3,9 +3,11 @@
 import base64
 from typing import Any
 
+import httpx2
 import pytest
 
 from srt.client.media import MediaFile
+from srt.gateway.http.server import MAX_HEADERS
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RESTARTING, UNAVAILABLE, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, ToolCall
 from tests.fakes import FakeClient
@@ -22,7 +24,7 @@ from tests.srt.gateway.anthropic.setup import (
     send,
 )
 from tests.srt.gateway.media.setup import CAT, DOG, RULES, SeeingClient, data_url
-from tests.srt.gateway.setup import in_process
+from tests.srt.gateway.setup import in_process, served
 
 TOOLS = {"tools": [WEATHER]}
 THINKS: dict[str, Any] = {"reasoning": True, "template": "<think> enable_thinking reasoning_effort"}
@@ -220,8 +222,11 @@ async def test_what_has_no_effect_is_named() -> None:
         "context_management": {"edits": []},
         "service_tier": "auto",
     }
-    response = await send(fields, headers={"anthropic-beta": "x-2026"})
-    assert response.json()["model"] == "tiny"
+    beta = {"anthropic-beta": "x-2026"}
+    response = await send(fields, headers=beta)
+    strict = await send(fields, headers=beta, unknown_fields="refuse")
+    assert strict.json()["model"] == response.json()["model"] == "tiny"
+    assert ignored(strict) == ignored(response)
     assert set(ignored(response)) == {
         "model",
         "anthropic-beta",
@@ -234,8 +239,9 @@ async def test_what_has_no_effect_is_named() -> None:
         "context_management",
         "service_tier",
     }
-    strict = await send({"service_tier": "auto"}, unknown_fields="refuse")
-    assert error_of(strict)["param"] == "service_tier"
+    for other in ("min_keep", "my_field"):  # another server's, and nobody's
+        refused = await send({other: 1}, unknown_fields="refuse")
+        assert (refused.status_code, error_of(refused)["param"]) == (400, other)
     known = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
     assert ignored(await send(known, **THINKS)) == []
 
@@ -377,6 +383,18 @@ async def test_keys_and_routes() -> None:
                 assert (batch.status_code, error_of(batch)["type"]) == (501, "api_error")
     large = await send({"system": "x" * (17 << 20)})
     assert (large.status_code, error_of(large)["type"]) == (413, "request_too_large")
+
+
+async def test_errors_before_the_routes() -> None:
+    async with served(FakeClient()) as server, httpx2.AsyncClient(base_url=server.url) as http:
+        many = {f"x-{i}": "y" for i in range(MAX_HEADERS)}
+        for headers, status, kind in (
+            (many, 400, "invalid_request_error"),
+            ({"content-encoding": "gzip"}, 415, "invalid_request_error"),
+            ({"host": "other.example"}, 403, "permission_error"),
+        ):
+            refused = await http.post(ROUTE, json=BODY, headers=headers)
+            assert (refused.status_code, error_of(refused)["type"]) == (status, kind)
 
 
 async def test_models_in_either_form() -> None:
