@@ -3,7 +3,8 @@
 A body becomes a `ChatRequest`, so that the same conversation is the same prompt on both routes.
 """
 
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import json_reply, post, route
 from srt.gateway.http.sse import EventStream, named_events
+from srt.gateway.openai.chat import Chat
 from srt.gateway.wire.anthropic import (
     CountRequest,
     MessageEvent,
@@ -32,7 +34,7 @@ from srt.gateway.wire.anthropic import (
     TokensCount,
 )
 from srt.gateway.wire.fields import COUNT, MESSAGES
-from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, renaming
+from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, Names, RequestError, renaming
 
 _BETA = "anthropic-beta"
 _ID = "request-id"  # the header by which Anthropic's clients name a request
@@ -84,11 +86,10 @@ async def count_tokens(request: HttpRequest) -> ASGIApp:
 
     async def count() -> int:
         if not chat.media.given:
-            with renaming(names):
+            with _in_their_words(), renaming(names):
                 return len(await prompt_ids_of(gateway, chat.request))
         # How many ids pictures are, only the ring knows: it says so before it computes any.
-        batch = await submit_all(gateway, [chat.request], names=lambda _: names, media=[chat.media])
-        async with aclosing(batch):
+        async with aclosing(await _submitted(request, chat, names)) as batch:
             return batch.prompt_tokens
 
     return json_reply(TokensCount(input_tokens=await while_connected(request.receive, count())))
@@ -109,30 +110,40 @@ async def _admitted(
     context_len = gateway_of(request).info.context_len
     if body.max_tokens < context_len:
         try:
-            return await _submitted(request, body, model, body.max_tokens)
+            return await _begun(request, body, model, body.max_tokens)
         except RequestError as error:
             is_limit = error.info.param == "max_tokens"
             if error.info.code != CONTEXT_LENGTH or not is_limit:
                 raise
-    return await _submitted(request, body, model, None)
+    return await _begun(request, body, model, None)
 
 
-async def _submitted(
+async def _begun(
     request: HttpRequest, body: MessagesRequest, model: str, max_tokens: int | None
 ) -> tuple[Batch, MessageWriter]:
     """The admitted request, whose answer has at most `max_tokens`, or all the room."""
     chat, names = messages_chat(request, body, max_tokens)
+    batch = await _submitted(request, chat, names)
+    (generation,) = batch.generations
+    is_bounded = max_tokens is None
+    return batch, MessageWriter(model, chat.reading, generation, body.rid, is_bounded)
+
+
+async def _submitted(request: HttpRequest, chat: Chat, names: Names) -> Batch:
+    gateway = gateway_of(request)
+    with _in_their_words():
+        return await submit_all(gateway, [chat.request], names=lambda _: names, media=[chat.media])
+
+
+@contextmanager
+def _in_their_words() -> Iterator[None]:
+    """A block whose refusals become those by which Anthropic's clients know what to do."""
     try:
-        batch = await submit_all(
-            gateway_of(request), [chat.request], names=lambda _: names, media=[chat.media]
-        )
+        yield
     except RequestError as error:
         if error.info.code == OVERLOADED:
             raise RequestError.from_info(replace(error.info, code=AT_CAPACITY)) from error
         raise too_long_for_clients(error) from error
-    (generation,) = batch.generations
-    is_bounded = max_tokens is None
-    return batch, MessageWriter(model, chat.reading, generation, body.rid, is_bounded)
 
 
 def _named(name: str) -> dict[str, str]:
