@@ -64,6 +64,7 @@ def messages_chat(
     RequestError naming the body's field. What has no effect is noted as ignored."""
     gateway = gateway_of(request)
     given, media = chat_input(body), MediaList(media_rules(gateway))
+    ignored_in(request).update(given.unused)
     tools, numbers = _tools(request, body)
     names = _NAMES | given.places | _tool_names(numbers)
     if continues(body.messages):

@@ -1,6 +1,9 @@
 """Turns the messages of Anthropic's routes into those of a chat. Refusals name the block."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any
 
 from msgspec import UnsetType
 
@@ -30,14 +33,22 @@ _TYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 _RESULT_TYPES = {"text": ("text",), "image": ("source",)}
+_OPTIONAL = {  # the fields that a block of a type may have
+    "thinking": ("signature",),
+    "redacted_thinking": ("data",),
+    "tool_result": ("content", "is_error"),
+}
+_EMPTY = {kind: kind(type="") for kind in (ContentBlock, ResultBlock)}
 
 
 class ChatInput:
-    """The messages of a chat, and by the path of each thing in them the field that it came from."""
+    """The messages of a chat, and by the path of each thing in them the field that it came from.
+    `unused` are the fields of blocks that have no use for them, as answers name them."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.places: dict[str | None, str] = {}
+        self.unused: dict[str, None] = {}
 
     def add(
         self, message: Message, where: str, content: str = "", parts: Sequence[str] = ()
@@ -73,7 +84,8 @@ def chat_input(body: MessagesPrompt) -> ChatInput:
             chat.add(made, where, f"{where}.content")
             continue
         for i, block in enumerate(message.content):
-            _check(block, _TYPES[message.role], f"{where}.content[{i}]")
+            unused = _check(block, _TYPES[message.role], f"{where}.content[{i}]")
+            chat.unused.update((f"messages[].content[].{name}", None) for name in unused)
         if message.role == "user":
             _add_users(chat, message.content, where)
         elif message.role == "assistant":
@@ -95,14 +107,30 @@ def image_texts(body: MessagesPrompt) -> Iterator[str]:
 
 def _check(
     block: ContentBlock | ResultBlock, types: Mapping[str, tuple[str, ...]], where: str
-) -> None:
-    """Raise RequestError unless a block is of one of these types, and has the fields of it."""
+) -> Sequence[str]:
+    """The fields of a block that its type has no use for. Raises RequestError unless it is of one
+    of these types, and has the fields that it must have."""
     if block.type not in types:
         raise RequestError(f" {quoted(block.type)} is not supported here", at=f"{where}.type")
-    for name in types[block.type]:
+    needed = types[block.type]
+    for name in needed:
         value = getattr(block, name)
         if isinstance(value, UnsetType) or (value == "" and name in ("id", "name", "tool_use_id")):
             raise missing(f"{where}.{name}")
+    empty, own = _EMPTY[type(block)], (*needed, *_OPTIONAL.get(block.type, ()))
+    names, values = _others(type(block), own)
+    if values(block) == values(empty):  # of most blocks, of which there may be many
+        return ()
+    return [name for name in names if getattr(block, name) != getattr(empty, name)]
+
+
+@cache
+def _others(
+    struct: type[ContentBlock | ResultBlock], own: tuple[str, ...]
+) -> tuple[Sequence[str], Callable[[Any], Any]]:
+    """The fields of the struct besides the type and its `own`, and what gets all their values."""
+    names = [name for name in struct.__struct_fields__ if name not in ("type", *own)]
+    return names, attrgetter(*names)
 
 
 def _lines(blocks: str | Sequence[SystemBlock] | Sequence[ContentBlock]) -> str:
@@ -143,7 +171,8 @@ def _add_result(chat: ChatInput, block: ContentBlock, where: str) -> None:
     else:
         places = [f"{where}.content[{i}]" for i in range(len(content))]
         for part, place in zip(content, places, strict=True):
-            _check(part, _RESULT_TYPES, place)
+            unused = _check(part, _RESULT_TYPES, place)
+            chat.unused.update((f"messages[].content[].content[].{name}", None) for name in unused)
         parts = [_part(part, place) for part, place in zip(content, places, strict=True)]
     if block.is_error:
         parts.insert(0, ContentPart("text", _FAILED))
@@ -182,10 +211,10 @@ def _add_assistants(chat: ChatInput, blocks: list[ContentBlock], where: str) -> 
             chat.places[f"{call}.function.arguments"] = f"{place}.input"
             function = FunctionCall(block.name, json_text(block.input))
             calls.append(ToolCallJson(id=block.id, function=function))
-        elif isinstance(block.text, str):
-            texts.append(block.text)
-        elif isinstance(block.thinking, str):
-            thoughts.append(block.thinking)
+        elif block.type == "text":
+            texts.append(str(block.text))
+        elif block.type == "thinking":
+            thoughts.append(str(block.thinking))
     message = Message(
         role="assistant",
         content="".join(texts),

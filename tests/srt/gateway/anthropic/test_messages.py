@@ -104,6 +104,30 @@ async def test_a_conversation_becomes_a_chat() -> None:
     ]
 
 
+async def test_fields_of_blocks_of_other_types_are_named() -> None:
+    """And shown to nobody."""
+    client = FakeClient()
+    said = [
+        {"type": "redacted_thinking", "data": "x", "text": "secret"},
+        {"type": "thinking", "thinking": "hm", "text": "secret"},
+        USE | {"data": ""},
+    ]
+    results = [{"type": "text", "text": "ok", "source": {"type": "url"}}]
+    messages = [
+        HI,
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": [RESULT | {"content": results, "thinking": "secret"}]},
+    ]
+    response = await send({"messages": messages}, client)
+    assert set(ignored(response)) == {
+        "messages[].content[].text",
+        "messages[].content[].thinking",
+        "messages[].content[].content[].source",
+    }
+    _, assistant, result = client.requests[0].messages
+    assert (assistant.content, assistant.reasoning, result.content) == ("", "hm", "ok")
+
+
 async def test_the_assistants_last_message_is_continued() -> None:
     client = FakeClient()
     await answer({"messages": [HI, {"role": "assistant", "content": "The"}]}, client)
@@ -136,6 +160,18 @@ async def test_images_are_counted() -> None:
         response = await http.post(f"{ROUTE}/count_tokens", json=body)
     assert response.json() == {"input_tokens": client.generations[0].prompt_tokens}
     assert client.aborted == [client.generations[0].rid]
+
+
+async def test_refusals_of_counts_are_those_of_messages() -> None:
+    client = SeeingClient()
+    client.refuse = lambda _: RequestError("full", code=OVERLOADED)
+    body = {"messages": [{"role": "user", "content": [image()]}]}
+    async with in_process(client, media=RULES) as http:
+        refused = await http.post(f"{ROUTE}/count_tokens", json=body)
+        assert (refused.status_code, error_of(refused)["type"]) == (529, "overloaded_error")
+        client.refuse = lambda _: too_long("your messages resulted in 3000", "messages")
+        refused = await http.post(f"{ROUTE}/count_tokens", json=body)
+    assert error_of(refused)["message"] == "prompt is too long: 3000 tokens > 2048 maximum"
 
 
 async def test_counts_are_those_of_the_prompt() -> None:
