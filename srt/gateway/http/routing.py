@@ -116,7 +116,7 @@ class Application:
             stopped = RingError("the server has stopped before the answer was complete")
             await failure(stopped, scope=scope)(scope, receive, send)
             raise
-        if IGNORED in scope:
+        if scope.get(IGNORED):
             send = self._ignored.telling(scope[IGNORED], send)
         await answer(scope, receive, send)
 
