@@ -194,10 +194,9 @@ class MessagesRequest(MessagesPrompt, kw_only=True, frozen=True):
 
 
 class TextOut(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    """A text of an answer."""
+    """A text of an answer. It has no `citations`: where they are null, the AI SDK takes nothing."""
 
     text: str
-    citations: None = None
 
 
 class ThinkingOut(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):

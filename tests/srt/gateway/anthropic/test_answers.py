@@ -48,7 +48,7 @@ async def test_a_text() -> None:
         "type": "message",
         "role": "assistant",
         "model": "tiny",
-        "content": [{"type": "text", "text": "Hello, wörld", "citations": None}],
+        "content": [{"type": "text", "text": "Hello, wörld"}],
         "stop_reason": "end_turn",
         "stop_sequence": None,
         "stop_details": None,
@@ -101,9 +101,7 @@ async def test_reasons(finish: Finish, reason: str, sequence: str | None) -> Non
 
 async def test_a_message_is_never_empty() -> None:
     client = client_of("")
-    assert (await answer({}, client))["content"] == [
-        {"type": "text", "text": "", "citations": None}
-    ]
+    assert (await answer({}, client))["content"] == [{"type": "text", "text": ""}]
     kinds = [event["type"] for event in events_of((await send({"stream": True}, client)).text)]
     assert kinds[2:4] == ["content_block_start", "content_block_stop"]
 
