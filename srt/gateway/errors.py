@@ -95,6 +95,14 @@ class ErrorBody(Struct, frozen=True):
     error: ErrorDetail
 
 
+class ThreadDetails(Struct, frozen=True):
+    """By this the tool runner of Anthropic's package knows that it must send whole conversations.
+    It asks for a thread first."""
+
+    error_code: Literal["thread_unsupported_request"] = "thread_unsupported_request"
+    unsupported: tuple[str, ...] = ("thread",)
+
+
 class AnthropicsDetail(Struct, frozen=True, kw_only=True):
     """What Anthropic's clients see; the message names the field that is wrong, and so does
     `param`."""
@@ -102,6 +110,7 @@ class AnthropicsDetail(Struct, frozen=True, kw_only=True):
     type: str
     message: str
     param: str | None = None
+    details: ThreadDetails | UnsetType = UNSET
 
 
 class AnthropicsError(Struct, frozen=True, kw_only=True):
@@ -125,7 +134,8 @@ def anthropics_body(exc: BaseException) -> AnthropicsError:
     status = _STATUS.get(detail.code, 500)
     kind = _ANTHROPICS_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     request_id = None if isinstance(detail.request_id, UnsetType) else detail.request_id
-    shown = AnthropicsDetail(type=kind, message=detail.message, param=detail.param)
+    details = ThreadDetails() if detail.param == "thread" else UNSET
+    shown = AnthropicsDetail(type=kind, message=detail.message, param=detail.param, details=details)
     return AnthropicsError(error=shown, request_id=request_id)
 
 

@@ -85,3 +85,23 @@ async def test_pages_of_models_and_the_beta_routes() -> None:
         with pytest.raises(anthropic.InternalServerError) as error:
             await api.messages.batches.list()
         assert error.value.status_code == 501
+
+
+async def test_the_tool_runner_asks_for_a_thread_and_goes_on_without() -> None:
+    client = FakeClient(CALLED)
+    cities: list[str] = []
+
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """Tell it."""
+        cities.append(city)
+        client.pieces = ("18 degrees",)
+        return "18"
+
+    async with (
+        served(client) as server,
+        anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0) as api,
+    ):
+        final = await api.beta.messages.tool_runner(**BODY, tools=[weather]).until_done()
+    assert (cities, final.content[0].text) == (["Rome"], "18 degrees")
+    assert [len(request.messages or []) for request in client.requests] == [1, 3]
