@@ -248,9 +248,11 @@ ROOMS: dict[str, dict[str, str]] = {
         "responses": (
             "constraint errors limits media wire stored_responses context batch http openai"
         ),
+        "models": "errors wire context http",
+        "anthropic": "constraint errors media wire context batch http openai",
         "programs": "constraint errors limits wire context http native",
         "text": "limits media wire context batch http openai native",
-        "routes": "http ops parrot openai native responses programs text",
+        "routes": "http ops parrot openai models native responses anthropic programs text",
         "docs": "context http routes",
         "app": (
             "errors introspection limits metrics stored_responses context http ui native routes "
@@ -266,7 +268,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "native": "chat",
         "openai": "chat native tools",
         "responses": "chat native",
-        "kinds": "chat native openai responses tools",
+        "anthropic": "native",
+        "kinds": "anthropic chat native openai responses tools",
         "fields": "kinds",
         "operations": "fields",
         "programs": "fields native",

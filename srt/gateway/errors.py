@@ -1,4 +1,5 @@
-"""Turns every failure into the one error body, `{"error": {message, type, code, param, ...}}`.
+"""Turns every failure into the one error body, `{"error": {message, type, code, param, ...}}`; for
+Anthropic's clients into theirs, `{"type": "error", "error": {type, message}}`.
 
 Nothing else in the gateway writes an error. A 500 has a request id, under which the log has
 the traceback; the client never sees one.
@@ -9,10 +10,12 @@ import math
 import re
 import uuid
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
+from starlette.types import Scope
 
 from srt.wire.errors import (
     HTTP_STATUS,
@@ -30,6 +33,7 @@ TOO_LARGE = "request_too_large"
 REQUEST_TIMEOUT = "request_timeout"
 UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
 NOT_IMPLEMENTED = "not_implemented"
+AT_CAPACITY = "at_capacity"  # what Anthropic's clients know as overloaded: the whole server is
 _STATUS = HTTP_STATUS | {
     MODEL_NOT_FOUND: 404,
     METHOD_NOT_ALLOWED: 405,
@@ -37,6 +41,7 @@ _STATUS = HTTP_STATUS | {
     TOO_LARGE: 413,
     UNSUPPORTED_MEDIA_TYPE: 415,
     NOT_IMPLEMENTED: 501,
+    AT_CAPACITY: 529,
 }
 _TYPES = {
     401: "authentication_error",
@@ -44,6 +49,18 @@ _TYPES = {
     409: "conflict_error",
     429: "rate_limit_error",
 }
+_ANTHROPICS_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_RETRIED_LATER = (429, 503, 529)  # these say when to try again
+ANTHROPICS_HEADER = b"anthropic-version"
+ANTHROPICS_PATH = "/v1/messages"
 MAX_REASON_CHARS = 400
 # What msgspec says of a value or name that a client wrote, with its beginning.
 _QUOTING = re.compile(
@@ -76,6 +93,50 @@ class ErrorBody(Struct, frozen=True):
     """The body of every answer that is not a success."""
 
     error: ErrorDetail
+
+
+class ThreadDetails(Struct, frozen=True):
+    """By this the tool runner of Anthropic's package knows that it must send whole conversations.
+    It asks for a thread first."""
+
+    error_code: Literal["thread_unsupported_request"] = "thread_unsupported_request"
+    unsupported: tuple[str, ...] = ("thread",)
+
+
+class AnthropicsDetail(Struct, frozen=True, kw_only=True):
+    """What Anthropic's clients see; the message names the field that is wrong, and so does
+    `param`."""
+
+    type: str
+    message: str
+    param: str | None = None
+    details: ThreadDetails | UnsetType = UNSET
+
+
+class AnthropicsError(Struct, frozen=True, kw_only=True):
+    """The body of an error for Anthropic's clients; a defect has the request's id."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicsDetail
+    request_id: str | None = None
+
+
+def speaks_anthropic(scope: Scope) -> bool:
+    """Whether a request is of a client of Anthropic's API, by its path or its header."""
+    path: str = scope["path"]
+    is_theirs = path == ANTHROPICS_PATH or path.startswith(f"{ANTHROPICS_PATH}/")
+    return is_theirs or any(name == ANTHROPICS_HEADER for name, _ in scope["headers"])
+
+
+def anthropics_body(exc: BaseException) -> AnthropicsError:
+    """The body for a failure, for Anthropic's clients. One that is no refusal is logged."""
+    detail = body_of(exc).error
+    status = _STATUS.get(detail.code, 500)
+    kind = _ANTHROPICS_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    request_id = None if isinstance(detail.request_id, UnsetType) else detail.request_id
+    details = ThreadDetails() if detail.param == "thread" else UNSET
+    shown = AnthropicsDetail(type=kind, message=detail.message, param=detail.param, details=details)
+    return AnthropicsError(error=shown, request_id=request_id)
 
 
 def http_status(info: ErrorInfo) -> int:
@@ -130,14 +191,23 @@ def body_of(exc: BaseException) -> ErrorBody:
     return report_defect(exc)
 
 
-def failure(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer to a request that ended with `exc`."""
+def encoded_error(exc: BaseException, scope: Scope | None) -> bytes:
+    """The body for a failure, in the form of the API that the request's `scope` says."""
+    is_anthropics = scope is not None and speaks_anthropic(scope)
+    return msgspec.json.encode((anthropics_body if is_anthropics else body_of)(exc))
+
+
+def failure(
+    exc: Exception, headers: Mapping[str, str] | None = None, scope: Scope | None = None
+) -> Response:
+    """The answer to a request that ended with `exc`, in the form of the API that its `scope` says;
+    without one in OpenAI's."""
     if isinstance(exc, ClientDisconnected):
         return Response(status_code=499)  # nobody reads it
     info = exc.info if isinstance(exc, RequestError) else ErrorInfo(INTERNAL, "")
-    status, body = http_status(info), msgspec.json.encode(body_of(exc))
+    status, body = http_status(info), encoded_error(exc, scope)
     if status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
-    if status in (429, 503):  # it says when to try again, in whole seconds
+    if status in _RETRIED_LATER:  # in whole seconds
         headers = {"Retry-After": str(max(1, math.ceil(info.retry_after_s)))}
     return Response(body, status, headers, "application/json")

@@ -1,5 +1,7 @@
 """The routes of the gateway, except those that describe the others."""
 
+from srt.gateway import models
+from srt.gateway.anthropic import routes as anthropic
 from srt.gateway.http.routing import routes_of
 from srt.gateway.native import routes as native
 from srt.gateway.openai import routes as openai
@@ -10,5 +12,6 @@ from srt.gateway.responses import routes as responses
 from srt.gateway.text import parsing, score, tokens
 
 HANDLERS = routes_of(
-    native, score, openai, responses, programs, parrot, tokens, parsing, operations, health
+    *(native, score, openai, models, responses, anthropic, programs, parrot, tokens, parsing),
+    *(operations, health),
 )

@@ -248,8 +248,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("stream-interval", "tokens between two events of a stream"),
         Option(
             "unknown-fields",
-            "of requests to the OpenAI routes: ignored and named in the answer's header "
-            "x-ignored-fields, or refused",
+            "of requests to the OpenAI and Anthropic routes: ignored and named in the answer's "
+            "header x-ignored-fields, or refused",
             choices=("warn", "refuse"),
         ),
         Option("strict-model", "refuse requests for a model of another name"),

@@ -27,10 +27,14 @@ from srt.gateway.metrics import (
     drafts_name,
 )
 from srt.gateway.routes import HANDLERS
+from srt.gateway.wire.anthropic import ContentBlock, MessagesRequest, MessagesTool
 from srt.gateway.wire.chat import Message
 from srt.gateway.wire.fields import (
     CHAT,
     COMPLETION,
+    CONTENT_BLOCK,
+    MESSAGES,
+    MESSAGES_TOOL,
     NATIVE,
     NATIVE_SAMPLING,
     NO_EXTRAS,
@@ -87,6 +91,7 @@ _MEANINGS = {
     "flight is reached; `Retry-After`",
     "timed_out": "`timeout_ms` was over before there was a token",
     "not_implemented": "the API that the route is of has it, and this server has not",
+    "at_capacity": "of `/v1/messages`: what other routes call `overloaded`; `Retry-After`",
     "internal": "a defect; the body has a `request_id`, the log has the traceback",
     "unavailable": "starting, draining, or a part of the server was lost; `Retry-After`",
     "restarting": "the scheduler is being restarted: the requests that it had go on; `Retry-After`",
@@ -281,6 +286,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "message-fields": lambda: fields(Message, CHAT.nested["messages"]),
     "responses-fields": lambda: fields(ResponsesRequest, RESPONSES),
     "input-fields": lambda: fields(InputItem, RESPONSES.nested["input"]),
+    "anthropic-fields": lambda: fields(MessagesRequest, MESSAGES),
+    "anthropic-block-fields": lambda: fields(ContentBlock, CONTENT_BLOCK),
+    "anthropic-tool-fields": lambda: fields(MessagesTool, MESSAGES_TOOL),
     "stream-options-fields": lambda: fields(StreamOptions, CHAT.nested["stream_options"]),
     "structured-outputs-fields": lambda: fields(
         StructuredOutputs, CHAT.nested["structured_outputs"]

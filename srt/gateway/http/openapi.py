@@ -10,7 +10,6 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from srt.gateway.errors import ErrorBody
 from srt.gateway.http.auth import PUBLIC
 from srt.gateway.http.ignored import IGNORED_HEADER
 from srt.gateway.http.routing import JSON, Route
@@ -52,9 +51,9 @@ class _Schemas:
     """The schemas of all types that the routes name."""
 
     def __init__(self, routes: Sequence[Route], takes_others: bool) -> None:
-        types: list[Any] = [ErrorBody]
+        types: list[Any] = []
         for route in routes:
-            named = (route.body, route.answer, route.events, *route.query.values())
+            named = (route.body, route.answer, route.events, route.error, *route.query.values())
             types += [kind for kind in named if kind]
         template = _REFS + "{name}"
         found, self.components = msgspec.json.schema_components(types, ref_template=template)
@@ -167,7 +166,7 @@ def _operation(
         },
         "default": {
             "description": "An error.",
-            "content": {JSON: {"schema": schemas.of(ErrorBody)}},
+            "content": {JSON: {"schema": schemas.of(route.error)}},
         },
     }
     if has_keys and route.access != PUBLIC:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from srt.gateway.context import IGNORED, RENAMED, Gateway, HttpRequest
-from srt.gateway.errors import METHOD_NOT_ALLOWED, failure
+from srt.gateway.errors import METHOD_NOT_ALLOWED, ErrorBody, failure
 from srt.gateway.http.auth import PUBLIC, Access, require_key
 from srt.gateway.http.foreign import ForeignPages, get_with_effect, may_act
 from srt.gateway.http.ignored import IgnoredNames
@@ -38,7 +38,7 @@ class Route(Struct, frozen=True, eq=False):
 
     The rest is for the documentation: the types that the route reads and writes, which msgspec
     knows. `kind` are the further fields of the body, `events` those of a stream; `query` are
-    optional parameters of the URL.
+    optional parameters of the URL, and `error` is the body of errors.
     """
 
     fn: Handler
@@ -51,6 +51,7 @@ class Route(Struct, frozen=True, eq=False):
     media_type: str = JSON
     query: dict[str, Any] = {}
     access: Access = "key"
+    error: Any = ErrorBody
 
 
 def route(
@@ -111,12 +112,12 @@ class Application:
         except Exception as exc:
             if isinstance(exc, RequestError) and RENAMED in scope:
                 exc = exc.renamed(scope[RENAMED])
-            answer = failure(exc)
+            answer = failure(exc, scope=scope)
         except asyncio.CancelledError:  # at the end of its grace period, or of the server's drain
             stopped = RingError("the server has stopped before the answer was complete")
-            await failure(stopped)(scope, receive, send)
+            await failure(stopped, scope=scope)(scope, receive, send)
             raise
-        if IGNORED in scope:
+        if scope.get(IGNORED):
             send = self._ignored.telling(scope[IGNORED], send)
         await answer(scope, receive, send)
 
@@ -131,13 +132,14 @@ class Application:
             self._pages.check(request.scope, path, is_public=is_public)
             # GET of a route that POST calls too has an effect.
             if found is not None and "POST" in found.methods and not may_act(request.scope):
-                return failure(get_with_effect(path), {"allow": "OPTIONS, POST"})
+                return failure(get_with_effect(path), {"allow": "OPTIONS, POST"}, request.scope)
         if not methods:
             raise RequestError("Not Found", code=NOT_FOUND)
         if found is None:
             allowed = {"allow": ", ".join(sorted([*methods, "OPTIONS"]))}
             if request.method != "OPTIONS":
-                return failure(RequestError("Method Not Allowed", code=METHOD_NOT_ALLOWED), allowed)
+                refused = RequestError("Method Not Allowed", code=METHOD_NOT_ALLOWED)
+                return failure(refused, allowed, request.scope)
             await require_key(request, "key")
             return Response(status_code=204, headers=allowed)
         await require_key(request, found.access)

@@ -26,7 +26,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from srt.args import Network
-from srt.gateway.errors import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, error_body, failure
+from srt.gateway.errors import (
+    RETRY_AFTER,
+    UNSUPPORTED_MEDIA_TYPE,
+    encoded_error,
+    error_body,
+    failure,
+)
 from srt.gateway.http.chunks import writing_chunks
 from srt.gateway.http.framing import StrictBuffer
 from srt.gateway.http.places import Places
@@ -226,8 +232,8 @@ def probes_only(app: ASGIApp) -> ASGIApp:
 
 async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer 503 and close the connection."""
-    info = ErrorInfo(UNAVAILABLE, "the server has too many connections", retryable=True)
-    body = msgspec.json.encode(error_body(info))
+    error = RequestError("the server has too many connections", code=UNAVAILABLE, retryable=True)
+    body = encoded_error(error, scope)
     headers = RETRY_AFTER | {"connection": "close"}
     await Response(body, 503, headers, "application/json")(scope, receive, send)
 
@@ -245,11 +251,11 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
         headers, answer = scope["headers"], app
         names = {name for name, _ in headers}
         if len(headers) > MAX_HEADERS:
-            answer = _refusal(f"a request has at most {MAX_HEADERS} header fields")
+            answer = _refusal(f"a request has at most {MAX_HEADERS} header fields", scope)
         elif names >= _FRAMINGS:
-            answer = _refusal(_BOTH)
+            answer = _refusal(_BOTH, scope)
         elif _ENCODING in names and _has_body(headers) and (coding := _coding_of(headers)):
-            answer = _coded(coding)
+            answer = _coded(coding, scope)
         elif scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         await answer(scope, receive, send)
@@ -257,9 +263,9 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
     return wrapped
 
 
-def _refusal(reason: str) -> ASGIApp:
+def _refusal(reason: str, scope: Scope) -> ASGIApp:
     """The answer 400, after which the connection is closed."""
-    return failure(RequestError(reason), {"connection": "close"})
+    return failure(RequestError(reason), {"connection": "close"}, scope)
 
 
 def _has_body(headers: Headers) -> bool:
@@ -275,11 +281,11 @@ def _coding_of(headers: Headers) -> str:
     return next((coding for coding in codings if coding.lower() not in ("", "identity")), "")
 
 
-def _coded(coding: str) -> ASGIApp:
+def _coded(coding: str, scope: Scope) -> ASGIApp:
     """The answer 415."""
     reason = f"Content-Encoding {quoted(coding)} is not supported: send the body without a coding"
     error = RequestError(reason, code=UNSUPPORTED_MEDIA_TYPE)
-    return failure(error, {"accept-encoding": "identity"})
+    return failure(error, {"accept-encoding": "identity"}, scope)
 
 
 class _Uvicorn(uvicorn.Server):

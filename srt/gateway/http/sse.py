@@ -2,7 +2,8 @@
 
 The first byte of a stream is sent after admission, so a refusal is never hidden in a 200. Once
 it is sent, a failure is one `{"error": ...}` event; every stream that ends by itself ends with
-`[DONE]`. The events of /v1/responses have names, and their own forms of both.
+`[DONE]`. The events of /v1/responses and /v1/messages have names, and their own forms
+of both.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping

@@ -1,1 +1,1 @@
-"""OpenAI's routes: completions, chat completions, models, embeddings."""
+"""OpenAI's routes: completions, chat completions, embeddings."""

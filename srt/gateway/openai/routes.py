@@ -1,4 +1,4 @@
-"""The OpenAI routes: completions, chat completions, models; embeddings are refused."""
+"""The OpenAI routes: completions and chat completions; embeddings are refused."""
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -11,19 +11,15 @@ from srt.client.generation import Request
 from srt.gateway.batch import Batch, prompt_ids_of, submit_all
 from srt.gateway.constraint.fields import openai_constraint
 from srt.gateway.context import (
-    Gateway,
     HttpRequest,
     call_format,
-    check_model,
     gateway_of,
     media_rules,
     model_of,
-    sees,
-    shown_path,
 )
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
-from srt.gateway.http.routing import get, json_reply, name_of, post
+from srt.gateway.http.routing import json_reply, post
 from srt.gateway.http.sse import EventStream
 from srt.gateway.media.given import MediaList
 from srt.gateway.openai.answers import Envelope, Face, check_details, chunks, whole
@@ -38,8 +34,6 @@ from srt.gateway.wire.openai import (
     ChatRequest,
     CompletionChoice,
     CompletionRequest,
-    ModelCard,
-    ModelList,
     OpenAIRequest,
     OpenAIResponse,
     StreamOptions,
@@ -154,36 +148,6 @@ async def _answer(
             return await whole(envelope, face, batch, outputs)
 
     return json_reply(await while_connected(request.receive, answer()))
-
-
-def _card(gateway: Gateway, name: str) -> ModelCard:
-    info = gateway.info
-    return ModelCard(
-        id=name,
-        created=gateway.created,
-        root=shown_path(info.model_path),
-        max_model_len=info.context_len,
-        has_image_understanding=sees(gateway),
-    )
-
-
-@get("/v1/models", answer=ModelList)
-async def models(request: HttpRequest) -> ASGIApp:
-    """The one model that is served, once for each of its names."""
-    gateway = gateway_of(request)
-    names = dict.fromkeys((gateway.info.model_name, *gateway.info.model_names))
-    return json_reply(ModelList(data=[_card(gateway, name) for name in names if name != "*"]))
-
-
-@get("/v1/models/{name}", answer=ModelCard)
-async def model(request: HttpRequest) -> ASGIApp:
-    """The served model by its name or path."""
-    gateway = gateway_of(request)
-    name = name_of(request)
-    if (path := f"/{name}") == gateway.info.model_path:
-        name = path  # its slash was one of two
-    check_model(name, gateway.info)
-    return json_reply(_card(gateway, name))
 
 
 @post("/v1/embeddings")

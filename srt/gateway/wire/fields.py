@@ -10,6 +10,10 @@ Native routes refuse every other name as unknown. The OpenAI routes know the nam
 field but those of `Kind.with_null`.
 """
 
+from srt.gateway.wire.kinds.anthropic import CONTENT_BLOCK as CONTENT_BLOCK
+from srt.gateway.wire.kinds.anthropic import COUNT as COUNT
+from srt.gateway.wire.kinds.anthropic import MESSAGES as MESSAGES
+from srt.gateway.wire.kinds.anthropic import MESSAGES_TOOL as MESSAGES_TOOL
 from srt.gateway.wire.kinds.classes import NO_EXTRAS as NO_EXTRAS
 from srt.gateway.wire.kinds.classes import FieldClass as FieldClass
 from srt.gateway.wire.kinds.classes import Foreign as Foreign

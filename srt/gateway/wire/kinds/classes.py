@@ -27,10 +27,12 @@ class OnlyNeutral(NamedTuple):
 
 class Hint(NamedTuple):
     """A field without effect that no answer depends on being honoured: the answer's header names
-    it, unless its value is one of `neutral`, which ask for what is done anyway."""
+    it, unless its value is one of `neutral`, which ask for what is done anyway. `is_always_taken`:
+    also where fields without effect are refused."""
 
     why: str
     neutral: tuple[Any, ...] = ()
+    is_always_taken: bool = False
 
 
 class Renamed(NamedTuple):

@@ -165,6 +165,7 @@ OF_MESSAGES: dict[str, Foreign] = {
     "prefix": Refused("continue_final_message of the request", (False,)),
     # What OpenAI's package adds to what it has read.
     "parsed": Hint("content has the text"),
+    "parsed_output": Hint("text has it"),  # Anthropic's
     "parsed_arguments": Hint("arguments has the text"),
     "annotations": Hint("those of another server", ([],)),
     "logprobs": Hint("those of another answer", ([],)),

@@ -36,7 +36,7 @@ _MAY_RULE = "which may be a rule for the answer: /docs has ours"
 class Notes:
     """What is noted of one body. `ignored` are the names of what was left out, in their order and
     without the indices of lists; `renamed` are the fields that came under another name, with that.
-    With `refuses`, what would be left out is refused."""
+    With `refuses`, what would be left out is refused, apart from hints that are always taken."""
 
     def __init__(self, refuses: bool = False) -> None:
         self._refuses = refuses
@@ -57,7 +57,12 @@ class Notes:
 
     def is_hint(self, field: Hint, item: Any, path: Path) -> bool:
         """Whether a hint is left out; it is named unless it asks for what is done anyway."""
-        return any(same(item, value) for value in field.neutral) or self.may_ignore(path)
+        if any(same(item, value) for value in field.neutral):
+            return True
+        if field.is_always_taken:
+            self.ignore(path)
+            return True
+        return self.may_ignore(path)
 
     def may_ignore(self, path: Path) -> bool:
         """Leave out what is at `path`, unless such things are refused; whether it is left out."""

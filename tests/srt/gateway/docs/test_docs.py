@@ -9,14 +9,27 @@ import httpx2
 import pytest
 
 from srt.gateway.routes import HANDLERS
-from srt.gateway.wire.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, OnlyNeutral
+from srt.gateway.wire.anthropic import CountRequest, MessagesRequest
+from srt.gateway.wire.fields import (
+    CHAT,
+    COMPLETION,
+    COUNT,
+    MESSAGES,
+    NATIVE,
+    NATIVE_SAMPLING,
+    Kind,
+    OnlyNeutral,
+)
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest
 from srt.wire.sampling import rules_of
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import in_process
 
-REFUSED = {"/v1/embeddings", "/v1/responses/compact"}
+REFUSED = {
+    *("/v1/embeddings", "/v1/responses/compact"),
+    *("/v1/messages/batches", "/v1/messages/batches/{name}"),
+}
 WITHOUT_BODY = {"/flush_cache", "/start_profile", "/stop_profile", "/v1/py_native_call", *REFUSED}
 WITHOUT_BODY |= {"/v1/responses/{name}"}
 REF = "#/components/schemas/"
@@ -93,6 +106,8 @@ def test_references_lead_somewhere_and_ids_differ(document: Any) -> None:
         (NativeSampling, NATIVE_SAMPLING),
         (ChatRequest, CHAT),
         (CompletionRequest, COMPLETION),
+        (MessagesRequest, MESSAGES),
+        (CountRequest, COUNT),
     ],
 )
 def test_bodies_have_all_fields_that_are_taken(document: Any, struct: Any, kind: Kind) -> None:

@@ -204,8 +204,11 @@ async def test_no_route_is_left_out() -> None:
                 assert (answer.status_code == 403) is not is_taken, (method, path, headers)
                 if not is_taken:
                     option = "--allowed-hosts" if "host" in headers else "--cors-allow-origins"
-                    error = error_of(answer)
-                    assert error["code"] == "forbidden" and option in error["message"]
+                    is_anthropics = path.startswith("/v1/messages")
+                    error = answer.json()["error"] if is_anthropics else error_of(answer)
+                    kind = error["type"] if is_anthropics else error["code"]
+                    assert kind == ("permission_error" if is_anthropics else "forbidden")
+                    assert option in error["message"]
     assert client.requests == [] and client.flushes == []
 
 

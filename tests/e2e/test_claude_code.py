@@ -1,0 +1,170 @@
+"""Claude Code from npm, unmodified and without its terminal: it asks the gateway, whose answers are
+a script's, for a file; then a server with a real cache gets the same requests."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from srt import AsyncClient
+from srt.client.generation import Request
+from srt.wire.sampling import SamplingParams
+from tests.e2e.server import running_server
+from tests.fakes import FakeClient, FakeGeneration
+from tests.model_files import write_json
+from tests.running.late import late
+from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
+from tests.srt.gateway.setup import served
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
+pytestmark = pytest.mark.slow
+
+PACKAGE = "@anthropic-ai/claude-code"
+CONTEXT = 65536
+INSTALL_S, RUN_S = 240, 200
+# Nothing but requests for messages leaves it, and no line of its prompt changes from turn to turn.
+SETTINGS = {
+    "ANTHROPIC_API_KEY": "any",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "DISABLE_TELEMETRY": "1",
+}
+TEMPLATE = """\
+{% for m in messages %}
+    {{- "<|im_start|>" + m.role + "\\n" + m.content + "<|im_end|>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
+CONTENT = "print('hello')\n"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of Claude Code."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    folder = tmp_path_factory.mktemp("npm")
+    command = [npm, "install", "--no-fund", "--no-audit", "--prefix", str(folder), PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    found = folder / "node_modules" / ".bin" / "claude"
+    if done.returncode or not found.exists():
+        pytest.skip(f"npm does not install {PACKAGE}: {done.stderr[-400:]}")
+    return str(found)
+
+
+class ScriptedClient(FakeClient):
+    """Has a file written, and then says so."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        arguments = {"file_path": str(file), "content": CONTENT}
+        call = json.dumps({"name": "Write", "arguments": arguments})
+        self._calls = ("I write. ", "<tool_call>\n", call[:20], call[20:], "\n</tool_call>")
+        self.cached_tokens = 0
+
+    async def submit_samples(self, request: Request) -> list[FakeGeneration]:
+        assert request.messages is not None
+        is_done = not request.tools or request.messages[-1].role == "tool"
+        self.pieces = ("It is ", "written.") if is_done else self._calls
+        return await super().submit_samples(request)
+
+
+async def run(program: str, url: str, folder: Path, prompt: str) -> Any:
+    """What the program prints at its end, in JSON."""
+    work, home = folder / "work", folder / "home"
+    work.mkdir()
+    home.mkdir()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "ANTHROPIC_BASE_URL": url}
+    process = await asyncio.create_subprocess_exec(
+        *(program, "-p", prompt, "--allowedTools", "Write", "--output-format", "json"),
+        cwd=work,
+        env=environment | SETTINGS,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), RUN_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, (out, err)
+    return json.loads(out)
+
+
+@pytest.fixture
+async def requests(program: str, tmp_path: Path) -> AsyncIterator[list[Request]]:
+    """Those of one task: its file is written by a call of a tool."""
+    file = tmp_path / "work" / "hello.py"
+    client = ScriptedClient(file)
+    async with served(client, context_len=CONTEXT, max_total_tokens=CONTEXT) as server:
+        result = await run(program, server.url, tmp_path, "Write hello.py.")
+    assert (result["is_error"], result["num_turns"]) == (False, 2), result
+    assert result["result"] == "It is written." and file.read_text() == CONTENT
+    yield [request for request in client.requests if request.tools]
+
+
+def save_model(path: Path, text: str) -> None:
+    """A random Llama with a large context, and a tokenizer that has learned from `text`."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=4096,
+        special_tokens=["<|im_start|>", "<|im_end|>"],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    size = tokenizer.get_vocab_size()
+    shape = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+    made = random_llama(
+        vocab_size=size, max_position_embeddings=CONTEXT, num_hidden_layers=1, **shape
+    )
+    save_directory(made, path)
+    tokenizer.save(str(path / "tokenizer.json"))
+    config = {"chat_template": TEMPLATE, "eos_token": "<|im_end|>"}
+    write_json(path / "tokenizer_config.json", config)
+
+
+async def test_the_second_turn_finds_the_first_in_the_cache(
+    requests: list[Request], tmp_path: Path
+) -> None:
+    first, second = requests
+    assert first.messages is not None and second.messages is not None
+    assert second.messages[: len(first.messages)] == first.messages
+    assert second.tools == first.tools and len(first.tools) > 10
+    text = "\n".join([m.content for m in first.messages] + [t.description for t in first.tools])
+    model = tmp_path / "model"
+    save_model(model, text)
+    sizes = ("--max-total-tokens", str(CONTEXT), "--executor", "native")
+    with running_server(tmp_path, "--model", str(model), *sizes) as server:
+        outputs = []
+        async with AsyncClient(server.ring) as ring:
+            for request in requests:
+                asked = replace(request, rid=None, sampling=SamplingParams(max_new_tokens=1))
+                generation = await ring.transport.submit(replace(asked, stream=False, tenant=""))
+                outputs.append(await generation.result())
+                await generation.aclose()
+        server.wait_idle()
+    tokens = outputs[0].prompt_tokens
+    assert tokens > 4000 and outputs[1].cached_tokens >= 0.99 * tokens
