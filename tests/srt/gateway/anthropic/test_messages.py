@@ -124,7 +124,7 @@ async def test_fields_of_blocks_of_other_types_are_named() -> None:
         "messages[].content[].thinking",
         "messages[].content[].content[].source",
     }
-    _, assistant, result = client.requests[0].messages
+    _, assistant, result = client.requests[0].messages or []
     assert (assistant.content, assistant.reasoning, result.content) == ("", "hm", "ok")
 
 

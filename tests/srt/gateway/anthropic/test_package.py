@@ -91,7 +91,7 @@ async def test_the_tool_runner_asks_for_a_thread_and_goes_on_without() -> None:
     client = FakeClient(CALLED)
     cities: list[str] = []
 
-    @anthropic.beta_async_tool
+    @anthropic.beta_async_tool  # type: ignore[untyped-decorator]
     async def weather(city: str) -> str:
         """Tell it."""
         cities.append(city)
