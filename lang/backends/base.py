@@ -106,6 +106,9 @@ class Capabilities(Struct, frozen=True):
     log-probabilities; else `select` is called. `constraints`: regex, json_schema, ebnf and
     dtype; unless it `enforces` them, gens check its answers.
     Without `stop_regex` a gen searches for the patterns itself, in a stream.
+    `continues`: of those that are `chat_only`, an answer may begin with text of the program's.
+    `token_texts`: the texts of log-probabilities come with a stream. `refuses_speculation`: why
+    `num_api_spec_tokens` is of no use, None if it is of use.
     """
 
     chat_only: bool = False
@@ -114,6 +117,9 @@ class Capabilities(Struct, frozen=True):
     constraints: bool = False
     enforces: bool = True
     stop_regex: bool = False
+    continues: bool = False
+    token_texts: bool = False
+    refuses_speculation: str | None = "it has no API whose calls cost their whole prompt"
 
 
 class Backend(Protocol):

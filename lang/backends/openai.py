@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scores
+from lang.backends.openai_ahead import continued_fields, refusal_of, stream_fields
 from lang.backends.openai_answer import Answer, scores_of
 from lang.backends.openai_request import (
     DIALECTS,
@@ -98,6 +99,9 @@ class OpenAI(BackendDefaults):
             images=self.is_chat,
             constraints=True,
             enforces=False,
+            continues=self.is_chat and self.dialect != "openai",
+            token_texts=self.dialect != "openai" or at_openai,
+            refuses_speculation=refusal_of(model_name),
         )
         self._select = select
         self._template = self._chat_template(chat_template)
@@ -147,12 +151,16 @@ class OpenAI(BackendDefaults):
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
         body = self._prompt_fields(prompt) | self._sampling_fields(sampling)
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body |= stream_fields(sampling, self.dialect)
         begun, answer = time.monotonic(), Answer("logprobs" in body)
         async with aclosing(self._http().events(self._path, body)) as events:
             async for event in events:
                 if answer.take(event):
-                    yield answer.partial()
+                    try:
+                        yield answer.partial()
+                    except GeneratorExit:  # left early: what the server has counted until then
+                        self._counted(answer.partial())
+                        raise
         yield self._counted(answer.completion(time.monotonic() - begun))
 
     async def score(
@@ -212,8 +220,10 @@ class OpenAI(BackendDefaults):
 
     def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
         if self.is_chat:
-            messages = chat_messages(prompt, self._template)
-            return {"model": self.model_name, "messages": messages}
+            continues = self.capabilities.continues
+            messages = chat_messages(prompt, self._template, continues=continues)
+            fields = continued_fields(prompt, self.dialect)
+            return {"model": self.model_name, "messages": messages, **fields}
         if prompt.images or any(message.images for message in prompt.messages):
             raise UnsupportedError("image", "completions take text only")
         return {"model": self.model_name, "prompt": prompt.text}

@@ -49,8 +49,16 @@ class Answer:
         return bool(new)
 
     def partial(self) -> Completion:
-        """The completion so far."""
-        return Completion(self._text)
+        """The completion so far, with what the server has counted already."""
+        meta = {} if self._logprobs is None else {"output_token_logprobs": self._logprobs}
+        usage = self._usage
+        return Completion(
+            self._text,
+            prompt_tokens=usage.get("prompt_tokens") or 0,
+            cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            completion_tokens=usage.get("completion_tokens") or 0,
+            meta=meta,
+        )
 
     def completion(self, latency_s: float) -> Completion:
         """The whole completion. Raises RequestError if the answer ended before it did."""

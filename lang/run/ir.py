@@ -43,6 +43,11 @@ class Expr:
                 lost = stream.failure or CancelledError("the value was never written")
                 slot.done.set_exception(lost)
 
+    def known_text(self) -> str | None:
+        """All that it appends, if that is known before it is performed and belongs to no turn of
+        its own; else None."""
+        return None
+
     def bound(self, values: "Mapping[int, Part]") -> "Part":
         """With these in the places of a recorded program's placeholders, by their numbers."""
         return self
@@ -144,6 +149,9 @@ class Constant(Expr):
     def __init__(self, text: str) -> None:
         self.text = text
 
+    def known_text(self) -> str:
+        return self.text
+
     def perform(self, stream: Stream, slots: Slots) -> None:
         stream.transcript.text += self.text
 
@@ -181,6 +189,9 @@ class VarScopeBegin(Expr):
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def known_text(self) -> str:
+        return ""
+
     def perform(self, stream: Stream, slots: Slots) -> None:
         stream.scopes[self.name] = len(stream.transcript.text)
 
@@ -192,6 +203,9 @@ class VarScopeEnd(Writer):
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def known_text(self) -> str:
+        return ""
 
     def perform(self, stream: Stream, slots: Slots) -> None:
         slots[0].settle(stream.transcript.text[stream.scopes.pop(self.name) :])

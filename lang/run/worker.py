@@ -10,10 +10,12 @@ pass. So every variable is settled in the end, whatever happens, and no wait can
 """
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -31,6 +33,9 @@ from srt import forked
 
 class Barrier(Expr):
     """Passes when everything before it has been performed or skipped."""
+
+    def known_text(self) -> str:
+        return ""
 
     def leave(self, stream: Stream, slots: Slots) -> None:
         slots[0].settle(None)
@@ -58,6 +63,7 @@ class Worker:
         me = weakref.proxy(self)  # no cycle: a state is freed with its last reference
         numbers = program.numbers if parent is None else itertools.count()
         self.stream = Stream(program, lambda: me.notify(), numbers)
+        self.stream.position.upcoming = lambda: me._upcoming()
         self.children: list[Worker] = []  # only in streaming runs, whose forks can be watched
         self._watched_by = parent if program.streaming else None
         self._lock = threading.Lock()
@@ -90,8 +96,10 @@ class Worker:
         if isinstance(part, str):
             part = ExprList([part]) if marks.has_mark(part) else Constant(part)
         if isinstance(part, ExprList):
-            for each in part.parts:
-                self.submit(each, source)
+            # Speculation sees what follows a gen only if that is there when it is performed.
+            with held(self, only_if=self.stream.program.place.ahead is not None):
+                for each in part.parts:
+                    self.submit(each, source)
             return
         self._queue_up(part, tuple(map(self.stream.variables.declare, part.names)), source)
 
@@ -151,6 +159,11 @@ class Worker:
 
     def _start(self, queued: _Queued, rest: Rest) -> None:
         self._task = asyncio.ensure_future(self._work(queued, rest))
+
+    def _upcoming(self) -> list[Expr]:
+        """What has been submitted after what is being performed."""
+        with self._lock:
+            return [queued.expr for queued in itertools.islice(self._queue, 1, None)]
 
     # ---- watching ------------------------------------------------------------------------------
 
@@ -242,3 +255,17 @@ class Worker:
         if self._waiting and self._task is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._task.cancel()
+
+
+@contextlib.contextmanager
+def held(worker: Worker, *, only_if: bool = True) -> Iterator[None]:
+    """Inside the block, an idle worker only queues what it is given; after it, it begins."""
+    with worker._lock:
+        is_held = only_if and worker.is_idle
+        if is_held:
+            worker._opened = False
+    try:
+        yield
+    finally:
+        if is_held:
+            worker.open()

@@ -7,6 +7,7 @@ is to something that was submitted before it, so no two can wait for each other.
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from lang import loop
@@ -54,6 +55,11 @@ class Ref(Unread):
             each.abandon()
 
     # ---- in a state ----------------------------------------------------------------------------
+
+    def known_text(self) -> str | None:
+        with suppress(Exception):  # which fails when it is performed
+            return self.text() if self.is_ready() else None
+        return None
 
     def perform(self, stream: Stream, slots: Slots) -> Rest | None:
         if not self.is_ready():
