@@ -186,16 +186,22 @@ def checked(num_tokens: Any) -> NumTokens:
 
 class Entry:
     """What was written after `text`. The first `taken` characters are given out; those after a
-    `used` one have answered nothing. `site` is where it was tried, None where it was known what
-    follows."""
+    `used` one have answered nothing. `is_tried` says that it was not known what follows."""
 
     def __init__(
-        self, text: str, written: Written, taken: int, prompt_tokens: int, site: Site | None
+        self,
+        text: str,
+        written: Written,
+        taken: int,
+        prompt_tokens: int,
+        site: Site,
+        *,
+        is_tried: bool,
     ) -> None:
         self.text, self.written = text, written
         self.taken = self.used = taken
         self.prompt_tokens = prompt_tokens
-        self._site = site
+        self._site, self._is_open = site, is_tried
 
     def field(self, text: str, sampling: Sampling) -> tuple[int, Field] | None:
         """Where a call with this whole text begins, and what it takes."""
@@ -207,9 +213,11 @@ class Entry:
 
     def judge(self, is_hit: bool) -> None:
         """It has helped, or, the first time, it has not."""
-        site, self._site = self._site, None
-        if site is not None:
-            site.misses = 0 if is_hit else site.misses + 1
+        if is_hit:
+            self._site.misses = 0
+        elif self._is_open:
+            self._site.misses += 1
+        self._is_open = False
 
 
 class Store:

@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from lang import loop
 from lang.backends.base import Backend
@@ -398,6 +398,16 @@ class ProgramStream:
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self.state.text_async_iter(self._var_name)
+
+
+@overload
+def function(func: Callable[..., Any], num_api_spec_tokens: NumTokens | None = None) -> Any: ...
+
+
+@overload
+def function(
+    func: None = None, num_api_spec_tokens: NumTokens | None = None
+) -> Callable[[Callable[..., Any]], Any]: ...
 
 
 def function(

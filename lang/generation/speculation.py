@@ -31,7 +31,7 @@ from lang.run.ir import Expr
 from lang.run.stream import Stream
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, RequestError
 
-GRACE_S = 0.002  # for a function that has begun to extend its state
+GRACE_S = 0.004  # for a function that has begun to extend its state
 MAX_TRIES = 3  # of an answer that must begin as the turn does
 SamplingOf = Callable[[Expr], Sampling | None]  # of a gen; None of anything else
 
@@ -124,8 +124,9 @@ class Speculator:
             site.misses += 1
             return None if head else await self._alone()
         if own.end < len(written.text):
-            its_site = site if is_tried else None
-            store.add(key, Entry(prompt.text, written, own.end, last.prompt_tokens, its_site))
+            cost = last.prompt_tokens
+            entry = Entry(prompt.text, written, own.end, cost, site, is_tried=is_tried)
+            store.add(key, entry)
         return self._completion(last, written, own)
 
     async def _alone(self) -> Completion:
@@ -173,15 +174,20 @@ class Speculator:
                         own = written.field(len(head), self._sampling)
                         if own is not None:
                             self._show(own.text)
-                    ahead = self._ahead()
-                    steps = ((head, self._sampling), *ahead.steps)
-                    if is_enough(written, steps, ahead, is_tried=is_tried):
-                        break
+                    if self._is_enough(written, head, is_tried=is_tried):
+                        await self._settled()
+                        if self._is_enough(written, head, is_tried=is_tried):
+                            break
         except RequestError as error:
             is_refused = last is None and error.info.code in (BAD_REQUEST, CONTEXT_LENGTH)
             if own is None and not is_refused:
                 raise
         return last, written
+
+    def _is_enough(self, written: Written, head: str, *, is_tried: bool) -> bool:
+        ahead = self._ahead()
+        steps = ((head, self._sampling), *ahead.steps)
+        return is_enough(written, steps, ahead, is_tried=is_tried)
 
     # ---- what follows --------------------------------------------------------------------------
 
