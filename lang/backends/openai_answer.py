@@ -50,7 +50,9 @@ class Answer:
 
     def partial(self) -> Completion:
         """The completion so far, with what the server has counted already."""
-        meta = {} if self._logprobs is None else {"output_token_logprobs": self._logprobs}
+        meta: dict[str, Any] = {"reasoning_content": self._reasoning} if self._reasoning else {}
+        if self._logprobs is not None:
+            meta["output_token_logprobs"] = self._logprobs
         usage = self._usage
         return Completion(
             self._text,

@@ -9,7 +9,7 @@ import msgspec
 
 from lang.backends.base import Completion
 from lang.backends.sampling import CONSTRAINTS, Sampling
-from lang.errors import AnswerError, UnsupportedError
+from lang.errors import AnswerError, LangError, UnsupportedError
 from lang.generation.calls import answered, closing, defaults_of, meta_of, note, recorded
 from lang.generation.checked import TextCheck, has_own_check, text_check
 from lang.generation.speculation import Speculator
@@ -144,7 +144,10 @@ class Gen(Writer):
         def sampling_after(expr: Expr) -> Sampling | None:
             if not isinstance(expr, Gen) or expr.asked is not None or expr.ends_before is not None:
                 return None
-            return sampling_of(stream, expr)
+            try:
+                return sampling_of(stream, expr)
+            except (LangError, ValueError, TypeError):  # it raises that itself, in its turn
+                return None
 
         def show(text: str) -> None:
             if grows:

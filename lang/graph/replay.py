@@ -4,6 +4,7 @@ The states are those of any run, so seeds, addresses, logs, streams and errors a
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from lang import loop
@@ -67,7 +68,8 @@ class Replay:
     def _all(self, number: int, state: ProgramState, ops: tuple[Op, ...]) -> None:
         self._workers[number] = state._worker
         # Speculation sees what follows a gen only if that is there when it is performed.
-        with held(state._worker, only_if=state.program.place.ahead is not None):
+        speculates = state.program.place.ahead is not None
+        with held(state._worker) if speculates else nullcontext():
             for op in ops:
                 self._one(op)
 

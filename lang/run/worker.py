@@ -97,7 +97,8 @@ class Worker:
             part = ExprList([part]) if marks.has_mark(part) else Constant(part)
         if isinstance(part, ExprList):
             # Speculation sees what follows a gen only if that is there when it is performed.
-            with held(self, only_if=self.stream.program.place.ahead is not None):
+            speculates = self.stream.program.place.ahead is not None
+            with held(self) if speculates else contextlib.nullcontext():
                 for each in part.parts:
                     self.submit(each, source)
             return
@@ -258,10 +259,10 @@ class Worker:
 
 
 @contextlib.contextmanager
-def held(worker: Worker, *, only_if: bool = True) -> Iterator[None]:
+def held(worker: Worker) -> Iterator[None]:
     """Inside the block, an idle worker only queues what it is given; after it, it begins."""
     with worker._lock:
-        is_held = only_if and worker.is_idle
+        is_held = worker.is_idle
         if is_held:
             worker._opened = False
     try:
