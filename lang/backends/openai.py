@@ -16,14 +16,16 @@ import msgspec
 from msgspec import Struct
 
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scores
-from lang.backends.openai_ahead import continued_fields, refusal_of, stream_fields
 from lang.backends.openai_answer import Answer, scores_of
 from lang.backends.openai_request import (
     DIALECTS,
     Dialect,
     chat_messages,
     choice_fields,
+    continued_fields,
+    refusal_of,
     sampling_fields,
+    stream_fields,
 )
 from lang.backends.sampling import Sampling
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model

@@ -4,6 +4,7 @@ Used by the OpenAI back end. Invariant: a parameter that a dialect has no field 
 name; it is left out only where its value changes nothing.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -38,6 +39,7 @@ _UNKNOWN_TO: dict[Dialect, set[str]] = {
 }
 _ADVICE = ": if the server has a field for it, name whose: dialect='sglang' or dialect='vllm'"
 _REGEX_META = frozenset("\\.+*?()|[]{}^$")
+_REASONING = re.compile(r"(.*/)?(o\d|gpt-[5-9](?!.*chat))")  # names of models
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -203,3 +205,31 @@ def _call_in(turn: Turn) -> _Written | None:
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
     return written
+
+
+# ---- API speculation, and open turns -------------------------------------------------------------
+
+
+def refusal_of(model_name: str) -> str | None:
+    """Why `num_api_spec_tokens` is of no use for a model; None if it is of use."""
+    if _REASONING.match(model_name) is None:
+        return None
+    return f"{model_name} reasons before it answers, and what is left early is paid for too"
+
+
+def stream_fields(sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
+    """The fields of a stream. One with log-probabilities may be left early, as speculation does:
+    then the tokens count that were there until then, where a server says so."""
+    options = {"include_usage": True}
+    if sampling.return_logprob and dialect != "openai":
+        options["continuous_usage_stats"] = True
+    return {"stream": True, "stream_options": options}
+
+
+def continued_fields(prompt: Prompt, dialect: Dialect) -> dict[str, Any]:
+    """The fields by which a chat's answer continues the open turn."""
+    if not prompt.open_text:
+        return {}
+    # vLLM refuses the combination of both, and begins a turn by default.
+    begins = {"add_generation_prompt": False} if dialect == "vllm" else {}
+    return {"continue_final_message": True, **begins}

@@ -27,7 +27,7 @@ from lang.backends.speculating import (
 )
 from lang.errors import UnsupportedError
 from lang.generation.calls import closing
-from lang.run.ir import Expr
+from lang.run.ir import Expr, known_text
 from lang.run.stream import Stream
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, RequestError
 
@@ -203,7 +203,7 @@ class Speculator:
         steps: list[Step] = []
         literal = ""
         for expr in self._stream.position.upcoming():
-            text = expr.known_text()
+            text = known_text(expr)
             if text is not None:
                 literal += text
                 continue

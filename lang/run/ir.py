@@ -5,6 +5,7 @@ are checked when they are made, so that mistakes show in the line that makes the
 """
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import singledispatch
 from typing import Any
 
 from lang.backends.base import Image
@@ -42,11 +43,6 @@ class Expr:
             if not slot.done.done():
                 lost = stream.failure or CancelledError("the value was never written")
                 slot.done.set_exception(lost)
-
-    def known_text(self) -> str | None:
-        """All that it appends, if that is known before it is performed and belongs to no turn of
-        its own; else None."""
-        return None
 
     def bound(self, values: "Mapping[int, Part]") -> "Part":
         """With these in the places of a recorded program's placeholders, by their numbers."""
@@ -149,9 +145,6 @@ class Constant(Expr):
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def known_text(self) -> str:
-        return self.text
-
     def perform(self, stream: Stream, slots: Slots) -> None:
         stream.transcript.text += self.text
 
@@ -189,9 +182,6 @@ class VarScopeBegin(Expr):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def known_text(self) -> str:
-        return ""
-
     def perform(self, stream: Stream, slots: Slots) -> None:
         stream.scopes[self.name] = len(stream.transcript.text)
 
@@ -203,9 +193,6 @@ class VarScopeEnd(Writer):
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def known_text(self) -> str:
-        return ""
 
     def perform(self, stream: Stream, slots: Slots) -> None:
         slots[0].settle(stream.transcript.text[stream.scopes.pop(self.name) :])
@@ -223,6 +210,24 @@ class Media(Expr):
     @property
     def num_bytes(self) -> int:
         return len(self.image.data)
+
+
+@singledispatch
+def known_text(expr: Expr) -> str | None:
+    """All that an expression appends, if that is known before it is performed and it neither begins
+    nor ends a turn; else None."""
+    return None
+
+
+@known_text.register
+def _(expr: Constant) -> str:
+    return expr.text
+
+
+@known_text.register(VarScopeBegin)
+@known_text.register(VarScopeEnd)
+def _(expr: Expr) -> str:
+    return ""
 
 
 def num_bytes_of(parts: Sequence[Part]) -> int:

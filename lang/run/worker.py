@@ -23,7 +23,7 @@ from lang import loop
 from lang.errors import CancelledError
 from lang.logs.reports.waits import Calls, Waits
 from lang.run import marks
-from lang.run.ir import Constant, Expr, ExprList, Part, Rest, Slots
+from lang.run.ir import Constant, Expr, ExprList, Part, Rest, Slots, known_text
 from lang.run.program import Program, begin_in_child, known
 from lang.run.source import place_of_caller
 from lang.run.stream import Stream
@@ -34,11 +34,13 @@ from srt import forked
 class Barrier(Expr):
     """Passes when everything before it has been performed or skipped."""
 
-    def known_text(self) -> str:
-        return ""
-
     def leave(self, stream: Stream, slots: Slots) -> None:
         slots[0].settle(None)
+
+
+@known_text.register
+def _(expr: Barrier) -> str:
+    return ""
 
 
 class _Queued(NamedTuple):

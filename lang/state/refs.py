@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from lang import loop
 from lang.errors import CancelledError, LangError, TraceError
 from lang.run import marks
-from lang.run.ir import Expr, ExprList, Part, Rest, Slots
+from lang.run.ir import Expr, ExprList, Part, Rest, Slots, known_text
 from lang.run.program import Busy
 from lang.run.stream import Stream
 from lang.run.variables import Slot
@@ -55,11 +55,6 @@ class Ref(Unread):
             each.abandon()
 
     # ---- in a state ----------------------------------------------------------------------------
-
-    def known_text(self) -> str | None:
-        with suppress(Exception):  # which fails when it is performed
-            return self.text() if self.is_ready() else None
-        return None
 
     def perform(self, stream: Stream, slots: Slots) -> Rest | None:
         if not self.is_ready():
@@ -136,6 +131,13 @@ class Ref(Unread):
         if marks.has_mark(other):
             return ExprList([other, self])
         return _Made("concat", [other, self], {"separator": ""})
+
+
+@known_text.register
+def _(ref: Ref) -> str | None:
+    with suppress(Exception):  # what it raises, it raises when it is performed
+        return ref.text() if ref.is_ready() else None
+    return None
 
 
 class Variable(Ref):

@@ -445,7 +445,7 @@ def test_impossible_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_prompts_that_no_chat_can_say(prompt: Prompt, reason: str) -> None:
     server = FakeServer(chat_answer("x"))
     with pytest.raises(UnsupportedError, match=reason):
-        await server.backend(is_chat=True).generate(prompt, GREEDY)
+        await server.backend(is_chat=True, dialect="openai").generate(prompt, GREEDY)
     assert server.bodies == []
 
 
