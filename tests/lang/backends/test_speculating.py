@@ -4,8 +4,10 @@ import functools
 import json
 import operator
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx2
@@ -329,6 +331,34 @@ def test_drawn_answers_are_given_out_once() -> None:
     drawn = [*state["a"], *state["b"], *state["c"], *state["d"]]
     assert len(set(drawn)) == len(drawn) == 18
     assert len(server.bodies) == 9
+
+
+def test_drawn_answers_have_the_same_distribution() -> None:
+    """Of a model that draws each field, and the label between them, by itself."""
+
+    @sgl.function(num_api_spec_tokens="auto")
+    def two(s: Any) -> None:
+        s += "A:" + sgl.gen("a", stop="\n") + "\nB:" + sgl.gen("b", stop="\n")
+
+    random = Random(7)
+
+    def model(text: str) -> str:
+        if text.endswith(("A:", "B:", "C:")):
+            return random.choices("xyz", (6, 3, 1))[0]
+        if text.endswith("\n"):
+            return random.choice("BC")
+        return ":" if text[-1:] in "BC" else "\n"
+
+    server = ScriptedServer(model)
+    states = two.run_batch([{}] * 600, backend=server.backend(), temperature=1.0, num_threads=1)
+    assert 600 + 200 < len(server.bodies) < 600 + 400  # half of the labels are right
+    for name in ("a", "b"):
+        found = Counter(state[name] for state in states)
+        for letter, share in zip("xyz", (0.6, 0.3, 0.1), strict=True):
+            spread = (600 * share * (1 - share)) ** 0.5
+            assert abs(found[letter] - 600 * share) < 4 * spread
+    pairs = Counter((state["a"], state["b"]) for state in states)
+    assert abs(pairs["x", "x"] - 216) < 4 * 12
 
 
 def test_forks_of_one_text_share_what_is_greedy() -> None:
