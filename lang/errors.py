@@ -4,6 +4,8 @@ LangError
 ├── ProgramError      what was waited for will never come; `__cause__` says why
 ├── UnsupportedError  the back end cannot do what was asked; `param` names it
 ├── AnswerError       what the model wrote, `text`, is not what its type asks for
+├── RefusalError      the model refused to answer; `text` is what it said
+├── FilterError       a provider's filter withheld the answer; `reason` is its name for why
 ├── TraceError        a program looks at a text that need not be there yet
 └── CancelledError    the program was ended by its user
 """
@@ -45,6 +47,29 @@ class AnswerError(LangError):
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message, text)
         self.text = text
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RefusalError(LangError):
+    """The model refused to answer. `text` is what it said instead, "" where it says nothing."""
+
+    def __init__(self, message: str, text: str = "") -> None:
+        super().__init__(message, text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class FilterError(LangError):
+    """A provider's filter withheld the answer, or refused the prompt. `reason` is the provider's
+    name for why, `text` what had come before."""
+
+    def __init__(self, message: str, reason: str, text: str = "") -> None:
+        super().__init__(message, reason, text)
+        self.reason, self.text = reason, text
 
     def __str__(self) -> str:
         return str(self.args[0])
