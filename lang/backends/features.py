@@ -45,19 +45,25 @@ OPENAI: Table = (
     _row(r"o[134](-|$)", _REASONS),
     _row("gpt-[5-9]", _REASONS + " verbosity"),
     _row("gpt-3.5|gpt-4(-|$)", _PLAIN + "service_tier extra_body several system_later"),
-    _row("", _PLAIN + "service_tier extra_body several schema images system_later verbosity "
-         "reasoning_effort"),
+    _row(
+        "",
+        _PLAIN + "service_tier extra_body several schema images system_later verbosity "
+        "reasoning_effort",
+    ),
 )
 # A server that is not OpenAI's: its fields of a chat, none of which is sent unless it is asked for.
 COMPATIBLE: Table = (
-    _row("", _PLAIN + "service_tier extra_body schema images system_later verbosity "
-         "reasoning_effort"),
+    _row(
+        "", _PLAIN + "service_tier extra_body schema images system_later verbosity reasoning_effort"
+    ),
 )
 _CLAUDE = "stop schema images cache service_tier reasoning_effort extra_body"
 # Of the API's version 2026-10-21, which has no parameters of sampling at all.
 ANTHROPIC: Table = (
-    _row("claude-(3|instant|2|(opus|sonnet)-4-?0|(opus|sonnet)-4-2025)",
-         "stop images cache prefill service_tier extra_body"),
+    _row(
+        "claude-(3|instant|2|(opus|sonnet)-4-?0|(opus|sonnet)-4-2025)",
+        "stop images cache prefill service_tier extra_body",
+    ),
     _row("claude-opus-4-[15]|claude-(sonnet|haiku)-4-5", _CLAUDE + " prefill"),
     _row("", _CLAUDE),
 )

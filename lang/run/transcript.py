@@ -21,6 +21,7 @@ class Transcript:
         self.said_default_system = False
         self.images: list[tuple[int, Image]] = []  # with their places in the text
         self.start_chars = self.start_messages = self.start_images = 0
+        self.fork_turns: tuple[int, ...] = ()  # the numbers of closed turns at each fork up to here
 
     def __copy__(self) -> "Transcript":
         made = Transcript()
@@ -34,6 +35,8 @@ class Transcript:
         made = copy(self)
         made.start_chars, made.start_messages = len(self.text), len(self.messages)
         made.start_images = len(self.images)
+        if made.start_messages and made.start_messages not in made.fork_turns:
+            made.fork_turns += (made.start_messages,)
         return made
 
     def append_all_of(self, child: "Transcript") -> None:
@@ -84,6 +87,7 @@ class Transcript:
             tuple(image for _, image in self.images),
             tuple(self._literal_spans()),
             tuple(place for place, _ in self.images),
+            self.fork_turns,
         )
 
     def _literal_spans(self) -> list[tuple[int, int]]:

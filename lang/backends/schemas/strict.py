@@ -45,9 +45,7 @@ OPENAI = Rules(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     },
 )
-ANTHROPIC = Rules(
-    "Anthropic", _COMMON | {"pattern", "format", "minItems"}, max_min_items=1
-)
+ANTHROPIC = Rules("Anthropic", _COMMON | {"pattern", "format", "minItems"}, max_min_items=1)
 GEMINI = Rules(
     "Gemini",
     _COMMON
@@ -58,7 +56,7 @@ GEMINI = Rules(
     has_references=False,
 )
 _FORMATS = frozenset(
-    "date-time time date duration email hostname uri ipv4 ipv6 uuid".split()
+    ["date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"]
 )
 
 
@@ -226,7 +224,11 @@ class _Writer:
     def _members(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
         properties = schema.get("properties") or {}
         others = schema.get("additionalProperties")
-        if schema.get("patternProperties") or isinstance(others, dict) or not (properties or others is False):
+        if (
+            schema.get("patternProperties")
+            or isinstance(others, dict)
+            or not (properties or others is False)
+        ):
             self._refuse(path, "an object whose members have no fixed names")
         required = schema.get("required") or []
         made: dict[str, Any] = {}
