@@ -109,6 +109,7 @@ class Capabilities(Struct, frozen=True):
     dtype; unless it `enforces` them, gens check its answers.
     Without `stop_regex` a gen searches for the patterns itself, in a stream. `several`: `samples`
     gives many completions for one request.
+    `continues`: of those that are `chat_only`, an answer may begin with text of the program's.
     """
 
     chat_only: bool = False
@@ -116,8 +117,9 @@ class Capabilities(Struct, frozen=True):
     images: bool = False
     constraints: bool = False
     enforces: bool = True
-    stop_regex: bool = False
     several: bool = False
+    stop_regex: bool = False
+    continues: bool = False
 
 
 class Backend(Protocol):

@@ -145,26 +145,37 @@ def _escaped(text: str) -> str:
     return "".join("\\" + char if char in _REGEX_META else char for char in text)
 
 
-def chat_messages(prompt: Prompt, template: ChatTemplate) -> list[dict[str, Any]]:
-    """The messages before the answer. Raises UnsupportedError for what a chat cannot express.
+def chat_messages(
+    prompt: Prompt, template: ChatTemplate, *, continues: bool = False
+) -> list[dict[str, Any]]:
+    """The messages before the answer; the last one is its beginning if the server `continues` it.
+    Raises UnsupportedError for what a chat cannot express.
 
     `template` is the one that the program's text was made with.
     """
-    if prompt.open_role != "assistant":
-        where = f"the {prompt.open_role}'s role" if prompt.open_role else "no role"
-        reason = f"a chat model answers in the assistant's role only, and this gen is in {where}"
-        raise UnsupportedError("gen", reason)
-    if prompt.open_text:
-        reason = f"a chat model cannot continue an answer, and this one begins {prompt.open_text!r}"
-        raise UnsupportedError("gen", reason)
-    _refuse_stray_text(prompt, template)
+    check_chat(prompt, template, continues=continues)
     messages: list[dict[str, Any]] = []
     for i, turn in enumerate(prompt.messages):
         if turn.role == "tool":
             messages[-1:] = _call_and_result(prompt.messages, i)
         else:
             messages.append(message_of(turn, _url_of))
+    if prompt.open_text:
+        messages.append({"role": "assistant", "content": prompt.open_text})
     return messages
+
+
+def check_chat(prompt: Prompt, template: ChatTemplate, *, continues: bool = False) -> None:
+    """Raise UnsupportedError for a prompt that is no chat with an assistant's turn to write, or, if
+    the server `continues` one, to go on with."""
+    if prompt.open_role != "assistant":
+        where = f"the {prompt.open_role}'s role" if prompt.open_role else "no role"
+        reason = f"a chat model answers in the assistant's role only, and this gen is in {where}"
+        raise UnsupportedError("gen", reason)
+    if prompt.open_text and not continues:
+        reason = f"a chat model cannot continue an answer, and this one begins {prompt.open_text!r}"
+        raise UnsupportedError("gen", reason)
+    _refuse_stray_text(prompt, template)
 
 
 def _refuse_stray_text(prompt: Prompt, template: ChatTemplate) -> None:
@@ -173,7 +184,7 @@ def _refuse_stray_text(prompt: Prompt, template: ChatTemplate) -> None:
     if prompt.messages and prompt.messages[0].role != "system" and template.default_system:
         marks = template.prefix("system"), template.suffix("system")
         said.insert(0, template.default_system.join(marks))
-    said.append(template.prefix("assistant"))
+    said.append(template.prefix("assistant") + prompt.open_text)
     has_images = prompt.images or any(m.images for m in prompt.messages)  # images have marks
     if not has_images and _without_blanks("".join(said)) != _without_blanks(prompt.text):
         reason = "a chat model sees messages only, and there is text outside roles before it"

@@ -56,7 +56,10 @@ GEMINI = Rules(
     has_references=False,
 )
 _FORMATS = frozenset(
-    ["date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"]
+    {
+        *("date-time", "time", "date", "duration", "email", "hostname"),
+        *("uri", "ipv4", "ipv6", "uuid"),
+    }
 )
 
 
