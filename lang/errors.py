@@ -37,8 +37,17 @@ class UnsupportedError(LangError):
         super().__init__(f"{param}: {reason}")
         self.param = param
 
+    def at(self, source: str) -> "UnsupportedError":
+        """The same error, with the file and line that asked for it."""
+        return UnsupportedError(self.param, f"{self.reason} ({source})")
+
+    @property
+    def reason(self) -> str:
+        """Its message without the parameter."""
+        return str(self).removeprefix(f"{self.param}: ")
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return UnsupportedError, (self.param, str(self).removeprefix(f"{self.param}: "))
+        return UnsupportedError, (self.param, self.reason)
 
 
 class AnswerError(LangError):

@@ -33,8 +33,8 @@ class Anthropic(ChatProvider):
     Address and key default to ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. `api_version` None is the
     package's own; version 2023-06-01 takes temperature, top_p and top_k, which later ones refuse.
     `thinking` is the API's object, or "adaptive" or "disabled"; thoughts are `reasoning_content` of
-    the meta info. `cache` False leaves out the marks of the prompt cache. `without` and `also` change
-    what the model is known to take. Raises ConfigError for what is missing.
+    the meta info. `cache` False leaves out the marks of the prompt cache. `without` and `also`
+    change what the model is known to take. Raises ConfigError for what is missing.
     """
 
     provider = "Anthropic"
@@ -63,7 +63,8 @@ class Anthropic(ChatProvider):
         self._key = key_of(api_key, ("ANTHROPIC_API_KEY",), "sgl.Anthropic")
         table = ANTHROPIC_2023 if api_version == _OLD_VERSION else ANTHROPIC
         features = features_of(table, model_name, without, also)
-        super().__init__(model_name, features if cache else features - {"cache"}, RULES)
+        features -= {"several"} if cache else {"several", "cache"}  # the API has no `n`
+        super().__init__(model_name, features, RULES)
         self._fields = dict(extra_body or {}) | _thinking(thinking)
         headers = dict(default_headers or {})
         if api_version is not None:

@@ -19,8 +19,8 @@ _SAMPLING = ("temperature", "top_p", "top_k")  # that the package has no argumen
 
 
 def body_of(asked: Asked, template: ChatTemplate, prefixes: Iterable[str] | None) -> dict[str, Any]:
-    """The arguments of the package's `messages.create`, without the model. Marks stand at forks, and
-    at the end of each constant beginning in `prefixes`; None is for no marks. Raises
+    """The arguments of the package's `messages.create`, without the model. Marks stand at forks,
+    and at the end of each constant beginning in `prefixes`; None is for no marks. Raises
     UnsupportedError for turns that the API has no form for."""
     prompt, given = asked.prompt, asked.given
     rows = [list(_blocks(prompt.messages, i)) for i in range(len(prompt.messages))]

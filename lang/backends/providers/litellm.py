@@ -1,13 +1,17 @@
 """Models of all providers that the package litellm knows, in OpenAI's form."""
 
+import asyncio
+import itertools
+import os
+import random
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from lang.backends.base import Completion
 from lang.backends.features import features_of
 from lang.backends.openai_answer import Answer, answers_of
-from lang.backends.openai_http import code_of, without_keys
+from lang.backends.openai_http import FIRST_PAUSE_S, JITTER, code_of, without_keys
 from lang.backends.openai_request import chat_messages
 from lang.backends.providers.chat import Asked, ChatProvider
 from lang.backends.providers.packages import package
@@ -27,8 +31,8 @@ _SAID = {"stop": "stop", "return_logprob": "logprobs", "several": "n"}
 
 
 class LiteLLM(ChatProvider):
-    """A model as litellm names it, such as "mistral/mistral-large-latest". The package `litellm` is the
-    extra `litellm`; keys are in the environment, by the names that litellm has for them, or
+    """A model as litellm names it, such as "mistral/mistral-large-latest". The package `litellm` is
+    the extra `litellm`; keys are in the environment, by the names that litellm has for them, or
     `api_key`. What the model takes is what litellm says of it, less `without`, and `also`.
     Raises ConfigError for a provider that litellm does not know, and for missing keys.
     """
@@ -48,7 +52,10 @@ class LiteLLM(ChatProvider):
         timeout_s: float = 600.0,
         max_retries: int = 3,
     ) -> None:
+        # Its table of models: the one of the package, not the newest of its repository.
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         self._module = package("litellm", "sgl.LiteLLM", "litellm")
+        self._module.suppress_debug_info = True  # it prints advice for each error
         features = self._known(model_name)
         features = features_of((("", features),), model_name, without, also)
         super().__init__(model_name, features, RULES)
@@ -64,8 +71,9 @@ class LiteLLM(ChatProvider):
             "extra_headers": dict(default_headers or {}),
             "timeout": timeout_s,
             "num_retries": 0,
-            "max_retries": max_retries,
+            "max_retries": 0,
         }
+        self._max_retries = max_retries  # done here: its own are not all providers'
         self._fields = dict(extra_body or {})
 
     def _known(self, model: str) -> frozenset[str]:
@@ -103,22 +111,35 @@ class LiteLLM(ChatProvider):
         return body
 
     async def _ask(self, body: dict[str, Any], count: int) -> list[Completion]:
-        several = {"n": count} if count > 1 else {}
-        with self._errors():
-            answer = await self._module.acompletion(**self._options, **body, **several)
-            payload = answer.model_dump()
+        answer = await self._begun(body | ({"n": count} if count > 1 else {}))
+        payload = answer.model_dump()
         return answers_of(payload, count, "logprobs" in body, 0.0)
 
     async def _parts(self, body: dict[str, Any]) -> AsyncIterator[Completion]:
         answer = Answer("logprobs" in body)
         asked = {"stream": True, "stream_options": {"include_usage": True}}
+        stream = await self._begun(body | asked)
         with self._errors():
-            stream = await self._module.acompletion(**self._options, **body, **asked)
-            async with aclosing(stream):
+            try:
                 async for chunk in stream:
                     if answer.take(chunk.model_dump()):
                         yield answer.partial()
+            finally:
+                await stream.aclose()
         yield answer.completion(0.0)
+
+    async def _begun(self, body: dict[str, Any]) -> Any:
+        """litellm's answer or stream; a request that failed before its first byte is sent again."""
+        for attempt in itertools.count():
+            try:
+                with self._errors():
+                    return await self._module.acompletion(**self._options, **body)
+            except RequestError as error:
+                if attempt == self._max_retries or not error.info.retryable:
+                    raise
+            pause = FIRST_PAUSE_S * 2**attempt
+            await asyncio.sleep(pause * random.uniform(1 - JITTER, 1 + JITTER))
+        raise AssertionError("it counts without end")
 
     @contextmanager
     def _errors(self) -> Any:
@@ -131,14 +152,16 @@ class LiteLLM(ChatProvider):
             raise FilterError(message, "content_policy_violation") from None
         except module.ContextWindowExceededError as error:
             raise RequestError(self._said(error), code=CONTEXT_LENGTH) from None
-        except module.exceptions.OpenAIError as error:
-            status = getattr(error, "status_code", None) or 500
+        except RequestError:
+            raise
+        except Exception as error:  # its own errors have no base that is only theirs
+            status = getattr(error, "status_code", None)
+            if status is None:
+                message = f"the answer is not of the expected form: {self._said(error)}"
+                raise RequestError(message, code=INTERNAL) from None
             retryable = status == 429 or status >= 500
             code = code_of(int(status))
             raise RequestError(self._said(error), code=code, retryable=retryable) from None
-        except (ValueError, AttributeError, TypeError) as error:
-            message = f"the answer is not of the expected form: {self._said(error)}"
-            raise RequestError(message, code=INTERNAL) from None
 
     def _said(self, error: BaseException) -> str:
         return without_keys(_line(error), self._keys)

@@ -9,12 +9,9 @@ def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in schema:
         return _either(schema)
     made: dict[str, Any] = {"type": schema["type"].upper()}
-    for key in ("description", "title", "format", "pattern"):
+    for key in _AS_THEY_ARE:
         if key in schema:
             made[key] = schema[key]
-    for key, name in _LIMITS.items():
-        if key in schema:
-            made[name] = schema[key]
     if schema["type"] == "string" and "enum" in schema:
         made |= {"format": "enum", "enum": schema["enum"]}
     if "items" in schema:
@@ -22,24 +19,20 @@ def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if "properties" in schema:
         names = [*schema["properties"]]
         made["properties"] = {n: response_schema(p) for n, p in schema["properties"].items()}
-        made |= {"required": names, "property_ordering": names}
+        made |= {"required": names, "propertyOrdering": names}
     return made
 
 
-_LIMITS = {
-    "minItems": "min_items",
-    "maxItems": "max_items",
-    "minLength": "min_length",
-    "maxLength": "max_length",
-    "minimum": "minimum",
-    "maximum": "maximum",
-}
+_AS_THEY_ARE = (
+    *("description", "title", "format", "pattern", "minItems", "maxItems"),
+    *("minLength", "maxLength", "minimum", "maximum"),
+)
 
 
 def _either(schema: dict[str, Any]) -> dict[str, Any]:
     parts = [part for part in schema["anyOf"] if part.get("type") != "null"]
     made = [response_schema(part) for part in parts]
     notes = {key: schema[key] for key in ("description", "title") if key in schema}
-    merged = made[0] if len(made) == 1 else {"any_of": made}
+    merged = made[0] if len(made) == 1 else {"anyOf": made}
     nullable = {"nullable": True} if len(parts) < len(schema["anyOf"]) else {}
     return merged | nullable | notes
