@@ -16,7 +16,7 @@ from lang.backends.openai_answer import cut_off
 from lang.backends.openai_http import REQUEST_TIMEOUT, code_of, without_keys
 from lang.backends.providers.anthropic_request import body_of
 from lang.backends.providers.chat import Asked, ChatProvider
-from lang.backends.providers.packages import key_of, package
+from lang.backends.providers.packages import is_of_http, key_of, package
 from lang.backends.schemas.strict import ANTHROPIC as RULES
 from lang.errors import FilterError, RefusalError
 from srt import forked
@@ -149,6 +149,11 @@ class Anthropic(ChatProvider):
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             message = f"Anthropic's answer is not of the expected form: {self._said(error)}"
             raise RequestError(message, code=INTERNAL) from None
+        except Exception as error:  # in a stream
+            if not is_of_http(error):
+                raise
+            message = f"lost Anthropic: {self._said(error)}"
+            raise RequestError(message, code=UNAVAILABLE, retryable=True) from None
 
     def _of_status(self, error: Any) -> RequestError:
         body = error.body if isinstance(error.body, dict) else {}

@@ -11,7 +11,7 @@ from lang.backends.openai_answer import cut_off
 from lang.backends.openai_http import REQUEST_TIMEOUT, code_of, without_keys
 from lang.backends.providers.chat import Asked, ChatProvider
 from lang.backends.providers.gemini_request import config_of, contents_of
-from lang.backends.providers.packages import key_of, package
+from lang.backends.providers.packages import is_of_http, key_of, package
 from lang.backends.schemas.strict import GEMINI as RULES
 from lang.errors import FilterError
 from srt import forked
@@ -143,7 +143,7 @@ class Gemini(ChatProvider):
             if "Timeout" in type(error).__name__:
                 silent = f"{self.provider} was silent for {self._http['timeout'] / 1000:g} s"
                 raise RequestError(silent, code=REQUEST_TIMEOUT, retryable=True) from None
-            if type(error).__module__.partition(".")[0] not in _HTTP_LIBRARIES:
+            if not is_of_http(error):
                 raise
             message = f"cannot reach {self.provider}, or lost it: {self._said(error)}"
             raise RequestError(message, code=UNAVAILABLE, retryable=True) from None
@@ -203,9 +203,6 @@ class VertexAI(Gemini):
         found = {"vertexai": True, "project": project, "location": location}
         credentials = self._given["credentials"]
         return found if credentials is None else found | {"credentials": credentials}
-
-
-_HTTP_LIBRARIES = {"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests", "h11", "ssl"}
 
 
 class _Reader:

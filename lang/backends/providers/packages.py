@@ -8,6 +8,8 @@ from typing import Any
 from srt import forked
 from srt.wire.errors import ConfigError
 
+_HTTP_LIBRARIES = {"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests", "h11", "ssl"}
+
 
 def package(name: str, who: str, extra: str) -> Any:
     """The module of a package. Raises ConfigError that names the extra which brings it."""
@@ -21,6 +23,11 @@ def package(name: str, who: str, extra: str) -> Any:
         raise ConfigError(
             f"{who} needs the package {package_name}: pip install 'srt-lang[{extra}]'"
         ) from None
+
+
+def is_of_http(error: BaseException) -> bool:
+    """Whether an error is one of an HTTP library's, which packages let through in streams."""
+    return type(error).__module__.partition(".")[0] in _HTTP_LIBRARIES
 
 
 def key_of(given: str | None, variables: Sequence[str], who: str, argument: str = "api_key") -> str:

@@ -146,7 +146,7 @@ class GeminiFormat:
         return self._schema_fault(config["responseSchema"]) if "responseSchema" in config else None
 
     def _schema_fault(self, schema: Any) -> str | None:
-        # The package writes names of schemas as protocol buffers have them, which the API takes too.
+        # The package writes names as protocol buffers have them, which the API takes too.
         schema = {_camel(name): value for name, value in schema.items()}
         if unknown := sorted(schema.keys() - self.schema):
             return f'Unknown name "{unknown[0]}" at response_schema: Cannot find field.'

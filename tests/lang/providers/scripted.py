@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Said(NamedTuple):
-    """An answer. After `cut_after` events the connection ends, after `error_after` `error` comes."""
+    """An answer. It is cut after `cut_after` events; after `error_after` of them, `error` comes."""
 
     text: str = ""
     thoughts: str = ""
