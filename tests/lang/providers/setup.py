@@ -1,5 +1,6 @@
 """Each provider's back end, and the format of the server that stands for it."""
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ CHAT = Prompt(
 )
 PLAIN = Sampling(max_tokens=9)
 KEY = "sk-secret-0123"
+# Of Google's package, about aiohttp and pydantic.
+QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 AT_ONCE = {
     "retry-after": "0",
     "retry-after-ms": "1",
@@ -35,6 +38,8 @@ class Provider(NamedTuple):
     def at(self, url: str, **options: Any) -> Any:
         """A back end at an address. Skips the test if the package is not there."""
         if self.package:
+            # litellm would fetch its table of models.
+            os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
             reason = f"the package {self.package} is not installed"
             pytest.importorskip(self.package, reason=reason)
         return self.make(url, **options)

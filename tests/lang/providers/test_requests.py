@@ -14,8 +14,9 @@ from lang.errors import UnsupportedError, original
 from srt.wire.errors import ConfigError, RequestError
 from tests.lang.providers.formats import AnthropicFormat, GeminiFormat, OpenAIFormat
 from tests.lang.providers.scripted import Fault, Said, serving
-from tests.lang.providers.setup import ANTHROPIC, CHAT, GEMINI, KEY, OPENAI, PLAIN
+from tests.lang.providers.setup import ANTHROPIC, CHAT, GEMINI, KEY, OPENAI, PLAIN, QUIET
 
+pytestmark = QUIET
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
