@@ -265,9 +265,9 @@ def provider_features() -> str:
     """What models of providers take, by the beginnings of their names."""
     rows = []
     for name, table in PROVIDERS.items():
-        for pattern, features in table:
+        for pattern, names in table:
             models = f"`{pattern}`" if pattern else "others"
-            rows.append((name, models, _code_list(sorted(features))))
+            rows.append((name, models, _code_list(sorted(names))))
     return _table(("provider", "models", "what they take"), rows)
 
 

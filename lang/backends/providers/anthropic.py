@@ -6,7 +6,7 @@ both, so nobody marks by hand.
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -108,7 +108,7 @@ class Anthropic(ChatProvider):
             reader.end(message, message.usage)
         return [reader.completion()]
 
-    async def _parts(self, body: dict[str, Any]) -> AsyncIterator[Completion]:
+    async def _parts(self, body: dict[str, Any]) -> AsyncGenerator[Completion, None]:
         reader = _Reader()
         with self._errors():
             stream = await self._api().messages.create(**body, stream=True)
@@ -156,8 +156,8 @@ class Anthropic(ChatProvider):
             raise RequestError(message, code=UNAVAILABLE, retryable=True) from None
 
     def _of_status(self, error: Any) -> RequestError:
-        body = error.body if isinstance(error.body, dict) else {}
-        detail = body.get("error") if isinstance(body.get("error"), dict) else {}
+        body: Any = error.body if isinstance(error.body, dict) else {}
+        detail: Any = body.get("error") if isinstance(body.get("error"), dict) else {}
         kind = str(detail.get("type") or "")
         status = _STATUS_OF.get(kind, error.status_code)  # a stream's error came after a 200
         code = code_of(status)

@@ -4,7 +4,7 @@ read. A provider makes the body of a request and asks, whole or in parts.
 
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -168,5 +168,5 @@ class ChatProvider(BackendDefaults):
         """`count` whole answers. Raises RequestError, RefusalError, FilterError."""
 
     @abstractmethod
-    def _parts(self, body: dict[str, Any]) -> AsyncIterator[Completion]:
+    def _parts(self, body: dict[str, Any]) -> AsyncGenerator[Completion, None]:
         """The answer as it grows; the last part has `finish`. It can be closed."""

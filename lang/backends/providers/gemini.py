@@ -1,7 +1,7 @@
 """Google's models, through its official package: the Gemini API, and Vertex AI."""
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -106,7 +106,7 @@ class Gemini(ChatProvider):
         # All tokens of the request are the first one's.
         return [made[0], *(_without_tokens(each) for each in made[1:])]
 
-    async def _parts(self, body: dict[str, Any]) -> AsyncIterator[Completion]:
+    async def _parts(self, body: dict[str, Any]) -> AsyncGenerator[Completion, None]:
         reader = _Reader()
         with self._errors():
             stream = await self._api().models.generate_content_stream(**body)

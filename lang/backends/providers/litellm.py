@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,7 +115,7 @@ class LiteLLM(ChatProvider):
         payload = answer.model_dump()
         return answers_of(payload, count, "logprobs" in body, 0.0)
 
-    async def _parts(self, body: dict[str, Any]) -> AsyncIterator[Completion]:
+    async def _parts(self, body: dict[str, Any]) -> AsyncGenerator[Completion, None]:
         answer = Answer("logprobs" in body)
         asked = {"stream": True, "stream_options": {"include_usage": True}}
         stream = await self._begun(body | asked)

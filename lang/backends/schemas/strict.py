@@ -8,7 +8,7 @@ meaning is refused, with its place. `Strict.text_of` takes an answer back to the
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -126,7 +126,7 @@ def strict_pattern(regex: str, rules: Rules) -> Strict:
     return Strict(schema, {"type": "string"}, is_wrapped=True, is_text=True)
 
 
-def strict_choice(choices: "tuple[str, ...] | list[str]") -> dict[str, Any]:
+def strict_choice(choices: Sequence[str]) -> dict[str, Any]:
     """The schema of `{"choice": ...}`, one of the texts."""
     return _object({"choice": {"type": "string", "enum": list(choices)}})
 

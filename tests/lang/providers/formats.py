@@ -231,8 +231,9 @@ class OpenAIFormat:
             message = {"role": "assistant", "content": said.text} | dict(said.extra)
             finish = said.finish or "stop"
             choices.append({"index": index, "message": message, "finish_reason": finish})
-        usage = {"prompt_tokens": 5, "completion_tokens": 2 * len(choices), "total_tokens": 9}
+        usage: dict[str, Any] = {"prompt_tokens": 5, "completion_tokens": 2 * len(choices)}
         usage |= {
+            "total_tokens": 9,
             "prompt_tokens_details": {"cached_tokens": 3},
             "completion_tokens_details": {"reasoning_tokens": 1},
         }

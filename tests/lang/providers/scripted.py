@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         given = {"content-type": "application/json", "content-length": str(len(data))}
-        for name, value in (given | headers).items():
+        for name, value in (given | dict(headers)).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)

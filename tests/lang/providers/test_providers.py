@@ -116,7 +116,8 @@ async def test_keys_are_in_no_message(provider: Provider) -> None:
         with pytest.raises(RequestError, match="Incorrect API key") as caught:
             await backend.generate(CHAT, PLAIN)
         assert caught.value.info.code == "unauthorized" and len(server.requests) == 1
-        shown, seen = "", caught.value
+        shown = ""
+        seen: BaseException | None = caught.value
         while seen is not None:
             shown, seen = shown + str(seen), None if seen.__suppress_context__ else seen.__context__
         assert KEY not in shown and KEY not in repr(vars(caught.value))

@@ -17,6 +17,7 @@ from tests.lang.providers.scripted import Fault, Said, serving
 from tests.lang.providers.setup import ANTHROPIC, CHAT, GEMINI, KEY, OPENAI, PLAIN, QUIET
 
 pytestmark = QUIET
+TERSE = "You are terse. " * 9
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
@@ -54,13 +55,13 @@ def test_marks_of_the_cache_stand_at_forks_and_constant_beginnings() -> None:
 
         @sgl.function
         def shot(s: Any, question: str) -> None:
-            s += sgl.system("You are terse. " * 9)
+            s += sgl.system(TERSE)
             s += sgl.user(question)
             s += sgl.assistant(sgl.gen("answer"))
 
         states = shot.run_batch([{"question": "a?"}, {"question": "b?"}], backend=backend)
         assert [state["answer"] for state in states] == ["hm", "hm"]
-        assert [_marked(body) for body in server.bodies[-2:]] == [["You are terse. " * 9]] * 2
+        assert [_marked(body) for body in server.bodies[-2:]] == [[TERSE]] * 2
         assert states[0].get_meta_info("answer")["cached_tokens"] == 3
         backend.close()
 
