@@ -27,7 +27,6 @@ ROOMS: dict[str, dict[str, str]] = {
     "lang.backends": {
         "sampling": "",
         "base": "sampling",
-        "config": "base",
         "features": "sampling",
         "schemas": "",
         "served_model": "",
@@ -35,6 +34,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "reading": "base schemas",
         "runtime": "base sampling served_model shown",
         "command_line": "runtime",
+        "config": "base runtime",
         "openai_answer": "base",
         "openai_http": "",
         "openai_host": "openai_http",

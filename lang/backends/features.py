@@ -42,9 +42,9 @@ _PLAIN = "temperature top_p frequency_penalty presence_penalty logit_bias seed s
 _REASONS = "seed reasoning_effort service_tier extra_body several schema images system_later"
 OPENAI: Table = (
     _row("gpt-5[^/]*-chat", _PLAIN + _REASONS.replace("reasoning_effort", "")),
-    _row(r"o[134](-|$)", _REASONS),
+    _row(r"o[134](?!\w)", _REASONS),
     _row("gpt-[5-9]", _REASONS + " verbosity"),
-    _row("gpt-3.5|gpt-4(-|$)", _PLAIN + "service_tier extra_body several system_later"),
+    _row(r"gpt-3\.5|gpt-4(?![\w.])", _PLAIN + "service_tier extra_body several system_later"),
     _row(
         "",
         _PLAIN + "service_tier extra_body several schema images system_later verbosity "

@@ -136,12 +136,15 @@ class OpenAI(BackendDefaults):
         )
         self._select = select
         self._template = self._chat_template(chat_template)
-        self._fields: dict[str, Any] = dict(extra_body or {})
         self._takes_new_limit = self.is_chat and (
             dialect == "openai" or (dialect is None and host.is_openai)
         )
         self._connection = Connection(
-            host, timeout_s=timeout_s, max_retries=max_retries, transport=transport
+            host,
+            extra_body or {},
+            timeout_s=timeout_s,
+            max_retries=max_retries,
+            transport=transport,
         )
 
     def _chat_template(self, template: str | ChatTemplate | None) -> ChatTemplate:
@@ -260,7 +263,7 @@ class OpenAI(BackendDefaults):
         fields = sampling_fields(sampling, self.dialect, self.is_chat, features, strict)
         if self._takes_new_limit:
             fields["max_completion_tokens"] = fields.pop("max_tokens")
-        return self._fields | fields
+        return self._connection.fields | fields
 
     def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
         if self.is_chat:

@@ -85,10 +85,11 @@ def azure_host(
 
 
 class Connection:
-    """The transport to a host, made in the loop that uses it. `options` are those of OpenAIHttp."""
+    """The transport to a host, made in the loop that uses it. `options` are those of OpenAIHttp,
+    `fields` stand in each body."""
 
-    def __init__(self, host: Host, **options: Any) -> None:
-        self.host = host
+    def __init__(self, host: Host, fields: Mapping[str, Any], **options: Any) -> None:
+        self.host, self.fields = host, dict(fields)
         self._options = options
         self._http: OpenAIHttp | None = None
         forked.renew_in_children(self, Connection._begin_in_child)

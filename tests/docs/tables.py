@@ -266,7 +266,7 @@ def provider_features() -> str:
     rows = []
     for name, table in PROVIDERS.items():
         for pattern, names in table:
-            models = f"`{pattern}`" if pattern else "others"
+            models = f"`{pattern.replace('|', ' or ')}`" if pattern else "others"
             rows.append((name, models, _code_list(sorted(names))))
     return _table(("provider", "models", "what they take"), rows)
 
