@@ -42,7 +42,7 @@ _PLAIN = "temperature top_p frequency_penalty presence_penalty logit_bias seed s
 _REASONS = "seed reasoning_effort service_tier extra_body several schema images system_later"
 OPENAI: Table = (
     _row("gpt-5[^/]*-chat", _PLAIN + _REASONS.replace("reasoning_effort", "")),
-    _row(r"o[134](?!\w)", _REASONS),
+    _row(r"(o1|o3|o4)(?!\w)", _REASONS),
     _row("gpt-[5-9]", _REASONS + " verbosity"),
     _row(r"gpt-3\.5|gpt-4(?![\w.])", _PLAIN + "service_tier extra_body several system_later"),
     _row(
