@@ -59,7 +59,8 @@ class LiteLLM(ChatProvider):
         features = self._known(model_name)
         features = features_of((("", features),), model_name, without, also)
         super().__init__(model_name, features, RULES)
-        self._keys = [api_key] if api_key else []
+        kept = (value for name, value in os.environ.items() if name.endswith("_API_KEY"))
+        self._keys = [key for key in (api_key, *kept) if key]  # which no message may have
         if not api_key and not base_url:
             missing = self._module.validate_environment(model_name).get("missing_keys") or []
             if missing:
