@@ -368,3 +368,22 @@ def test_bodies_are_json() -> None:
         assert all(json.loads(json.dumps(body)) == body for body in server.bodies)
         assert "ice" in json.dumps(server.bodies[0])
         backend.close()
+
+
+async def test_models_without_schemas_refuse_constraints_and_choose_the_closest() -> None:
+    with serving(AnthropicFormat(), Said("It is Blue.")) as server:
+        backend = ANTHROPIC.at(server.url, model="claude-3-haiku")
+        assert not backend.capabilities.constraints
+        chosen = await backend.select(CHAT, ["red", "it is blue"], Sampling(temperature=0.0))
+        assert (chosen.text, chosen.meta["select_method"]) == ("it is blue", "closest")
+        assert server.bodies[0].keys() == {"model", "max_tokens", "messages", "system"}
+
+        @sgl.function
+        def typed(s: Any) -> None:
+            s += sgl.user("How many?")
+            s += sgl.assistant(sgl.gen("x", type=int))
+
+        error = original(typed.run(backend=backend).error())
+        assert isinstance(error, UnsupportedError) and error.param == "type"
+        assert len(server.requests) == 1
+        await backend.aclose()
