@@ -12,7 +12,15 @@ import msgspec
 from msgspec import Raw, Struct
 
 from lang.backends.base import Image, Prompt, Turn
+from lang.backends.features import refuse_missing
 from lang.backends.sampling import Sampling, is_neutral
+from lang.backends.schemas.strict import (
+    OPENAI,
+    Strict,
+    strict_choice,
+    strict_pattern,
+    strict_schema,
+)
 from lang.backends.shown import data_url, message_of
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
@@ -33,11 +41,13 @@ _VLLM = {
     *("ignore_eos", "skip_special_tokens", "allowed_token_ids", "bad_words"),
 }
 _UNKNOWN_TO: dict[Dialect, set[str]] = {
-    "openai": _AS_THEY_ARE - _OPENAI | {"regex", "ebnf"},
+    "openai": _AS_THEY_ARE - _OPENAI | {"ebnf"},
     "sglang": set(),
     "vllm": _AS_THEY_ARE - _VLLM,
 }
 _ADVICE = ": if the server has a field for it, name whose: dialect='sglang' or dialect='vllm'"
+_ADVICE_MODEL = ": if it does, name it in `also`"
+_OF_PROVIDERS = {"reasoning_effort", "verbosity", "service_tier"}
 _REGEX_META = frozenset("\\.+*?()|[]{}^$")
 _REASONING = re.compile(r"(.*/)?(o\d|gpt-[5-9](?!.*chat))")  # names of models
 _SIGNATURES = (
@@ -48,22 +58,49 @@ _SIGNATURES = (
 )
 
 
-def sampling_fields(sampling: Sampling, dialect: Dialect, is_chat: bool) -> dict[str, Any]:
-    """The body's fields for `sampling`. Raises UnsupportedError naming what has no field, unless
-    its value is neutral."""
+def sampling_fields(
+    sampling: Sampling,
+    dialect: Dialect,
+    is_chat: bool,
+    features: frozenset[str] | None = None,
+    strict: Strict | None = None,
+) -> dict[str, Any]:
+    """The body's fields for `sampling`. Raises UnsupportedError naming what has no field, or what a
+    model with these `features` does not take, unless its value is neutral. `strict` is the
+    constraint, if there is one and the dialect is OpenAI's."""
     unknown = _UNKNOWN_TO[dialect]
     refused = [name for name in unknown if not is_neutral(name, getattr(sampling, name))]
     backend = f"OpenAI(dialect={dialect!r})"
     sampling.refuse(_NOWHERE, backend)
     sampling.refuse(refused, backend, _ADVICE if dialect == "openai" else "")
     if dialect == "openai" and not is_chat:
-        sampling.refuse(("json_schema",), "the completions route")
+        sampling.refuse(("json_schema", "regex"), "the completions route", _ADVICE)
+    sent = sampling.set_fields() & (_AS_THEY_ARE - unknown | _OF_PROVIDERS)
+    if features is not None:
+        sent &= refuse_missing(sampling, features, "the model", _ADVICE_MODEL).keys()
     body: dict[str, Any] = {"max_tokens": sampling.max_tokens}
-    sent = sampling.set_fields() & _AS_THEY_ARE - unknown
     body |= {name: getattr(sampling, name) for name in sorted(sent)}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
-    return body | _logprob_fields(sampling, is_chat) | _constraint_fields(sampling, dialect)
+    body |= _logprob_fields(sampling, is_chat)
+    if strict is not None:
+        body["response_format"] = _json_format("answer", strict.schema)
+    elif dialect != "openai":
+        body |= _constraint_fields(sampling, dialect)
+    return body | sampling.extra_body
+
+
+def strict_of(sampling: Sampling, features: frozenset[str]) -> Strict | None:
+    """The constraint as OpenAI's strict mode takes it; None without one. Raises UnsupportedError
+    where it cannot say it, or the model has no such mode."""
+    if sampling.regex is None and sampling.json_schema is None:
+        return None
+    if "schema" not in features:
+        name = "regex" if sampling.regex is not None else "json_schema"
+        raise UnsupportedError(name, f"the model takes no schemas{_ADVICE_MODEL}")
+    if sampling.regex is not None:
+        return strict_pattern(sampling.regex, OPENAI)
+    return strict_schema(str(sampling.json_schema), OPENAI)
 
 
 def _logprob_fields(sampling: Sampling, is_chat: bool) -> dict[str, Any]:
@@ -103,13 +140,7 @@ def choice_fields(choices: Sequence[str], dialect: Dialect, is_chat: bool) -> di
         return {"structured_outputs": {"choice": list(choices)}}
     if not is_chat:
         return None
-    schema = {
-        "type": "object",
-        "properties": {"choice": {"type": "string", "enum": list(choices)}},
-        "required": ["choice"],
-        "additionalProperties": False,
-    }
-    return {"response_format": _json_format("choice", schema)}
+    return {"response_format": _json_format("choice", strict_choice(choices))}
 
 
 def _escaped(text: str) -> str:
@@ -124,14 +155,7 @@ def chat_messages(
 
     `template` is the one that the program's text was made with.
     """
-    if prompt.open_role != "assistant":
-        where = f"the {prompt.open_role}'s role" if prompt.open_role else "no role"
-        reason = f"a chat model answers in the assistant's role only, and this gen is in {where}"
-        raise UnsupportedError("gen", reason)
-    if prompt.open_text and not continues:
-        reason = f"a chat model cannot continue an answer, and this one begins {prompt.open_text!r}"
-        raise UnsupportedError("gen", reason)
-    _refuse_stray_text(prompt, template)
+    check_chat(prompt, template, continues=continues)
     messages: list[dict[str, Any]] = []
     for i, turn in enumerate(prompt.messages):
         if turn.role == "tool":
@@ -141,6 +165,19 @@ def chat_messages(
     if prompt.open_text:
         messages.append({"role": "assistant", "content": prompt.open_text})
     return messages
+
+
+def check_chat(prompt: Prompt, template: ChatTemplate, *, continues: bool = False) -> None:
+    """Raise UnsupportedError for a prompt that is no chat with an assistant's turn to write, or, if
+    the server `continues` one, to go on with."""
+    if prompt.open_role != "assistant":
+        where = f"the {prompt.open_role}'s role" if prompt.open_role else "no role"
+        reason = f"a chat model answers in the assistant's role only, and this gen is in {where}"
+        raise UnsupportedError("gen", reason)
+    if prompt.open_text and not continues:
+        reason = f"a chat model cannot continue an answer, and this one begins {prompt.open_text!r}"
+        raise UnsupportedError("gen", reason)
+    _refuse_stray_text(prompt, template)
 
 
 def _refuse_stray_text(prompt: Prompt, template: ChatTemplate) -> None:
@@ -163,13 +200,18 @@ def _without_blanks(text: str) -> str:
 def _url_of(image: Image) -> str:
     if image.kind != "image":
         raise UnsupportedError(image.kind, "the OpenAI routes take images only")
+    return data_url(mime_of(image), image)
+
+
+def mime_of(image: Image) -> str:
+    """Its media type. Raises UnsupportedError for one that no provider takes."""
     for signature, mime in _SIGNATURES:
         if image.data.startswith(signature):
-            return data_url(mime, image)
+            return mime
     raise UnsupportedError("image", "is not a PNG, JPEG, GIF or WebP file")
 
 
-class _Written(Struct, forbid_unknown_fields=True):
+class Written(Struct, forbid_unknown_fields=True):
     """A call as agents write it into an assistant's turn."""
 
     tool: str
@@ -182,7 +224,7 @@ def _call_and_result(turns: Sequence[Turn], at: int) -> list[dict[str, Any]]:
     OpenAI's API takes a result only after its call. Ids are the numbers of messages, so that they
     are the same whenever the prompt is. Raises UnsupportedError if that is no call."""
     result, call_id = turns[at], f"call_{at}"
-    call = _call_in(turns[at - 1]) if at else None
+    call = call_in(turns[at - 1]) if at else None
     if call is None:
         reason = "a chat API takes what a tool returned only after its call, an assistant's turn "
         raise UnsupportedError("tool", reason + 'of {"tool": ..., "arguments": {...}}')
@@ -196,11 +238,12 @@ def _call_and_result(turns: Sequence[Turn], at: int) -> list[dict[str, Any]]:
     ]
 
 
-def _call_in(turn: Turn) -> _Written | None:
+def call_in(turn: Turn) -> Written | None:
+    """The call that an assistant's turn is; None for any other turn."""
     if turn.role != "assistant" or turn.images:
         return None
     try:
-        written = msgspec.json.decode(turn.content, type=_Written)
+        written = msgspec.json.decode(turn.content, type=Written)
         msgspec.json.decode(written.arguments, type=dict)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None

@@ -23,6 +23,7 @@ import msgspec
 
 from lang.backends.base import Completion, Scores
 from lang.backends.sampling import Sampling
+from lang.errors import UnsupportedError
 from lang.logs.entries import CallKind, Entry, request_of
 from lang.logs.trace import Call
 from lang.run.stream import Stream
@@ -40,6 +41,10 @@ def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iter
     began = time.perf_counter()
     try:
         yield call
+    except UnsupportedError as error:
+        located = error.at(place.source) if place.source else error
+        call.error = f"{type(error).__name__}: {located}"
+        raise located from error.__cause__
     except BaseException as error:
         call.error = f"{type(error).__name__}: {error}"
         raise

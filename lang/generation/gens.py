@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from lang.errors import AnswerError, LangError, UnsupportedError
 from lang.generation.calls import answered, closing, defaults_of, meta_of, note, recorded
 from lang.generation.checked import TextCheck, has_own_check, text_check
 from lang.generation.speculation import Speculator
+from lang.generation.together import Together
 from lang.run.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of, num_steps_of
 from lang.run.stream import Stream
 from lang.run.variables import Slot
@@ -80,6 +81,7 @@ class Reader(NamedTuple):
 
 
 _AS_TEXT = Reader()
+_Call = Callable[[Stream, Slot, Sampling, bool], Coroutine[Any, Any, Completion]]
 
 
 class Gen(Writer):
@@ -122,8 +124,8 @@ class Gen(Writer):
                     stream,
                     call,
                     sampling.timeout_s,
-                    lambda: (one(stream, slot, each, grows) for each in _samples(sampling)),
-                    lambda n: (_whole(stream, each) for each in _samples(sampling, n)),
+                    lambda: _works(stream, slot, sampling, grows, one),
+                    lambda n: _scored(stream, sampling, n),
                 )
             except UnsupportedError as error:
                 if self.asked in (None, "dtype") or error.param not in CONSTRAINTS:
@@ -230,10 +232,31 @@ def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     return sampling
 
 
-def _samples(sampling: Sampling, scored: int = 0) -> Iterator[Sampling]:
-    """The sampling of each sample of a call, or of `scored` ones with their log-probabilities."""
-    if scored:
-        sampling = msgspec.structs.replace(sampling, n=scored, return_logprob=True)
+def _works(
+    stream: Stream, slot: Slot, sampling: Sampling, grows: bool, one: _Call
+) -> Iterable[Coroutine[Any, Any, Completion]]:
+    """The calls of the back end that give the samples of a gen, each by `one`."""
+    if sampling.n > 1 and _is_native(stream, sampling):
+        return Together(stream.program.backend, stream.transcript.prompt(), sampling).each()
+    return (one(stream, slot, each, grows) for each in _samples(sampling))
+
+
+def _scored(
+    stream: Stream, sampling: Sampling, n: int
+) -> Iterable[Coroutine[Any, Any, Completion]]:
+    """`n` samples with their log-probabilities, for a decoder."""
+    sampling = msgspec.structs.replace(sampling, n=n, return_logprob=True)
+    if n > 1 and _is_native(stream, sampling):
+        return Together(stream.program.backend, stream.transcript.prompt(), sampling).each()
+    return (_whole(stream, each) for each in _samples(sampling))
+
+
+def _is_native(stream: Stream, sampling: Sampling) -> bool:
+    return stream.program.backend.capabilities.several and not sampling.stop_regex
+
+
+def _samples(sampling: Sampling) -> Iterator[Sampling]:
+    """The sampling of each sample of a call."""
     if sampling.n == 1:
         yield sampling
         return
