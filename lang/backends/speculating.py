@@ -4,13 +4,16 @@ A call's prompt is its whole text, so what was written ahead is found by content
 text begins with that of an earlier one, and goes on with the beginning of what the model then
 wrote, takes what follows, up to its own first stop. Nothing belongs to a state or to a back end.
 Used by gens on the language's loop; one `Store` a run. Invariant: what is drawn (not greedy) is
-given out once at most, so that no two gens share a draw.
+given out once at most, so that no two gens share a draw, and only where it would be given out
+whatever it were.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from copy import copy
 from typing import Any, Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -22,6 +25,8 @@ NumTokens = int | Literal["auto"]
 AUTO_TOKENS = 64  # asked for besides a gen's own where it is not known what follows
 MAX_MISSES = 2
 MAX_ENTRIES = 256
+MAX_CHARS = 4_000_000  # of all entries' texts
+MAX_SITES = 10_000  # names may be made while a program runs
 
 # A gen that sets anything else is asked alone: penalties depend on what was written before,
 # constraints and log-probabilities belong to one answer.
@@ -64,19 +69,24 @@ class Written(Struct, frozen=True):
     num_tokens: int = 0
 
     @classmethod
-    def of(cls, completion: Completion, blanks: str = "") -> "Written":
-        """What a completion has so far. `blanks` are those that a chat leaves out at the beginning
-        of a turn."""
-        text, ends = completion.text, []
-        at = 0
-        for _, _, token in completion.meta.get("output_token_logprobs") or ():
+    def of(
+        cls, completion: Completion, blanks: str = "", before: "Written | None" = None
+    ) -> "Written":
+        """What a completion has so far, after what it had `before`. `blanks` are those that a chat
+        leaves out at the beginning of a turn."""
+        text = completion.text
+        at = 0 if text.startswith(blanks) else len(blanks)
+        text = blanks[:at] + text
+        known: tuple[int, ...] = ()
+        if before is not None and before.ends and text.startswith(before.text):
+            known, at = before.ends, before.ends[-1]
+        ends = []
+        for _, _, token in (completion.meta.get("output_token_logprobs") or [])[len(known) :]:
             if not token or not text.startswith(token, at):
                 break
             at += len(token)
             ends.append(at)
-        if blanks and not text.startswith(blanks):
-            text, ends = blanks + text, [end + len(blanks) for end in ends]
-        return cls(text, tuple(ends), completion.finish, completion.completion_tokens)
+        return cls(text, (*known, *ends), completion.finish, completion.completion_tokens)
 
     def count(self, start: int, until: int) -> tuple[int, bool]:
         """The tokens of a part, at most, and whether that is their number to the token."""
@@ -146,22 +156,35 @@ class Site:
 
 class Speculation:
     """A function's `num_api_spec_tokens` (None: not said, 0: none), and what it has learned of its
-    gens, by their file, line and name, in all runs. `is_off` since a model has reasoned before it
-    answered: that would be paid for twice."""
+    gens, by their file, line and name, in all runs."""
 
-    def __init__(self, num_tokens: NumTokens | None, sites: dict[str, Site] | None = None) -> None:
+    def __init__(self, num_tokens: NumTokens | None) -> None:
         """Raises ValueError for what is no number of tokens."""
         self.num_tokens = None if num_tokens is None else checked(num_tokens)
-        self.sites: dict[str, Site] = {} if sites is None else sites
-        self.is_off = not num_tokens
+        self._sites: dict[str, Site] = {}
+        self._reasoned: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     def with_tokens(self, num_tokens: NumTokens | None) -> "Speculation":
         """The same function's with another number, if there is one."""
-        return self if num_tokens is None else Speculation(num_tokens, self.sites)
+        if num_tokens is None:
+            return self
+        made = copy(self)
+        made.num_tokens = checked(num_tokens)
+        return made
 
     def site(self, name: str) -> Site:
         """The site of this name."""
-        return self.sites.setdefault(name, Site())
+        if name not in self._sites and len(self._sites) >= MAX_SITES:
+            self._sites.clear()
+        return self._sites.setdefault(name, Site())
+
+    def is_off(self, backend: Any) -> bool:
+        """Whether nothing is to be written ahead on a back end."""
+        return not self.num_tokens or self._reasoned.get(id(backend)) is backend
+
+    def has_reasoned(self, backend: Any) -> None:
+        """A back end's model has reasoned before it answered: that would be paid for twice."""
+        self._reasoned[id(backend)] = backend
 
     def limit(self, own: Sampling, steps: "tuple[Step, ...]") -> int:
         """The tokens to ask for; a literal has at most a token for each byte."""
@@ -169,7 +192,10 @@ class Speculation:
         if self.num_tokens == "auto":
             return own.max_tokens + (known or AUTO_TOKENS)
         wanted = max(own.max_tokens, self.num_tokens or 0)
-        return min(wanted, own.max_tokens + known) if known else wanted
+        if not known:
+            return wanted
+        # Of what is drawn, see `Entry`, a part is of use only if all of it may come.
+        return min(wanted, own.max_tokens + known) if own.is_greedy else own.max_tokens + known
 
 
 Step = tuple[str, Sampling]  # a literal, and the gen after it
@@ -185,31 +211,57 @@ def checked(num_tokens: Any) -> NumTokens:
 
 
 class Entry:
-    """What was written after `text`. The first `taken` characters are given out; those after a
-    `used` one have answered nothing. `is_tried` says that it was not known what follows."""
+    """What was written after `text`, of `limit` tokens at most. The first `taken` characters are
+    given out; those after a `used` one have answered nothing. `is_tried` says that it was not known
+    what follows. If it was left early, `waited_for` are the gens by which that was decided, by the
+    places where they begin.
+
+    What is drawn must not be chosen by what it is: if fields that are too long for what was written
+    were drawn anew, there would be too many short ones.
+    """
 
     def __init__(
         self,
         text: str,
         written: Written,
         taken: int,
-        prompt_tokens: int,
+        cost: tuple[int, int],
         site: Site,
+        waited_for: Mapping[int, Sampling],
         *,
         is_tried: bool,
     ) -> None:
         self.text, self.written = text, written
         self.taken = self.used = taken
-        self.prompt_tokens = prompt_tokens
+        self.prompt_tokens, self._limit = cost
+        self._waited_for = waited_for
         self._site, self._is_open = site, is_tried
 
-    def field(self, text: str, sampling: Sampling) -> tuple[int, Field] | None:
+    @property
+    def num_chars(self) -> int:
+        """Those of its texts."""
+        return len(self.text) + len(self.written.text)
+
+    def field(self, text: str, sampling: Sampling, *, is_shared: bool) -> tuple[int, Field] | None:
         """Where a call with this whole text begins, and what it takes."""
         at = len(text) - len(self.text)
         if at < max(1, self.taken) or self.written.text[:at] != text[len(self.text) :]:
             return None
+        if not is_shared and not self._is_there_anyway(at, sampling):
+            return None
         found = self.written.field(at, sampling)
         return None if found is None else (at, found)
+
+    def _is_there_anyway(self, at: int, sampling: Sampling) -> bool:
+        """Whether a gen's text would be there whatever it were."""
+        if self._limit - self.written.count(0, at)[0] < sampling.max_tokens:
+            return False
+        if self.written.finish is not None:
+            return True
+        waited = self._waited_for.get(at)
+        return waited is not None and (
+            (waited.stop, waited.max_tokens) == (sampling.stop, sampling.max_tokens)
+        )
 
     def judge(self, is_hit: bool) -> None:
         """It has helped, or, the first time, it has not."""
@@ -225,21 +277,25 @@ class Store:
 
     def __init__(self, speculation: Speculation) -> None:
         self.speculation = speculation
-        self._entries: deque[tuple[Hashable, Entry]] = deque(maxlen=MAX_ENTRIES)
+        self._entries: deque[tuple[tuple[Any, ...], Entry]] = deque()
+        self._num_chars = 0
 
-    def add(self, key: Hashable, entry: Entry) -> None:
-        """Keep an entry; the oldest one is dropped if there are too many."""
+    def add(self, key: tuple[Any, ...], entry: Entry) -> None:
+        """Keep an entry; the oldest ones are dropped if there is too much."""
         self._entries.append((key, entry))
+        self._num_chars += entry.num_chars
+        while len(self._entries) > MAX_ENTRIES or self._num_chars > MAX_CHARS:
+            self._num_chars -= self._entries.popleft()[1].num_chars
 
     def take(
-        self, key: Hashable, text: str, sampling: Sampling, *, is_shared: bool
+        self, key: tuple[Any, ...], text: str, sampling: Sampling, *, is_shared: bool
     ) -> Completion | None:
         """The answer to a call with this whole text, if it is there. Unless `is_shared`, as greedy
         answers are, nobody else gets it."""
         for its_key, entry in [*self._entries]:
-            if its_key != key or not text.startswith(entry.text):
+            if len(text) <= len(entry.text) or not text.startswith(entry.text) or its_key != key:
                 continue
-            found = entry.field(text, sampling)
+            found = entry.field(text, sampling, is_shared=is_shared)
             entry.judge(found is not None)
             if found is None:
                 continue
@@ -262,8 +318,9 @@ class Store:
             entry.judge(False)
 
 
-def key_of(backend: Any, prompt: Prompt, draw: Hashable) -> Hashable:
-    """What must be equal besides the text, for an answer to be found."""
+def key_of(backend: Any, prompt: Prompt, draw: Hashable) -> tuple[Any, ...]:
+    """What must be equal besides the text, for an answer to be found. The back end itself: another
+    one may get its id."""
     images = tuple((image.digest, image.kind, image.num_frames) for image in prompt.images)
     turns = tuple((turn.role, turn.content) for turn in prompt.messages)
-    return id(backend), turns, prompt.open_role, images, prompt.image_places, draw
+    return backend, turns, prompt.open_role, images, prompt.image_places, draw

@@ -7,8 +7,8 @@ Never is a text filled in that does not fit: it is asked anew.
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -18,14 +18,13 @@ from lang.backends.speculating import (
     Entry,
     Field,
     Site,
-    Speculation,
     Step,
     Store,
     Written,
     draw_of,
     key_of,
 )
-from lang.errors import UnsupportedError
+from lang.errors import FilterError, RefusalError, UnsupportedError
 from lang.generation.calls import closing
 from lang.run.ir import Expr, known_text
 from lang.run.stream import Stream
@@ -33,6 +32,9 @@ from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, RequestError
 
 GRACE_S = 0.004  # for a function that has begun to extend its state
 MAX_TRIES = 3  # of an answer that must begin as the turn does
+MAX_STEPS = 32  # that are looked at
+MAX_UPCOMING = 4 * MAX_STEPS  # expressions
+SHARE_OF_TIME = 0.9  # of a gen's timeout_s, after which one that has its text waits for no more
 SamplingOf = Callable[[Expr], Sampling | None]  # of a gen; None of anything else
 
 
@@ -61,6 +63,7 @@ class Speculator:
         self._sampling_of, self._show = sampling_of, show
         self._backend = stream.program.backend
         self._draw = draw_of(sampling)
+        self._after: dict[Expr, tuple[Sampling | None, Any]] = {}  # how gens that follow sample
         self._num_requests = self._num_wasted = self._num_uncounted = 0
 
     async def answer(self) -> Completion | None:
@@ -72,25 +75,29 @@ class Speculator:
         key = key_of(self._backend, prompt, self._draw)
         is_greedy = self._sampling.is_greedy
         taken = store.take(key, prompt.text, self._sampling, is_shared=is_greedy)
-        if taken is not None or store.speculation.is_off:
+        if taken is not None or store.speculation.is_off(self._backend):
             return taken
-        ahead = await self._settled()
         if can.chat_only and prompt.open_text and not can.continues:
-            return await self._from_beginning(store, key, prompt, ahead)
+            return await self._from_beginning(store, key, prompt)
         site = store.speculation.site(self._name)
-        is_useful = bool(ahead.steps or ahead.is_open) and bool(self._sampling.stop)
-        if not is_useful or not site.is_worth_trying:
+        # Unless tokens are named, texts with more bytes than max_tokens would be drawn anew.
+        is_possible = bool(self._sampling.stop) and (is_greedy or can.token_texts)
+        if not is_possible or not site.is_worth_trying:
+            return None
+        ahead = await self._settled()
+        if not (ahead.steps or ahead.is_open):
             return None
         return await self._ask(store, key, prompt, "", site, is_tried=not ahead.steps)
 
     async def _from_beginning(
-        self, store: Store, key: Hashable, prompt: Prompt, ahead: Ahead
+        self, store: Store, key: tuple[Any, ...], prompt: Prompt
     ) -> Completion:
         """The completion of a chat model that continues no turn: the turn is asked for from its
         beginning. Raises UnsupportedError if the model begins it otherwise."""
         head = prompt.open_text
         begin = len(prompt.text) - len(head)
         first = structs.replace(prompt, text=prompt.text[:begin], open_text="")
+        await self._settled()
         for _ in range(1 if self._sampling.is_greedy else MAX_TRIES):
             answer = await self._ask(store, key, first, head, Site(), is_tried=False)
             if answer is not None:
@@ -102,7 +109,7 @@ class Speculator:
     async def _ask(
         self,
         store: Store,
-        key: Hashable,
+        key: tuple[Any, ...],
         prompt: Prompt,
         head: str,
         site: Site,
@@ -111,21 +118,24 @@ class Speculator:
     ) -> Completion | None:
         """The completion of a gen after `head`, the beginning of what is asked for; None if it does
         not begin so. `is_tried` says that it is not known what follows."""
-        last, written = await self._written(store.speculation, prompt, head, is_tried=is_tried)
+        limit = store.speculation.limit(self._sampling, self._ahead().steps) + len(head.encode())
+        last, written = await self._written(prompt, head, limit, is_tried=is_tried)
         fits = last is not None and written.text.startswith(head)
         own = written.field(len(head), self._sampling) if fits else None
         if last is not None:
             self._num_uncounted += not last.prompt_tokens
             if last.meta.get("reasoning_content"):
-                store.speculation.is_off = True
+                store.speculation.has_reasoned(self._backend)
         if last is None or own is None:
             if last is not None:
                 self._num_wasted += last.completion_tokens or written.share(0, len(written.text))
             site.misses += 1
             return None if head else await self._alone()
         if own.end < len(written.text):
-            cost = last.prompt_tokens
-            entry = Entry(prompt.text, written, own.end, cost, site, is_tried=is_tried)
+            cost = last.prompt_tokens, limit
+            steps = ((head, self._sampling), *self._ahead().steps)
+            waited_for = dict(begun(written, steps))
+            entry = Entry(prompt.text, written, own.end, cost, site, waited_for, is_tried=is_tried)
             store.add(key, entry)
         return self._completion(last, written, own)
 
@@ -155,32 +165,36 @@ class Speculator:
         }
 
     async def _written(
-        self, speculation: Speculation, prompt: Prompt, head: str, *, is_tried: bool
+        self, prompt: Prompt, head: str, limit: int, *, is_tried: bool
     ) -> tuple[Completion | None, Written]:
-        """What the model writes, up to where it is left. No completion if the server refused that
-        more is asked for than the gen's own."""
-        limit = speculation.limit(self._sampling, self._ahead().steps) + len(head.encode())
+        """What the model writes, `limit` tokens at most, up to where it is left. No completion if
+        the server refused that more is asked for than the gen's own."""
         counts = self._backend.capabilities.token_texts
         asked = structs.replace(self._sampling, stop=(), max_tokens=limit, return_logprob=counts)
         blanks = head[: len(head) - len(head.lstrip())]
         last, written, own = None, Written(""), None
         self._num_requests += 1
         answer = self._backend.stream(prompt, asked)
+        began, seconds = asyncio.get_running_loop().time(), self._sampling.timeout_s
         try:
-            async with closing(answer):
+            async with asyncio.timeout(None) as time, closing(answer):
                 async for last in answer:
-                    written = Written.of(last, blanks)
+                    written = Written.of(last, blanks, written)
                     if own is None and written.text.startswith(head):
                         own = written.field(len(head), self._sampling)
                         if own is not None:
                             self._show(own.text)
+                            if seconds is not None:
+                                time.reschedule(began + SHARE_OF_TIME * seconds)
                     if self._is_enough(written, head, is_tried=is_tried):
                         await self._settled()
                         if self._is_enough(written, head, is_tried=is_tried):
                             break
-        except RequestError as error:
-            is_refused = last is None and error.info.code in (BAD_REQUEST, CONTEXT_LENGTH)
-            if own is None and not is_refused:
+        except TimeoutError:
+            if not time.expired():
+                raise
+        except (RequestError, FilterError, RefusalError) as error:  # after its own text, no error
+            if own is None and not (last is None and _is_too_much(error)):
                 raise
         return last, written
 
@@ -202,19 +216,47 @@ class Speculator:
     def _ahead(self) -> Ahead:
         steps: list[Step] = []
         literal = ""
-        for expr in self._stream.position.upcoming():
+        upcoming = self._stream.position.upcoming(MAX_UPCOMING)
+        for expr in upcoming:
             text = known_text(expr)
             if text is not None:
                 literal += text
                 continue
-            after = self._sampling_of(expr) if literal else None
-            if after is None or draw_of(after) != self._draw:
+            after, draw = self._drawn_after(expr) if literal else (None, None)
+            if after is None or draw != self._draw or len(steps) == MAX_STEPS:
                 return Ahead(tuple(steps), literal, is_open=False)
             steps.append((literal, after))
             literal = ""
             if not after.stop:  # nothing says where it ends before a literal
                 return Ahead(tuple(steps), literal, is_open=False)
-        return Ahead(tuple(steps), literal, not self._stream.program.body_done.done())
+        is_all = len(upcoming) < MAX_UPCOMING
+        return Ahead(tuple(steps), literal, is_all and not self._stream.program.body_done.done())
+
+    def _drawn_after(self, expr: Expr) -> tuple[Sampling | None, Any]:
+        if expr not in self._after:
+            after = self._sampling_of(expr)
+            self._after[expr] = after, None if after is None else draw_of(after)
+        return self._after[expr]
+
+
+def _is_too_much(error: Exception) -> bool:
+    """Whether a server refuses what the gen alone would not have asked for."""
+    codes = BAD_REQUEST, CONTEXT_LENGTH
+    return isinstance(error, RequestError) and error.info.code in codes
+
+
+def begun(written: Written, steps: Sequence[Step]) -> Iterator[tuple[int, Sampling]]:
+    """The gens that the text has come to, and where they begin."""
+    at = 0
+    for literal, sampling in steps:
+        if not written.text.startswith(literal, at):
+            return
+        at += len(literal)
+        yield at, sampling
+        field = written.field(at, sampling)
+        if field is None:
+            return
+        at = field.end
 
 
 def is_enough(written: Written, steps: Sequence[Step], ahead: Ahead, *, is_tried: bool) -> bool:

@@ -65,7 +65,7 @@ class Worker:
         me = weakref.proxy(self)  # no cycle: a state is freed with its last reference
         numbers = program.numbers if parent is None else itertools.count()
         self.stream = Stream(program, lambda: me.notify(), numbers)
-        self.stream.position.upcoming = lambda: me._upcoming()
+        self.stream.position.upcoming = lambda most: me._upcoming(most)
         self.children: list[Worker] = []  # only in streaming runs, whose forks can be watched
         self._watched_by = parent if program.streaming else None
         self._lock = threading.Lock()
@@ -163,10 +163,10 @@ class Worker:
     def _start(self, queued: _Queued, rest: Rest) -> None:
         self._task = asyncio.ensure_future(self._work(queued, rest))
 
-    def _upcoming(self) -> list[Expr]:
-        """What has been submitted after what is being performed."""
+    def _upcoming(self, most: int) -> list[Expr]:
+        """What has been submitted after what is being performed; so many at most."""
         with self._lock:
-            return [queued.expr for queued in itertools.islice(self._queue, 1, None)]
+            return [queued.expr for queued in itertools.islice(self._queue, 1, most + 1)]
 
     # ---- watching ------------------------------------------------------------------------------
 
