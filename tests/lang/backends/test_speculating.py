@@ -1,8 +1,11 @@
 """API speculation: programs with it have the texts that they have without, in fewer calls."""
 
+import asyncio
 import functools
+import gc
 import json
 import operator
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lang as sgl
+from lang.backends.base import Completion
 from lang.backends.sampling import Sampling
-from lang.backends.speculating import Written, draw_of
+from lang.backends.speculating import (
+    MAX_CHARS,
+    MAX_SITES,
+    Entry,
+    Site,
+    Speculation,
+    Store,
+    Written,
+    draw_of,
+)
 from tests.lang.backends.scripted import ScriptedServer, lines_of_labels, script
 from tests.lang.fakes import FakeBackend
 from tests.running.profiles import examples
@@ -359,6 +372,113 @@ def test_drawn_answers_have_the_same_distribution() -> None:
             assert abs(found[letter] - 600 * share) < 4 * spread
     pairs = Counter((state["a"], state["b"]) for state in states)
     assert abs(pairs["x", "x"] - 216) < 4 * 12
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "openai"])
+@pytest.mark.parametrize("tokens", ["auto", 7, 64])
+def test_drawn_answers_are_not_chosen_by_their_lengths(dialect: str, tokens: Any) -> None:
+    """Long fields, which a number of tokens or bytes would not hold, are as frequent as without."""
+
+    @sgl.function(num_api_spec_tokens=tokens)
+    def two(s: Any) -> None:
+        gens = (sgl.gen(name, stop="\n", max_tokens=20) for name in "ab")
+        s += "A:" + next(gens) + "\nB:" + next(gens)
+
+    random = Random(7)
+
+    def model(text: str) -> str:
+        line = text.rpartition("\n")[2]
+        if line in ("A:", "B:"):
+            return random.choice("xy")
+        if not line:
+            return "B"
+        if line == "B":
+            return ":"
+        return "\n" if line[2] == "x" or len(line) == 32 else "y"
+
+    server = ScriptedServer(model)
+    backend = server.backend(dialect=dialect)
+    states = two.run_batch([{}] * 300, backend=backend, temperature=1.0, num_threads=1)
+    for name in "ab":
+        found = Counter(state[name][0] for state in states)
+        assert abs(found["x"] - 150) < 4 * 75**0.5, (name, found)
+    assert len(server.bodies) == (300 if dialect == "sglang" else 600)
+
+
+def test_another_back_end_takes_no_answer_by_an_id() -> None:
+    """One that is made while the run lasts may get the id of one that is gone."""
+
+    @sgl.function(num_api_spec_tokens=64)
+    def outer(s: Any) -> None:
+        for author in ("Frank", "Brian") * 8:
+            backend = ScriptedServer(script(BOOK.replace("Frank", author))).backend()
+            with_it = sgl.function(at_once)(backend=backend, temperature=0)
+            found.append((author, with_it["author"]))
+            del with_it, backend
+            gc.collect()
+
+    found: list[tuple[str, str]] = []
+    outer.run(backend=ScriptedServer(script(BOOK)).backend()).sync()
+    assert found and all(value == f" {author} Herbert" for author, value in found)
+
+
+def test_what_comes_late_costs_no_answer_that_is_there() -> None:
+    server = ScriptedServer(script(BOOK))
+
+    async def stalls(request: httpx2.Request) -> httpx2.Response:
+        answer = await server(request)
+        if not json.loads(request.content).get("stream"):
+            return answer
+        events = answer.aiter_raw()
+
+        async def slow() -> Any:
+            read = b""
+            async for each in events:
+                if b"Frank" in b"".join(re.findall(rb'"text": "(.*?)"', read)):
+                    await asyncio.sleep(30)
+                read += each
+                yield each
+
+        return httpx2.Response(200, content=slow(), headers=answer.headers)
+
+    backend = sgl.OpenAI(
+        "m", False, base_url="http://fake/v1", dialect="sglang",
+        transport=httpx2.MockTransport(stalls),
+    )  # fmt: skip
+    title = sgl.gen("title", stop="\n", timeout_s=0.5)
+
+    @sgl.function(num_api_spec_tokens="auto")
+    def first(s: Any) -> None:
+        s += "Book. Title:" + title + "\nAuthor:" + sgl.gen("author", stop="\n")
+
+    state = first.run(backend=backend, temperature=0)
+    assert state["title"] == " Dune"
+
+
+def test_the_store_is_bounded_and_reasoning_is_of_one_back_end() -> None:
+    store = Store(Speculation(64))
+    for i in range(40):
+        written = Written("x" * 1000, finish="length")
+        store.add((i,), Entry(str(i) * 300_000, written, 0, (1, 9), Site(), {}, is_tried=True))
+    assert sum(entry.num_chars for _, entry in store._entries) <= MAX_CHARS
+    thinks, other = FakeBackend(), FakeBackend()
+    store.speculation.has_reasoned(thinks)
+    again = store.speculation.with_tokens(8)
+    assert again.is_off(thinks) and not again.is_off(other)
+    for i in range(2 * MAX_SITES):
+        again.site(str(i))
+    assert len(again._sites) <= MAX_SITES
+
+
+def test_what_was_written_grows_as_if_read_at_once() -> None:
+    tokens = [[-1.0, 0, each] for each in ("\n", "\nA", "da", "\n", "B")]
+    before = Written("")
+    for blanks in ("", "\n\n"):
+        for i in range(6):
+            text = "".join(each for _, _, each in tokens[:i])
+            answer = Completion(text, meta={"output_token_logprobs": tokens[:i]})
+            before = Written.of(answer, blanks, before)
+            assert before == Written.of(answer, blanks)
 
 
 def test_forks_of_one_text_share_what_is_greedy() -> None:
