@@ -322,9 +322,9 @@ def _leaves(schema: Any, root: Mapping[str, Any], depth: int = 32) -> Iterator[d
     if "$ref" in schema:
         yield from _leaves(_resolved(schema["$ref"], root), root, depth - 1)
         return
-    if len(whole := schema.get("allOf") or ()) == 1:
+    if "allOf" in schema:  # of one schema: others have no strict form
         rest = {key: value for key, value in schema.items() if key != "allOf"}
-        yield from _leaves({**whole[0], **rest}, root, depth - 1)
+        yield from _leaves({**schema["allOf"][0], **rest}, root, depth - 1)
         return
     unions = [part for key in ("anyOf", "oneOf") for part in schema.get(key) or ()]
     if not unions:

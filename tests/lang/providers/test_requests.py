@@ -430,14 +430,13 @@ async def test_a_select_leaves_room_for_thoughts_and_keeps_the_runs_efforts(
         (body,) = server.bodies
         config = body.get("generationConfig", body)
         assert config.get("maxOutputTokens", body.get("max_tokens")) > 2000
-        effort = body.get("output_config", {}).get("effort")
-        assert (effort or config["thinkingConfig"]["thinkingLevel"]).lower() == "low"
+        assert '"low"' in json.dumps(body).lower()
         await backend.aclose()
         less = provider.at(server.url, model=model, without={"reasoning_effort"})
         await less.select(CHAT, ["red", "blue"], sampling)
         config = server.bodies[1].get("generationConfig", server.bodies[1])
         assert config.get("maxOutputTokens", config.get("max_tokens")) < 100
-        assert "low" not in json.dumps(server.bodies[1]).lower()
+        assert '"low"' not in json.dumps(server.bodies[1]).lower()
         await less.aclose()
 
 
@@ -477,13 +476,13 @@ async def test_keys_with_blanks_around_them_work(provider: Provider) -> None:
         backend = provider.at(server.url)  # skips the test where the package is missing
         await backend.aclose()
         model = backend.model_name
-        backend = make[provider.name](model, api_key=f" {KEY}\r\n", base_url=server.url)  # type: ignore[operator]
+        backend = make[provider.name](model, api_key=f" {KEY}\r\n", base_url=server.url)
         assert (await backend.generate(CHAT, PLAIN)).text == "yes"
         assert any(value.endswith(KEY) for value in server.requests[0].headers.values())
         await backend.aclose()
         for key in ("sk-s\u2026ret", "sk-s\nret"):
             with pytest.raises(ConfigError, match="no HTTP header") as caught:
-                make[provider.name](model, api_key=key, base_url=server.url)  # type: ignore[operator]
+                make[provider.name](model, api_key=key, base_url=server.url)
             assert "ret" not in str(caught.value)
 
 
