@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scores
-from lang.backends.features import COMPATIBLE, features_of
+from lang.backends.features import COMPATIBLE, FEATURES, features_of
 from lang.backends.features import OPENAI as OPENAI_FEATURES
 from lang.backends.openai_answer import Answer, answers_of, scores_of
 from lang.backends.openai_host import Azure, Connection, azure_host, openai_host
@@ -27,6 +27,7 @@ from lang.backends.openai_request import (
     continued_fields,
     refusal_of,
     sampling_fields,
+    select_sampling,
     stream_fields,
     strict_of,
 )
@@ -36,14 +37,12 @@ from lang.backends.schemas.strict import Strict
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
 from srt.wire.errors import ConfigError
-from srt.wire.filled_params import NEUTRAL
 
 if TYPE_CHECKING:
     import httpx2
 
     from lang.backends.openai_http import OpenAIHttp
 
-SPARE_TOKENS = 16  # for what an answer may have around a choice: quotes, braces, a word or two
 _COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 
 SelectMethod = Literal["constrained", "closest"]
@@ -142,9 +141,8 @@ class OpenAI(BackendDefaults):
         )
         self._select = select
         self._template = self._chat_template(chat_template)
-        self._takes_new_limit = self.is_chat and (
-            dialect == "openai" or (dialect is None and host.is_openai)
-        )
+        self._is_openai = dialect == "openai" or (dialect is None and host.is_openai)
+        self._takes_new_limit = self.is_chat and self._is_openai
         self._connection = Connection(
             host,
             extra_body or {},
@@ -224,7 +222,10 @@ class OpenAI(BackendDefaults):
         fields = choice_fields(choices, self.dialect, self.is_chat)
         if self.dialect == "openai" and "schema" not in self._features:
             fields = None
-        body = self._select_body(prompt, choices, sampling)
+        thinks = self.is_chat and self._is_openai and "reasoning_effort" in self._features
+        features = self._features if self.dialect == "openai" else FEATURES
+        asked = select_sampling(choices, sampling, features, thinks=thinks)
+        body = self._prompt_fields(prompt) | self._sampling_fields(asked)
         if self._select == "closest" or (self._select is None and fields is None):
             answer = await self._complete(body)
             return with_choice(answer, closest(answer.text, choices), "closest")
@@ -239,26 +240,12 @@ class OpenAI(BackendDefaults):
             raise UnsupportedError("choices", reason)
         return with_choice(answer, text, "constrained")
 
-    def _select_body(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
-    ) -> dict[str, Any]:
-        """The body; a token has at least one byte, so no choice is cut short."""
-        longest = max(len(choice.encode()) for choice in choices)
-        plain = Sampling(
-            max_tokens=longest + SPARE_TOKENS,
-            temperature=sampling.temperature if self._has("temperature") else None,
-            repetition_penalty=NEUTRAL.repetition_penalty,  # whatever the server's model has
-            seed=sampling.seed if self._has("seed") else None,
-        )
-        return self._prompt_fields(prompt) | self._sampling_fields(plain)
-
-    def _has(self, feature: str) -> bool:
-        return self.dialect != "openai" or feature in self._features
-
     def _asked(self, prompt: Prompt, sampling: Sampling) -> tuple[dict[str, Any], Reading]:
         """The body of a gen, and how its answer is read."""
         is_strict = self.dialect == "openai" and self.is_chat
-        strict = strict_of(sampling, self._features) if is_strict else None
+        strict = None
+        if is_strict:
+            strict = strict_of(sampling, self._features, is_openai=self._is_openai)
         stops: tuple[str, ...] = ()
         if is_strict and (
             (strict is not None and not strict.is_plain) or "stop" not in self._features

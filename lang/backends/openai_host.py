@@ -35,6 +35,18 @@ class Host(Struct, frozen=True):
     is_openai: bool = False  # its own models, and all fields of its API
     keys: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Host({self.base_url!r})"
+
+
+def checked_key(key: str, argument: str = "api_key") -> str:
+    """The key without blanks around it, which files and variables often have. Raises ConfigError,
+    which does not show it, for one that cannot stand in a header: HTTP libraries do."""
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{argument}: the key has characters that no HTTP header can have")
+    return key
+
 
 def openai_host(
     base_url: str | None,
@@ -48,7 +60,7 @@ def openai_host(
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"base_url {url!r}: expected http:// or https://")
     is_openai = url.rstrip("/") == OPENAI_URL
-    key = api_key or os.environ.get("OPENAI_API_KEY")
+    key = checked_key(api_key or os.environ.get("OPENAI_API_KEY") or "")
     if is_openai and not key:
         raise ConfigError("api_key: give one, or set OPENAI_API_KEY")
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -66,7 +78,7 @@ def azure_host(
 ) -> Host:
     """A deployment of Azure. Raises ConfigError for what is missing, by its variable's name."""
     endpoint = azure.endpoint or os.environ.get("AZURE_OPENAI_ENDPOINT")
-    key = api_key or os.environ.get("AZURE_OPENAI_API_KEY")
+    key = checked_key(api_key or os.environ.get("AZURE_OPENAI_API_KEY") or "")
     version = azure.api_version or os.environ.get("OPENAI_API_VERSION")
     if not endpoint:
         raise ConfigError("azure_endpoint: give it, or set AZURE_OPENAI_ENDPOINT")

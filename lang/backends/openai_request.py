@@ -24,6 +24,7 @@ from lang.backends.schemas.strict import (
 from lang.backends.shown import data_url, message_of
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
+from srt.wire.filled_params import NEUTRAL
 from srt.wire.sampling import CommonSampling
 
 # Whose fields a server takes: OpenAI's own only; SGLang's, which are srt's too; or vLLM's.
@@ -48,6 +49,9 @@ _UNKNOWN_TO: dict[Dialect, set[str]] = {
 _ADVICE = ": if the server has a field for it, name whose: dialect='sglang' or dialect='vllm'"
 _ADVICE_MODEL = ": if it does, name it in `also`"
 _OF_PROVIDERS = {"reasoning_effort", "verbosity", "service_tier"}
+_OF_SELECTS = _OF_PROVIDERS | {"temperature", "seed", "extra_body"}
+SPARE_TOKENS = 16  # for what an answer may have around a choice: quotes, braces, a word or two
+THOUGHT_TOKENS = 2048  # providers count thoughts towards an answer's limit
 _REGEX_META = frozenset("\\.+*?()|[]{}^$")
 _REASONING = re.compile(r"(.*/)?(o\d|gpt-[5-9](?!.*chat))")  # names of models
 _SIGNATURES = (
@@ -90,9 +94,12 @@ def sampling_fields(
     return body | sampling.extra_body
 
 
-def strict_of(sampling: Sampling, features: frozenset[str]) -> Strict | None:
+def strict_of(
+    sampling: Sampling, features: frozenset[str], *, is_openai: bool = True
+) -> Strict | None:
     """The constraint as OpenAI's strict mode takes it; None without one. Raises UnsupportedError
-    where it cannot say it, or the model has no such mode."""
+    where it cannot say it, or the model has no such mode. A server that is not OpenAI's may take
+    any schema: what has no strict form goes there as it is."""
     if sampling.regex is None and sampling.json_schema is None:
         return None
     if "schema" not in features:
@@ -100,7 +107,14 @@ def strict_of(sampling: Sampling, features: frozenset[str]) -> Strict | None:
         raise UnsupportedError(name, f"the model takes no schemas{_ADVICE_MODEL}")
     if sampling.regex is not None:
         return strict_pattern(sampling.regex, OPENAI)
-    return strict_schema(str(sampling.json_schema), OPENAI)
+    source = str(sampling.json_schema)
+    try:
+        return strict_schema(source, OPENAI)
+    except UnsupportedError:
+        original = None if is_openai else msgspec.json.decode(source)
+        if not isinstance(original, dict):
+            raise
+        return Strict(original, original)
 
 
 def _logprob_fields(sampling: Sampling, is_chat: bool) -> dict[str, Any]:
@@ -141,6 +155,22 @@ def choice_fields(choices: Sequence[str], dialect: Dialect, is_chat: bool) -> di
     if not is_chat:
         return None
     return {"response_format": _json_format("choice", strict_choice(choices))}
+
+
+def select_sampling(
+    choices: Sequence[str], sampling: Sampling, features: frozenset[str], *, thinks: bool
+) -> Sampling:
+    """What of `sampling` a select asks with: what is among `features`, and a limit that cuts no
+    choice, since a token has at least one byte, nor, if the model `thinks`, most thoughts."""
+    given = {
+        name: getattr(sampling, name) for name in _OF_SELECTS & sampling.set_fields() & features
+    }
+    longest = max(len(choice.encode()) for choice in choices)
+    return Sampling(
+        max_tokens=longest + SPARE_TOKENS + (THOUGHT_TOKENS if thinks else 0),
+        repetition_penalty=NEUTRAL.repetition_penalty,  # whatever the server's model has
+        **given,
+    )
 
 
 def _escaped(text: str) -> str:

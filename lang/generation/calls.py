@@ -44,7 +44,7 @@ def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iter
     except UnsupportedError as error:
         located = error.at(place.source) if place.source else error
         call.error = f"{type(error).__name__}: {located}"
-        raise located from error.__cause__
+        raise located.with_traceback(error.__traceback__) from error.__cause__
     except BaseException as error:
         call.error = f"{type(error).__name__}: {error}"
         raise

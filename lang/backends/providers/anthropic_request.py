@@ -71,6 +71,8 @@ def _leading_system(turns: Sequence[Turn]) -> Iterator[Turn]:
 def _blocks(turns: Sequence[Turn], at: int) -> Iterator[dict[str, Any]]:
     """The content of turn number `at`. Empty texts are left out: the API refuses them."""
     turn = turns[at]
+    if turn.images and turn.role != "user":
+        raise UnsupportedError("image", "Anthropic's back end sends images of users only")
     if turn.role == "tool":
         yield {"type": "tool_result", "tool_use_id": f"call_{at}", "content": _result(turns, at)}
         return

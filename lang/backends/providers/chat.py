@@ -12,8 +12,8 @@ import msgspec
 
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
 from lang.backends.features import refuse_missing
-from lang.backends.openai import SPARE_TOKENS, TokenUsage, chosen, closest, with_choice
-from lang.backends.openai_request import check_chat
+from lang.backends.openai import TokenUsage, chosen, closest, with_choice
+from lang.backends.openai_request import check_chat, select_sampling
 from lang.backends.reading import Reading
 from lang.backends.sampling import Sampling
 from lang.backends.schemas.strict import (
@@ -102,13 +102,10 @@ class ChatProvider(BackendDefaults):
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
         """By an enum of the schema, where the model takes one; else the closest choice."""
-        longest = max(len(choice.encode()) for choice in choices)
         asked = self._asking(
             prompt,
-            Sampling(
-                max_tokens=longest + SPARE_TOKENS,
-                temperature=sampling.temperature if "temperature" in self._features else None,
-                seed=sampling.seed if "seed" in self._features else None,
+            select_sampling(
+                choices, sampling, self._features, thinks="reasoning_effort" in self._features
             ),
             strict_choice(choices) if "schema" in self._features else None,
         )

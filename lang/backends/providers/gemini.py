@@ -201,7 +201,8 @@ class VertexAI(Gemini):
                 raise ConfigError(
                     "sgl.VertexAI: api_key and project, location, credentials exclude each other"
                 )
-            return {"vertexai": True, "api_key": api_key}
+            key = key_of(api_key, (), "sgl.VertexAI")
+            return {"vertexai": True, "api_key": key}
         project = self._given["project"] or os.environ.get("GOOGLE_CLOUD_PROJECT")
         location = self._given["location"] or os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
         if not project:

@@ -22,11 +22,11 @@ def contents_of(prompt: Prompt) -> tuple[str, list[dict[str, Any]]]:
     system: list[str] = []
     contents: list[dict[str, Any]] = []
     for i, turn in enumerate(prompt.messages):
+        if turn.images and turn.role != "user":
+            raise UnsupportedError("image", "Gemini takes images from users only")
         if turn.role == "system":
             if contents:
                 raise UnsupportedError("system", "Gemini takes the system's turns first only")
-            if turn.images:
-                raise UnsupportedError("image", "Gemini takes images from users only")
             system.append(turn.content)
             continue
         if turn.role not in _ROLES:

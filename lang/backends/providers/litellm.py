@@ -13,6 +13,7 @@ from msgspec import structs
 from lang.backends.base import Completion
 from lang.backends.features import features_of
 from lang.backends.openai_answer import Answer, answers_of
+from lang.backends.openai_host import checked_key
 from lang.backends.openai_http import FIRST_PAUSE_S, JITTER, code_of, without_keys
 from lang.backends.openai_request import chat_messages, refusal_of
 from lang.backends.providers.chat import Asked, ChatProvider
@@ -63,7 +64,9 @@ class LiteLLM(ChatProvider):
         super().__init__(model_name, features, RULES, refusal_of(model_name))
         kept = (value for name, value in os.environ.items() if name.endswith("_API_KEY"))
         self._keys = [key for key in (api_key, *kept) if key]  # which no message may have
-        if not api_key and not base_url:
+        if api_key:
+            api_key = checked_key(api_key, "sgl.LiteLLM: api_key")
+        elif not base_url:
             missing = self._module.validate_environment(model_name).get("missing_keys") or []
             if missing:
                 raise ConfigError(f"sgl.LiteLLM: api_key: give one, or set {', '.join(missing)}")

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from lang.backends.openai_host import checked_key
 from srt import forked
 from srt.wire.errors import ConfigError
 
@@ -33,7 +34,8 @@ def is_of_http(error: BaseException) -> bool:
 def key_of(given: str | None, variables: Sequence[str], who: str, argument: str = "api_key") -> str:
     """The key that was given, or the first that the environment has. Raises ConfigError with the
     variables' names."""
-    found = given or next((os.environ[name] for name in variables if os.environ.get(name)), None)
+    found = given or next((os.environ[name] for name in variables if os.environ.get(name)), "")
+    found = checked_key(found, f"{who}: {argument}")
     if not found:
         raise ConfigError(f"{who}: {argument}: give one, or set {' or '.join(variables)}")
     return found

@@ -27,16 +27,22 @@ _TYPES_OF = ((bool, "boolean"), (str, "string"), (int, "integer"), (float, "numb
 
 class Rules(Struct, frozen=True):
     """What a provider takes in a schema, besides types, enums, `anyOf`, properties and items: the
-    `keywords`, which of them with any value and `min_items` up to a limit, and `$ref`s, if
-    `has_references`; without, they are inlined. `patterns` of texts: without them no regex is."""
+    `keywords`, which of them with any value and `min_items` up to a limit, the `formats` of texts,
+    and `$ref`s, if `has_references`; without, they are inlined. Types that hold themselves need
+    `has_recursion` besides."""
 
     provider: str
     keywords: frozenset[str]
+    formats: frozenset[str]
     has_references: bool = True
+    has_recursion: bool = True
     max_min_items: int | None = None
 
 
 _COMMON = frozenset({"description", "title"})
+_FORMATS = frozenset(
+    {*("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")}
+)
 OPENAI = Rules(
     "OpenAI",
     _COMMON
@@ -44,8 +50,15 @@ OPENAI = Rules(
         *("pattern", "format", "minItems", "maxItems"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     },
+    _FORMATS,
 )
-ANTHROPIC = Rules("Anthropic", _COMMON | {"pattern", "format", "minItems"}, max_min_items=1)
+ANTHROPIC = Rules(
+    "Anthropic",
+    _COMMON | {"pattern", "format", "minItems"},
+    _FORMATS | {"uri"},
+    has_recursion=False,
+    max_min_items=1,
+)
 GEMINI = Rules(
     "Gemini",
     _COMMON
@@ -53,13 +66,9 @@ GEMINI = Rules(
         *("pattern", "format", "minItems", "maxItems", "minLength", "maxLength"),
         *("minimum", "maximum"),
     },
+    frozenset({"date-time"}),
     has_references=False,
-)
-_FORMATS = frozenset(
-    {
-        *("date-time", "time", "date", "duration", "email", "hostname"),
-        *("uri", "ipv4", "ipv6", "uuid"),
-    }
+    has_recursion=False,
 )
 
 
@@ -83,9 +92,11 @@ class Strict(Struct, frozen=True):
         if self.is_plain:
             return answer
         try:
-            value = json.loads(answer)
+            return self._text_of_value(json.loads(answer), answer)
         except (ValueError, RecursionError):
             return answer
+
+    def _text_of_value(self, value: Any, answer: str) -> str:
         if self.is_wrapped:
             if not isinstance(value, dict) or value.keys() != {VALUE}:
                 return answer
@@ -212,7 +223,7 @@ class _Writer:
 
     def _kept(self, schema: dict[str, Any]) -> dict[str, Any]:
         kept = {key: schema[key] for key in self.rules.keywords & schema.keys()}
-        if kept.get("format") not in _FORMATS:
+        if kept.get("format") not in self.rules.formats:
             kept.pop("format", None)
         limit = self.rules.max_min_items
         if limit is not None and "minItems" in kept:
@@ -268,17 +279,19 @@ class _Writer:
         target = _resolved(reference, self.root)
         if target is None:
             self._refuse(path, f"the reference {reference!r}")
-        name = reference.rpartition("/")[2]
-        if not self.rules.has_references or reference == "#":
-            if reference in self._open:
+        name = reference.rpartition("/")[2].replace("~", "_")  # which is an escape there
+        is_inlined = not self.rules.has_references or reference == "#"
+        if reference in self._open:
+            if is_inlined or not self.rules.has_recursion:
                 self._refuse(path, f"a type that holds itself, {name!r},")
+            return {"$ref": f"#/$defs/{name}"}
+        if is_inlined or name not in self.definitions:
             self._open.append(reference)
-            made = self.node(target, path)
+            made = self.node(target, path if is_inlined else f"/$defs/{name}")
             self._open.pop()
-            return made
-        if name not in self.definitions:
-            self.definitions[name] = {}  # for those that refer to it inside of it
-            self.definitions[name] |= self.node(target, f"/$defs/{name}")
+            if is_inlined:
+                return made
+            self.definitions[name] = made
         # A root must say that it is an object, which a reference does not.
         if not path and self.definitions[name].get("type") == "object":
             return dict(self.definitions[name])
@@ -309,7 +322,11 @@ def _leaves(schema: Any, root: Mapping[str, Any], depth: int = 32) -> Iterator[d
     if "$ref" in schema:
         yield from _leaves(_resolved(schema["$ref"], root), root, depth - 1)
         return
-    unions = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key) or ()]
+    if "allOf" in schema:  # of one schema: others have no strict form
+        rest = {key: value for key, value in schema.items() if key != "allOf"}
+        yield from _leaves({**schema["allOf"][0], **rest}, root, depth - 1)
+        return
+    unions = [part for key in ("anyOf", "oneOf") for part in schema.get(key) or ()]
     if not unions:
         yield schema
     for part in unions:
@@ -329,27 +346,53 @@ def _without_nulls(value: Any, schemas: list[Any], root: Mapping[str, Any]) -> A
     """`value` without members that are null where the original schemas, one of which it is an
     instance of, let them be missing and not null."""
     leaves = [leaf for schema in schemas for leaf in _leaves(schema, root)]
+    leaves = [leaf for leaf in leaves if _fits(value, leaf, root)]
     if isinstance(value, list):
         items = [leaf["items"] for leaf in leaves if "items" in leaf]
         return [_without_nulls(each, items, root) for each in value]
     if not isinstance(value, dict):
         return value
-    fitting = [leaf for leaf in leaves if _fits(value, leaf)]
     made = {}
     for name, member in value.items():
-        parts = [leaf["properties"][name] for leaf in fitting]
+        parts = [leaf["properties"][name] for leaf in leaves]
         if member is None and parts and not any(_takes_null(part, root) for part in parts):
             continue
         made[name] = _without_nulls(member, parts, root)
     return made
 
 
-def _fits(value: dict[str, Any], leaf: dict[str, Any]) -> bool:
-    """Whether an object has the names of a schema's properties, and its constants."""
-    properties = leaf.get("properties")
-    if not isinstance(properties, dict) or properties.keys() != value.keys():
+def _fits(value: Any, leaf: dict[str, Any], root: Mapping[str, Any]) -> bool:
+    """Whether a value that a strict mode wrote is of a schema without unions: of its type and
+    constants, and its parts of theirs. That tells the branches of a union apart."""
+    if "const" in leaf or "enum" in leaf:
+        return value in (leaf["enum"] if "enum" in leaf else [leaf["const"]])
+    kind = leaf.get("type", "object")
+    if not any(_is_of(value, each) for each in ([kind] if isinstance(kind, str) else kind)):
         return False
-    return all(
-        not isinstance(part, dict) or "const" not in part or part["const"] == value[name]
-        for name, part in properties.items()
+    if isinstance(value, list):
+        return all(_fits_one_of(each, leaf.get("items"), root) for each in value)
+    if not isinstance(value, dict):
+        return True
+    properties, required = leaf.get("properties") or {}, leaf.get("required") or ()
+    return properties.keys() == value.keys() and all(
+        (member is None and name not in required) or _fits_one_of(member, properties[name], root)
+        for name, member in value.items()
     )
+
+
+def _fits_one_of(value: Any, schema: Any, root: Mapping[str, Any]) -> bool:
+    return any(_fits(value, leaf, root) for leaf in _leaves(schema, root))
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    """Whether a value is of a type of JSON Schema; whole numbers are integers however written."""
+    if kind in ("integer", "number"):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and (kind == "number" or value == value // 1)
+    return isinstance(value, _CLASSES[kind])
+
+
+_CLASSES: dict[str, type] = {
+    **{"object": dict, "array": list, "string": str, "boolean": bool},
+    "null": type(None),
+}

@@ -284,7 +284,8 @@ def test_an_agent(provider: Provider) -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_what_has_no_form_is_refused_by_name_and_line(provider: Provider) -> None:
     with serving(provider.form()) as server:
-        backend = provider.at(server.url)
+        # A server that is not OpenAI's may take other schemas.
+        backend = provider.at(server.url, **{"dialect": "openai"} if provider is OPENAI else {})
         given: list[tuple[dict[str, Any], str, str]] = [
             ({"type": dict[str, int]}, "type", "no fixed names"),
             ({"type": tuple[int, str]}, "type", "no one schema"),
@@ -336,6 +337,46 @@ async def test_an_open_turn_is_continued_where_the_model_can() -> None:
             await forced.generate(begun, PLAIN)
         await newest.aclose()
         await forced.aclose()
+
+
+@sgl.function(num_api_spec_tokens="auto")
+def person(s: Any) -> None:
+    s += sgl.user("Who?")
+    name, born = (sgl.gen(name, stop="\n", max_tokens=30) for name in ("name", "born"))
+    s += sgl.assistant("Name:" + name + "\nBorn:" + born)
+
+
+@pytest.mark.parametrize(
+    ("provider", "options", "said"),
+    [
+        (ANTHROPIC, {"model": "claude-sonnet-4-5", "api_version": "2023-06-01"}, ""),
+        (GEMINI, {"thinking": {"thinking_budget": 0}}, "Name:"),
+    ],
+)
+def test_one_request_writes_both_fields(provider: Provider, options: Any, said: str) -> None:
+    """Where the model continues a turn, and where it must write all of it."""
+    with serving(
+        provider.form(), Said(said + " Ada\nBorn: 1815\nJob: none that is known")
+    ) as server:
+        backend = provider.at(server.url, **options)
+        state = person.run(backend=backend, temperature=0)
+        assert state.vars() == {"name": " Ada", "born": " 1815"}
+        assert (len(server.requests), state.usage().calls, state.usage().speculated) == (1, 1, 1)
+        assert state.usage().prompt_tokens == backend.token_usage.prompt_tokens
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    ("provider", "options"),
+    [(ANTHROPIC, {"thinking": "adaptive"}), (GEMINI, {}), (LITELLM, {"model": "openai/o3"})],
+)
+def test_models_that_think_write_nothing_ahead(provider: Provider, options: Any) -> None:
+    with serving(provider.form()) as server:
+        backend = provider.at(server.url, **options)
+        with pytest.raises(UnsupportedError, match=r"num_api_spec_tokens: .* before it answers"):
+            person.run(backend=backend)
+        assert not server.requests
+        backend.close()
 
 
 # ---- what is missing -----------------------------------------------------------------------------

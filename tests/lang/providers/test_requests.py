@@ -9,12 +9,22 @@ import pytest
 
 import lang as sgl
 from lang.backends.base import Image, Prompt, Turn
+from lang.backends.openai_host import openai_host
 from lang.backends.sampling import Sampling
 from lang.errors import UnsupportedError, original
 from srt.wire.errors import ConfigError, RequestError
 from tests.lang.providers.formats import AnthropicFormat, GeminiFormat, OpenAIFormat
 from tests.lang.providers.scripted import Fault, Said, serving
-from tests.lang.providers.setup import ANTHROPIC, CHAT, GEMINI, KEY, OPENAI, PLAIN, QUIET
+from tests.lang.providers.setup import (
+    ANTHROPIC,
+    CHAT,
+    GEMINI,
+    KEY,
+    OPENAI,
+    PLAIN,
+    QUIET,
+    Provider,
+)
 
 pytestmark = QUIET
 TERSE = "You are terse. " * 9
@@ -129,6 +139,20 @@ async def test_thoughts_efforts_and_images() -> None:
         await blind.aclose()
         with pytest.raises(ConfigError, match="thinking 'much'"):
             ANTHROPIC.at(server.url, thinking="much")
+
+
+@pytest.mark.parametrize("provider", [ANTHROPIC, GEMINI, OPENAI], ids=lambda each: each.name)
+async def test_images_of_tools_are_refused_not_left_out(provider: Provider) -> None:
+    call, image = '{"tool": "look", "arguments": {}}', Image(PNG)
+    turns = (Turn("user", "Look."), Turn("assistant", call), Turn("tool", "seen", (image,), (0,)))
+    text = f"USER:Look.\nASSISTANT:{call}\nTOOL:seen\nASSISTANT:"
+    seen = Prompt(text, messages=turns, open_role="assistant", images=(image,), image_places=(0,))
+    with serving(provider.form(), Said("no")) as server:
+        backend = provider.at(server.url)
+        with pytest.raises(UnsupportedError, match="users only"):
+            await backend.generate(seen, PLAIN)
+        assert not server.requests
+        await backend.aclose()
 
 
 # ---- Gemini --------------------------------------------------------------------------------------
@@ -387,3 +411,80 @@ async def test_models_without_schemas_refuse_constraints_and_choose_the_closest(
         assert isinstance(error, UnsupportedError) and error.param == "type"
         assert len(server.requests) == 1
         await backend.aclose()
+
+
+# ---- selects, keys and other hosts ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"), [(ANTHROPIC, "claude-opus-5"), (GEMINI, "gemini-2.5-flash")]
+)
+async def test_a_select_leaves_room_for_thoughts_and_keeps_the_runs_efforts(
+    provider: Provider, model: str
+) -> None:
+    with serving(provider.form(), Said('{"choice": "red"}')) as server:
+        backend = provider.at(server.url, model=model)
+        sampling = Sampling(temperature=0.0, reasoning_effort="low")
+        found = await backend.select(CHAT, ["red", "blue"], sampling)
+        assert found.text == "red"
+        (body,) = server.bodies
+        config = body.get("generationConfig", body)
+        assert config.get("maxOutputTokens", body.get("max_tokens")) > 2000
+        assert '"low"' in json.dumps(body).lower()
+        await backend.aclose()
+        less = provider.at(server.url, model=model, without={"reasoning_effort"})
+        await less.select(CHAT, ["red", "blue"], sampling)
+        config = server.bodies[1].get("generationConfig", server.bodies[1])
+        assert config.get("maxOutputTokens", config.get("max_tokens")) < 100
+        assert '"low"' not in json.dumps(server.bodies[1]).lower()
+        await less.aclose()
+
+
+async def test_selects_of_openai_by_host() -> None:
+    with serving(OpenAIFormat(), Said('{"choice": "red"}')) as server:
+        # Others may take no schema, and write up to the limit.
+        for dialect, limits in (("openai", range(2000, 4096)), (None, range(100))):
+            backend = OPENAI.at(server.url, dialect=dialect)
+            sampling = Sampling(service_tier="flex", seed=3)
+            assert (await backend.select(CHAT, ["red", "blue"], sampling)).text == "red"
+            body = server.bodies[-1]
+            assert (body.get("max_completion_tokens") or body["max_tokens"]) in limits
+            assert (body["service_tier"], body["seed"]) == ("flex", 3)
+            await backend.aclose()
+
+
+async def test_other_hosts_are_sent_schemas_that_strict_modes_refuse() -> None:
+    source = json.dumps({"type": "object", "additionalProperties": {"type": "integer"}})
+    with serving(_AnySchema(), Said('{"a":1}')) as server:
+        backend = OPENAI.at(server.url)
+        assert (await backend.generate(CHAT, Sampling(json_schema=source))).text == '{"a":1}'
+        assert server.bodies[0]["response_format"]["json_schema"]["schema"] == json.loads(source)
+        await backend.aclose()
+
+
+class _AnySchema(OpenAIFormat):
+    """A server that is not OpenAI's."""
+
+    def refusal(self, request: Any) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize("provider", [OPENAI, ANTHROPIC, GEMINI], ids=lambda each: each.name)
+async def test_keys_with_blanks_around_them_work(provider: Provider) -> None:
+    with serving(provider.form(), Said("yes")) as server:
+        make = {"openai": sgl.OpenAI, "anthropic": sgl.Anthropic, "gemini": sgl.Gemini}
+        backend = provider.at(server.url)  # skips the test where the package is missing
+        await backend.aclose()
+        model = backend.model_name
+        backend = make[provider.name](model, api_key=f" {KEY}\r\n", base_url=server.url)
+        assert (await backend.generate(CHAT, PLAIN)).text == "yes"
+        assert any(value.endswith(KEY) for value in server.requests[0].headers.values())
+        await backend.aclose()
+        for key in ("sk-s\u2026ret", "sk-s\nret"):
+            with pytest.raises(ConfigError, match="no HTTP header") as caught:
+                make[provider.name](model, api_key=key, base_url=server.url)
+            assert "ret" not in str(caught.value)
+
+
+def test_a_hosts_repr_has_no_key() -> None:
+    assert KEY not in repr(openai_host("http://127.0.0.1:9", KEY, None, None, None))

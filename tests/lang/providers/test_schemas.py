@@ -30,21 +30,32 @@ KINDS: list[Any] = [int, str, float, bool, list[int], int | None, dict[str, Any]
 
 def _random_type(rng: random.Random, depth: int, names: list[str]) -> Any:
     """A type of structs, lists and unions, with optional members of all kinds."""
-    choice = rng.randrange(6 if depth else 3)
+    choice = rng.randrange(7 if depth else 3)
     if choice < 3:
         return rng.choice([int, str, bool, int | None, list[str]])
     if choice == 3:
         return list[_random_type(rng, depth - 1, names)]  # type: ignore[misc]
+    if choice == 6:  # a union, whose members may be the same but for tag and types
+        branches = [_random_struct(rng, depth, names, is_tagged=True) for _ in range(2)]
+        return branches[0] | branches[1]
+    made = _random_struct(rng, depth, names)
+    return made | None if choice == 5 else made
+
+
+def _random_struct(
+    rng: random.Random, depth: int, names: list[str], *, is_tagged: bool = False
+) -> Any:
     fields: list[Any] = []
     for number in range(rng.randrange(1, 4)):
         kind = _random_type(rng, depth - 1, names)
-        name = f"m{number}_{len(names)}"
+        name = f"m{number}"
         default = rng.random() < 0.5
         given = msgspec.field(default_factory=lambda: "left out")
         fields.append((name, kind, given) if default else (name, kind))
     names.append("")
-    made = msgspec.defstruct(f"T{len(names)}", fields, kw_only=True, omit_defaults=True)
-    return made | None if choice == 5 else made
+    title = f"T{len(names)}"
+    tag = title if is_tagged else None
+    return msgspec.defstruct(title, fields, kw_only=True, omit_defaults=True, tag=tag)
 
 
 def _random_value(rng: random.Random, schema: Any, root: Any) -> Any:
@@ -90,6 +101,34 @@ def test_what_a_strict_mode_writes_is_an_instance_of_the_original(seed: int) -> 
             assert GeminiFormat()._schema_fault(response_schema(strict.schema)) is None
 
 
+def test_branches_of_a_union_are_told_apart_by_their_types() -> None:
+    def branch(kind: str, other: Any, *required: str) -> Any:
+        properties = {"x": {"type": kind}, "y": {"type": other}}
+        return {"type": "object", "properties": properties, "required": list(required)}
+
+    missing, null = (
+        branch("integer", "integer", "x"),
+        branch("string", ["integer", "null"], "x", "y"),
+    )
+    source = json.dumps({"anyOf": [missing, null]})
+    strict = strict_schema(source, OPENAI)
+    assert strict.text_of('{"value": {"x": 1, "y": null}}') == '{"x":1}'
+    assert strict.text_of('{"value": {"x": "1", "y": null}}') == '{"x":"1","y":null}'
+
+
+def test_formats_are_those_of_the_provider() -> None:
+    formats = ("date-time", "date", "uuid", "uri", "regex")
+    members = {name: {"type": "string", "format": name} for name in formats}
+    schema = {"type": "object", "properties": members, "required": list(formats)}
+    for rules, taken in (
+        (OPENAI, {"date-time", "date", "uuid"}),
+        (ANTHROPIC, {"date-time", "date", "uuid", "uri"}),
+        (GEMINI, {"date-time"}),
+    ):
+        made = strict_schema(json.dumps(schema), rules).schema["properties"]
+        assert {name for name, part in made.items() if "format" in part} == taken
+
+
 class Node(Struct):
     value: int
     next: "Node | None" = None
@@ -101,8 +140,15 @@ def test_types_that_hold_themselves() -> None:
     assert strict_fault(strict.schema, _STRICT) is None
     text = strict.text_of('{"value": 1, "next": {"value": 2, "next": null}}')
     assert convert(text) == Node(1, Node(2))
-    with pytest.raises(UnsupportedError, match="holds itself"):
-        strict_schema(source, GEMINI)
+    for rules in (ANTHROPIC, GEMINI):
+        with pytest.raises(UnsupportedError, match="holds itself"):
+            strict_schema(source, rules)
+
+
+def test_an_answer_that_is_nested_too_deeply_is_left_as_it_is() -> None:
+    strict = strict_schema(schema_of(Node)[0], OPENAI)
+    answer = '{"value":1,"next":' * 800 + "null" + "}" * 800
+    assert strict.text_of(answer) == answer
 
 
 @pytest.mark.parametrize(
