@@ -8,6 +8,7 @@ Never is a text filled in that does not fit: it is asked anew.
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -60,10 +61,15 @@ class Speculator:
         show: Callable[[str], None],
     ) -> None:
         self._stream, self._sampling, self._name = stream, sampling, site
-        self._sampling_of, self._show = sampling_of, show
+        self._show = show
         self._backend = stream.program.backend
         self._draw = draw_of(sampling)
-        self._after: dict[Expr, tuple[Sampling | None, Any]] = {}  # how gens that follow sample
+
+        def drawn(expr: Expr) -> tuple[Sampling | None, Any]:
+            after = sampling_of(expr)
+            return after, None if after is None else draw_of(after)
+
+        self._drawn_after = cache(drawn)  # looked at again for each piece of an answer
         self._num_requests = self._num_wasted = self._num_uncounted = 0
 
     async def answer(self) -> Completion | None:
@@ -231,12 +237,6 @@ class Speculator:
                 return Ahead(tuple(steps), literal, is_open=False)
         is_all = len(upcoming) < MAX_UPCOMING
         return Ahead(tuple(steps), literal, is_all and not self._stream.program.body_done.done())
-
-    def _drawn_after(self, expr: Expr) -> tuple[Sampling | None, Any]:
-        if expr not in self._after:
-            after = self._sampling_of(expr)
-            self._after[expr] = after, None if after is None else draw_of(after)
-        return self._after[expr]
 
 
 def _is_too_much(error: Exception) -> bool:
