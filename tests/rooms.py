@@ -44,8 +44,8 @@ ROOMS: dict[str, dict[str, str]] = {
             "schemas"
         ),
         "providers": (
-            "base features openai openai_answer openai_http openai_request reading sampling "
-            "schemas shown"
+            "base features openai openai_answer openai_host openai_http openai_request reading "
+            "sampling schemas shown"
         ),
     },
     "scheduler_proc": {

@@ -136,7 +136,6 @@ class OpenAI(BackendDefaults):
         self._select = select
         self._template = self._chat_template(chat_template)
         self._is_openai = dialect == "openai" or (dialect is None and host.is_openai)
-        self._takes_new_limit = self.is_chat and self._is_openai
         self._connection = Connection(
             host,
             extra_body or {},
@@ -248,7 +247,7 @@ class OpenAI(BackendDefaults):
     def _sampling_fields(self, sampling: Sampling, strict: Strict | None = None) -> dict[str, Any]:
         features = self._features if self.is_chat and self.dialect == "openai" else None
         fields = sampling_fields(sampling, self.dialect, self.is_chat, features, strict)
-        if self._takes_new_limit:
+        if self.is_chat and self._is_openai:
             fields["max_completion_tokens"] = fields.pop("max_tokens")
         return self._connection.fields | fields
 
