@@ -257,7 +257,7 @@ class OpenAI(BackendDefaults):
     def _sampling_fields(self, sampling: Sampling, strict: Strict | None = None) -> dict[str, Any]:
         features = self._features if self.is_chat and self.dialect == "openai" else None
         fields = sampling_fields(sampling, self.dialect, self.is_chat, features, strict)
-        if self.is_chat and self._is_openai:  # which takes the newer limit
+        if self.is_chat and self._is_openai:
             fields["max_completion_tokens"] = fields.pop("max_tokens")
         return self._connection.fields | fields
 
