@@ -465,7 +465,7 @@ def test_the_store_is_bounded_and_reasoning_is_of_one_back_end() -> None:
 
 
 def test_what_was_written_grows_as_if_read_at_once() -> None:
-    tokens = [[-1.0, 0, each] for each in ("\n", "\nA", "da", "\n", "B")]
+    tokens: list[list[Any]] = [[-1.0, 0, each] for each in ("\n", "\nA", "da", "\n", "B")]
     before = Written("")
     for blanks in ("", "\n\n"):
         for i in range(6):
