@@ -20,8 +20,10 @@ from lang.decoders.votes import Vote, best_of, decided, vote
 from lang.errors import (
     AnswerError,
     CancelledError,
+    FilterError,
     LangError,
     ProgramError,
+    RefusalError,
     TraceError,
     UnsupportedError,
 )
@@ -75,6 +77,9 @@ from lang.values import grammar as g
 if TYPE_CHECKING:
     from lang.backends.command_line import command_line
     from lang.backends.openai import OpenAI
+    from lang.backends.providers.anthropic import Anthropic
+    from lang.backends.providers.gemini import Gemini, VertexAI
+    from lang.backends.providers.litellm import LiteLLM
     from lang.backends.runtime import Runtime, RuntimeEndpoint
     from lang.remote.semantic import Input, Output, semantic_function
     from lang.remote.session import ProgramVar, Session, negated, session
@@ -83,6 +88,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Address",
     "AnswerError",
+    "Anthropic",
     "CancelledError",
     "Certificate",
     "ChatTemplate",
@@ -90,9 +96,12 @@ __all__ = [
     "ChoicesSamplingMethod",
     "Condition",
     "Engine",
+    "FilterError",
+    "Gemini",
     "Graph",
     "Input",
     "LangError",
+    "LiteLLM",
     "Log",
     "LogWarning",
     "Node",
@@ -104,6 +113,7 @@ __all__ = [
     "ProgramStream",
     "ProgramVar",
     "Ref",
+    "RefusalError",
     "Runtime",
     "RuntimeEndpoint",
     "Search",
@@ -111,6 +121,7 @@ __all__ = [
     "SglFunction",
     "TraceError",
     "UnsupportedError",
+    "VertexAI",
     "Vote",
     "agent",
     "arg",
@@ -174,7 +185,11 @@ _LATER = {  # what needs more than the language alone
     "negated": "lang.remote.session",
     "semantic_function": "lang.remote.semantic",
     "session": "lang.remote.session",
+    "Anthropic": "lang.backends.providers.anthropic",
+    "Gemini": "lang.backends.providers.gemini",
+    "LiteLLM": "lang.backends.providers.litellm",
     "OpenAI": "lang.backends.openai",
+    "VertexAI": "lang.backends.providers.gemini",
     "Runtime": "lang.backends.runtime",
     "RuntimeEndpoint": "lang.backends.runtime",
 }

@@ -22,6 +22,7 @@ _renewals: "dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]]" = {}  # b
 _IMPORTED_LATE = {
     *("lang", "srt", "httpx2", "httpcore2", "anyio", "h11", "idna"),
     *("sniffio", "truststore", "llguidance", "jsonschema", "jsonschema_specifications"),
+    *("anthropic", "google", "litellm", "pydantic", "aiohttp", "tenacity"),
     *("referencing", "rpds", "attr", "attrs", "ssl", "encodings", "stringprep"),
 }
 _MAX_IMPORTS = 1000

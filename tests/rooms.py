@@ -24,6 +24,31 @@ ROOMS: dict[str, dict[str, str]] = {
         "functions": "errors loop backends logs run state graph remote",
         "decoders": "errors loop logs run state functions",
     },
+    "lang.backends": {
+        "sampling": "",
+        "base": "sampling",
+        "features": "sampling",
+        "schemas": "",
+        "served_model": "",
+        "speculating": "base sampling",
+        "shown": "base",
+        "reading": "base schemas",
+        "runtime": "base sampling served_model shown",
+        "command_line": "runtime",
+        "config": "base runtime",
+        "openai_answer": "base",
+        "openai_http": "",
+        "openai_host": "openai_http",
+        "openai_request": "base features sampling schemas shown",
+        "openai": (
+            "base features openai_answer openai_host openai_http openai_request reading sampling "
+            "schemas"
+        ),
+        "providers": (
+            "base features openai openai_answer openai_host openai_http openai_request reading "
+            "sampling schemas shown"
+        ),
+    },
     "scheduler_proc": {
         "events": "",
         "media": "",

@@ -53,7 +53,8 @@ class Prompt(Struct, frozen=True):
     an assistant's turn is a prefix that the answer must continue. `literal_spans` are the parts
     of `text`, [start, stop) in characters, that are inside roles: control tokens there are text.
     `images` are those of all of it, in order, each before the character of `text` that its place
-    names.
+    names. `fork_turns` are the numbers of closed turns at which states were forked, up to this one:
+    others share the turns before.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Prompt(Struct, frozen=True):
     images: tuple[Image, ...] = ()
     literal_spans: tuple[tuple[int, int], ...] = ()
     image_places: tuple[int, ...] = ()
+    fork_turns: tuple[int, ...] = ()
 
 
 class Completion(Struct, frozen=True):
@@ -105,7 +107,11 @@ class Capabilities(Struct, frozen=True):
     `chat_only`: every gen must be in an assistant's role. `score`: `score` gives exact
     log-probabilities; else `select` is called. `constraints`: regex, json_schema, ebnf and
     dtype; unless it `enforces` them, gens check its answers.
-    Without `stop_regex` a gen searches for the patterns itself, in a stream.
+    Without `stop_regex` a gen searches for the patterns itself, in a stream. `several`: `samples`
+    gives many completions for one request.
+    `continues`: of those that are `chat_only`, an answer may begin with text of the program's.
+    `token_texts`: the texts of log-probabilities come with a stream. `refuses_speculation`: why
+    `num_api_spec_tokens` is of no use, None if it is of use.
     """
 
     chat_only: bool = False
@@ -113,7 +119,11 @@ class Capabilities(Struct, frozen=True):
     images: bool = False
     constraints: bool = False
     enforces: bool = True
+    several: bool = False
     stop_regex: bool = False
+    continues: bool = False
+    token_texts: bool = False
+    refuses_speculation: str | None = "it has no API whose calls cost their whole prompt"
 
 
 class Backend(Protocol):
@@ -132,6 +142,10 @@ class Backend(Protocol):
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """One whole completion. `sampling.n` is always 1: a gen asks n times."""
         ...
+
+    async def samples(self, prompt: Prompt, sampling: Sampling, count: int) -> list[Completion]:
+        """`count` completions of one prompt, by one request, for back ends with `several`."""
+        raise UnsupportedError("n", f"{type(self).__name__} gives one completion to a request")
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
         """The completion as it grows; the last one, and only that, has `finish`."""

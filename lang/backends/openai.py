@@ -5,9 +5,8 @@ prompt with log-probabilities (`score`); else its answer is constrained to the c
 the closest choice is taken. The meta info's `select_method` says which of these two.
 """
 
-import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,28 +15,34 @@ import msgspec
 from msgspec import Struct
 
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt, Scores
-from lang.backends.openai_answer import Answer, scores_of
+from lang.backends.features import COMPATIBLE, FEATURES, features_of
+from lang.backends.features import OPENAI as OPENAI_FEATURES
+from lang.backends.openai_answer import Answer, answers_of, scores_of
+from lang.backends.openai_host import Azure, Connection, azure_host, openai_host
 from lang.backends.openai_request import (
     DIALECTS,
     Dialect,
     chat_messages,
     choice_fields,
+    continued_fields,
+    refusal_of,
     sampling_fields,
+    select_sampling,
+    stream_fields,
+    strict_of,
 )
+from lang.backends.reading import Reading
 from lang.backends.sampling import Sampling
+from lang.backends.schemas.strict import Strict
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
-from srt import forked
 from srt.wire.errors import ConfigError
-from srt.wire.filled_params import NEUTRAL
 
 if TYPE_CHECKING:
     import httpx2
 
     from lang.backends.openai_http import OpenAIHttp
 
-OPENAI_URL = "https://api.openai.com/v1"
-SPARE_TOKENS = 16  # for what an answer may have around a choice: quotes, braces, a word or two
 _COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 
 SelectMethod = Literal["constrained", "closest"]
@@ -48,10 +53,21 @@ class TokenUsage(Struct):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt's
+    reasoning_tokens: int = 0  # of the completion's
 
     def reset(self) -> None:
         """Count from zero again."""
         self.prompt_tokens = self.completion_tokens = 0
+        self.cached_tokens = self.reasoning_tokens = 0
+
+    def add(self, completion: Completion) -> Completion:
+        """Count a completion's tokens; returns it."""
+        self.prompt_tokens += completion.prompt_tokens
+        self.completion_tokens += completion.completion_tokens
+        self.cached_tokens += completion.cached_tokens
+        self.reasoning_tokens += completion.meta.get("reasoning_tokens", 0)
+        return completion
 
 
 class OpenAI(BackendDefaults):
@@ -59,12 +75,15 @@ class OpenAI(BackendDefaults):
 
     `is_chat_model` None: all are except OpenAI's three completion models. `dialect` says whose
     fields the server takes besides OpenAI's: "openai" none, "sglang" (srt's too), "vllm"; None is
-    "openai" with the older field `max_tokens`, unless the server is OpenAI's own. Texts of
-    constrained gens are checked here, since a server may ignore what it does not know.
+    "openai" with the older field `max_tokens`, unless the server is OpenAI's own. In that one,
+    schemas and patterns go out as strict mode takes them, and their answers are taken back.
+    Texts of constrained gens are checked here, since a server may ignore what it does not know.
     `echo_logprobs` says that completions take `echo` with `logprobs`, which makes selects exact
     (the default for vLLM). `select` None: constrained where the dialect can, else closest. Address
-    and key default to the environment's OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError for
-    what cannot work.
+    and key default to the environment's OPENAI_BASE_URL and OPENAI_API_KEY. With `is_azure` the
+    model is a deployment of a resource of Azure. `default_headers` go with each request,
+    `extra_body` into each body. What the model takes is known by its name, less `without`, and
+    `also`: names of `lang.backends.features`. Raises ConfigError for what cannot work.
     """
 
     def __init__(
@@ -72,60 +91,64 @@ class OpenAI(BackendDefaults):
         model_name: str,
         is_chat_model: bool | None = None,
         chat_template: str | ChatTemplate | None = None,
+        is_azure: bool = False,
         *,
         base_url: str | None = None,
         api_key: str | None = None,
+        organization: str | None = None,
+        project: str | None = None,
+        azure_endpoint: str | None = None,
+        azure_deployment: str | None = None,
+        api_version: str | None = None,
+        default_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
         dialect: Dialect | None = None,
         echo_logprobs: bool | None = None,
         select: SelectMethod | None = None,
+        without: Iterable[str] = (),
+        also: Iterable[str] = (),
         timeout_s: float = 600.0,
         max_retries: int = 3,
         transport: "httpx2.AsyncBaseTransport | None" = None,
     ) -> None:
         self.model_name = model_name
-        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
         self.is_chat = model_name not in _COMPLETION_MODELS
         if is_chat_model is not None:
             self.is_chat = is_chat_model
-        at_openai = self.base_url.rstrip("/") == OPENAI_URL
         self.dialect: Dialect = dialect or "openai"
+        _check(self.dialect, select)
+        if is_azure:
+            azure = Azure(azure_endpoint, azure_deployment, api_version)
+            host = azure_host(model_name, azure, api_key, default_headers)
+        elif azure_endpoint or azure_deployment or api_version:
+            raise ConfigError("azure_endpoint, azure_deployment and api_version need is_azure=True")
+        else:
+            host = openai_host(base_url, api_key, organization, project, default_headers)
         self.token_usage = TokenUsage()
-        self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
+        table = OPENAI_FEATURES if host.is_openai else COMPATIBLE
+        self._features = features_of(table, model_name, without, also)
         echoes = self.dialect == "vllm" if echo_logprobs is None else echo_logprobs
         self.capabilities = Capabilities(
             chat_only=self.is_chat,
             score=echoes and not self.is_chat,
-            images=self.is_chat,
+            images=self.is_chat and "images" in self._features,
             constraints=True,
             enforces=False,
+            several="several" in self._features,
+            continues=self.is_chat and self.dialect != "openai",
+            token_texts=self.dialect != "openai" or host.is_openai,
+            refuses_speculation=refusal_of(model_name),
         )
         self._select = select
         self._template = self._chat_template(chat_template)
-        self._takes_new_limit = dialect == "openai" or (dialect is None and at_openai)
-        self._options: dict[str, Any] = {
-            "timeout_s": timeout_s,
-            "max_retries": max_retries,
-            "transport": transport,
-        }
-        self._connections: OpenAIHttp | None = None
-        self._check(at_openai)
-        forked.renew_in_children(self, OpenAI._begin_in_child)
-
-    def _begin_in_child(self) -> None:
-        """The child's first request connects anew, but a given transport is not made again."""
-        forked.leave(self._connections)
-        if self._options["transport"] is None:
-            self._connections = None
-
-    def _check(self, at_openai: bool) -> None:
-        if self.dialect not in DIALECTS:
-            raise ConfigError(f"dialect {self.dialect!r}: expected one of {DIALECTS}")
-        if self._select not in (None, "constrained", "closest"):
-            raise ConfigError(f"select {self._select!r}: expected 'constrained' or 'closest'")
-        if not self.base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"base_url {self.base_url!r}: expected http:// or https://")
-        if at_openai and not self._api_key:
-            raise ConfigError("api_key: give one, or set OPENAI_API_KEY")
+        self._is_openai = dialect == "openai" or (dialect is None and host.is_openai)
+        self._connection = Connection(
+            host,
+            extra_body or {},
+            timeout_s=timeout_s,
+            max_retries=max_retries,
+            transport=transport,
+        )
 
     def _chat_template(self, template: str | ChatTemplate | None) -> ChatTemplate:
         """A chat model has its own template; the text of its programs is for people to read."""
@@ -135,6 +158,11 @@ class OpenAI(BackendDefaults):
             return chat_template_named(template)
         return ChatTemplate() if self.is_chat else chat_template_of_model(self.model_name)
 
+    @property
+    def base_url(self) -> str:
+        """The address that paths of the API are appended to."""
+        return self._connection.host.base_url
+
     async def chat_template(self) -> ChatTemplate:
         return self._template
 
@@ -142,18 +170,33 @@ class OpenAI(BackendDefaults):
         return f"{self.base_url} {self.model_name}"
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        body = self._prompt_fields(prompt) | self._sampling_fields(sampling)
-        return await self._complete(body)
+        body, reading = self._asked(prompt, sampling)
+        return reading.whole(await self._complete(body))
+
+    async def samples(self, prompt: Prompt, sampling: Sampling, count: int) -> list[Completion]:
+        body, reading = self._asked(prompt, sampling)
+        begun, has_logprobs = time.monotonic(), "logprobs" in body
+        payload = await self._http().post(self._path, body | {"n": count})
+        found = answers_of(payload, count, has_logprobs, time.monotonic() - begun)
+        return [reading.whole(self._counted(each)) for each in found]
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
-        body = self._prompt_fields(prompt) | self._sampling_fields(sampling)
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body, reading = self._asked(prompt, sampling)
+        body |= stream_fields(sampling, self.dialect)
         begun, answer = time.monotonic(), Answer("logprobs" in body)
         async with aclosing(self._http().events(self._path, body)) as events:
             async for event in events:
                 if answer.take(event):
-                    yield answer.partial()
-        yield self._counted(answer.completion(time.monotonic() - begun))
+                    so_far = answer.partial()
+                    if reading.is_over(so_far.text):
+                        yield reading.whole(self._counted(so_far))
+                        return
+                    try:
+                        yield msgspec.structs.replace(so_far, text=reading.partial(so_far.text))
+                    except GeneratorExit:  # left early: what the server has counted until then
+                        self._counted(so_far)
+                        raise
+        yield reading.whole(self._counted(answer.completion(time.monotonic() - begun)))
 
     async def score(
         self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
@@ -176,44 +219,54 @@ class OpenAI(BackendDefaults):
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
         fields = choice_fields(choices, self.dialect, self.is_chat)
-        body = self._select_body(prompt, choices, sampling)
+        if self.dialect == "openai" and "schema" not in self._features:
+            fields = None
+        thinks = self.is_chat and self._is_openai and "reasoning_effort" in self._features
+        features = self._features if self.dialect == "openai" else FEATURES
+        asked = select_sampling(choices, sampling, features, thinks=thinks)
+        body = self._prompt_fields(prompt) | self._sampling_fields(asked)
         if self._select == "closest" or (self._select is None and fields is None):
             answer = await self._complete(body)
-            return _with_choice(answer, closest(answer.text, choices), "closest")
+            return with_choice(answer, closest(answer.text, choices), "closest")
         if fields is None:
             raise UnsupportedError("select", "these completions cannot be constrained to choices")
         answer = await self._complete(body | fields)
-        text = _chosen(answer.text) if self.dialect == "openai" else answer.text
+        text = chosen(answer.text) if self.dialect == "openai" else answer.text
         if text is None or text not in choices:
             reason = f"the answer {answer.text!r} (finish {answer.finish!r}) is none of them; "
             reason += f"if the server ignores {', '.join(fields)}, name its dialect, "
             reason += "or use select='closest'"
             raise UnsupportedError("choices", reason)
-        return _with_choice(answer, text, "constrained")
+        return with_choice(answer, text, "constrained")
 
-    def _select_body(
-        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
-    ) -> dict[str, Any]:
-        """The body; a token has at least one byte, so no choice is cut short."""
-        longest = max(len(choice.encode()) for choice in choices)
-        plain = Sampling(
-            max_tokens=longest + SPARE_TOKENS,
-            temperature=sampling.temperature,
-            repetition_penalty=NEUTRAL.repetition_penalty,  # whatever the server's model has
-            seed=sampling.seed,
-        )
-        return self._prompt_fields(prompt) | self._sampling_fields(plain)
+    def _asked(self, prompt: Prompt, sampling: Sampling) -> tuple[dict[str, Any], Reading]:
+        """The body of a gen, and how its answer is read."""
+        is_strict = self.dialect == "openai" and self.is_chat
+        strict = None
+        if is_strict:
+            strict = strict_of(sampling, self._features, is_openai=self._is_openai)
+        stops: tuple[str, ...] = ()
+        if is_strict and (
+            (strict is not None and not strict.is_plain) or "stop" not in self._features
+        ):
+            # They would be found in the JSON around the value, or are not known to the model.
+            stops, sampling = sampling.stop, msgspec.structs.replace(sampling, stop=())
+        body = self._prompt_fields(prompt) | self._sampling_fields(sampling, strict)
+        return body, Reading(strict, stops)
 
-    def _sampling_fields(self, sampling: Sampling) -> dict[str, Any]:
-        fields = sampling_fields(sampling, self.dialect, self.is_chat)
-        if self.is_chat and self._takes_new_limit:
+    def _sampling_fields(self, sampling: Sampling, strict: Strict | None = None) -> dict[str, Any]:
+        features = self._features if self.is_chat and self.dialect == "openai" else None
+        fields = sampling_fields(sampling, self.dialect, self.is_chat, features, strict)
+        if self.is_chat and self._is_openai:
             fields["max_completion_tokens"] = fields.pop("max_tokens")
-        return fields
+        return self._connection.fields | fields
 
     def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
         if self.is_chat:
-            messages = chat_messages(prompt, self._template)
-            return {"model": self.model_name, "messages": messages}
+            continues = self.capabilities.continues
+            messages = chat_messages(prompt, self._template, continues=continues)
+            fields = continued_fields(prompt, self.dialect)
+            return {"model": self.model_name, "messages": messages, **fields}
         if prompt.images or any(message.images for message in prompt.messages):
             raise UnsupportedError("image", "completions take text only")
         return {"model": self.model_name, "prompt": prompt.text}
@@ -224,30 +277,24 @@ class OpenAI(BackendDefaults):
         return self._counted(answer.completion(time.monotonic() - begun))
 
     def _counted(self, completion: Completion) -> Completion:
-        self.token_usage.prompt_tokens += completion.prompt_tokens
-        self.token_usage.completion_tokens += completion.completion_tokens
-        return completion
+        return self.token_usage.add(completion)
 
     @property
     def _path(self) -> str:
         return "/chat/completions" if self.is_chat else "/completions"
 
     def _http(self) -> "OpenAIHttp":
-        """Made in the loop that uses it; programs that do not use it do not import httpx2."""
-        if self._connections is None:
-            from lang.backends.openai_http import OpenAIHttp
-
-            self._connections = OpenAIHttp(
-                self.base_url,
-                {"authorization": f"Bearer {self._api_key}"} if self._api_key else {},
-                **self._options,
-            )
-        return self._connections
+        return self._connection.http()
 
     async def aclose(self) -> None:
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.aclose()
+        await self._connection.aclose()
+
+
+def _check(dialect: str, select: str | None) -> None:
+    if dialect not in DIALECTS:
+        raise ConfigError(f"dialect {dialect!r}: expected one of {DIALECTS}")
+    if select not in (None, "constrained", "closest"):
+        raise ConfigError(f"select {select!r}: expected 'constrained' or 'closest'")
 
 
 def closest(answer: str, choices: Sequence[str]) -> str:
@@ -272,7 +319,7 @@ def _bare(text: str) -> str:
     return text.strip(" \t\n\"'`*").casefold()
 
 
-def _chosen(text: str) -> str | None:
+def chosen(text: str) -> str | None:
     """The choice in the answer `{"choice": ...}`; None for any other answer."""
     try:
         return msgspec.json.decode(text, type=dict[str, str]).get("choice")
@@ -280,6 +327,6 @@ def _chosen(text: str) -> str | None:
         return None
 
 
-def _with_choice(answer: Completion, choice: str, method: SelectMethod) -> Completion:
+def with_choice(answer: Completion, choice: str, method: SelectMethod) -> Completion:
     meta = answer.meta | {"select_method": method, "answer": answer.text}
     return msgspec.structs.replace(answer, text=choice, meta=meta)

@@ -5,6 +5,7 @@ from itertools import takewhile
 from typing import Any
 
 from lang.backends.base import Completion, Scored, Scores
+from lang.errors import FilterError, RefusalError
 from srt.wire.errors import INTERNAL, UNAVAILABLE, RequestError
 
 
@@ -15,7 +16,7 @@ class Answer:
     """
 
     def __init__(self, has_logprobs: bool) -> None:
-        self._text = self._reasoning = self._id = ""
+        self._text = self._reasoning = self._refusal = self._id = ""
         self._finish: str | None = None
         self._matched: str | int | None = None
         self._usage: dict[str, Any] = {}
@@ -37,9 +38,10 @@ class Answer:
             return False
         choice = payload["choices"][0]
         said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-        new = said.get("content") or ""
+        new, thought, refused = parts_of(said.get("content"))
         self._text += new
-        self._reasoning += said.get("reasoning_content") or ""
+        self._reasoning += thought + (said.get("reasoning_content") or "")
+        self._refusal += refused + (said.get("refusal") or "")
         self._finish = choice.get("finish_reason") or self._finish
         matched = choice.get("matched_stop")
         self._matched = choice.get("stop_reason") if matched is None else matched
@@ -49,14 +51,25 @@ class Answer:
         return bool(new)
 
     def partial(self) -> Completion:
-        """The completion so far."""
-        return Completion(self._text)
+        """The completion so far, with what the server has counted already."""
+        meta: dict[str, Any] = {"reasoning_content": self._reasoning} if self._reasoning else {}
+        if self._logprobs is not None:
+            meta["output_token_logprobs"] = self._logprobs
+        usage = self._usage
+        return Completion(
+            self._text,
+            prompt_tokens=usage.get("prompt_tokens") or 0,
+            cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            completion_tokens=usage.get("completion_tokens") or 0,
+            meta=meta,
+        )
 
     def completion(self, latency_s: float) -> Completion:
-        """The whole completion. Raises RequestError if the answer ended before it did."""
+        """The whole completion. Raises RequestError if the answer ended before it did, RefusalError
+        if it is a refusal, and FilterError if a filter withheld it."""
         if self._finish is None:
-            message = "the server closed the stream before the end"
-            raise RequestError(message, code=UNAVAILABLE, retryable=True)
+            raise cut_off()
+        check_said(self._finish, self._refusal, self._text)
         meta: dict[str, Any] = {"id": self._id, "e2e_latency": latency_s}
         if self._reasoning:
             meta["reasoning_content"] = self._reasoning
@@ -64,6 +77,9 @@ class Answer:
             meta["captures"] = self._captures
         if self._logprobs is not None:
             meta["output_token_logprobs"] = self._logprobs
+        thinking = self._usage.get("completion_tokens_details") or {}
+        if thinking.get("reasoning_tokens"):
+            meta["reasoning_tokens"] = thinking["reasoning_tokens"]
         details = self._usage.get("prompt_tokens_details") or {}
         if details.get("image_tokens"):
             meta["media_tokens"] = details["image_tokens"]
@@ -76,6 +92,62 @@ class Answer:
             completion_tokens=self._usage.get("completion_tokens") or 0,
             meta=meta,
         )
+
+
+def cut_off() -> RequestError:
+    """The error of a stream that ended before its answer did."""
+    message = "the server closed the stream before the end"
+    return RequestError(message, code=UNAVAILABLE, retryable=True)
+
+
+def check_said(finish: str, refusal: str, text: str) -> None:
+    """Raise RefusalError for an answer that is a refusal, FilterError for one that was withheld."""
+    if refusal:
+        raise RefusalError(f"the model refused to answer: {refusal!r}", refusal)
+    if finish == "content_filter":
+        raise FilterError("a filter withheld the answer (content_filter)", finish, text)
+
+
+def parts_of(content: Any) -> tuple[str, str, str]:
+    """The text, the thoughts and the refusal of a message's content: a text, nothing, or a list of
+    parts. Raises TypeError for another one."""
+    if content is None or isinstance(content, str):
+        return content or "", "", ""
+    if not isinstance(content, list):
+        raise TypeError("content that is a text or a list")
+    texts, thoughts, refusals = [], [], []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif part["type"] in ("text", "output_text"):
+            texts.append(part["text"])
+        elif part["type"] == "thinking":
+            inner = part["thinking"]
+            thoughts.append(inner if isinstance(inner, str) else parts_of(inner)[0])
+        elif part["type"] == "refusal":
+            refusals.append(part["refusal"])
+    return "".join(texts), "".join(thoughts), "".join(refusals)
+
+
+def answers_of(payload: Any, count: int, has_logprobs: bool, latency_s: float) -> list[Completion]:
+    """The completions of an answer with `count` choices, in their order; the first has all tokens
+    of the request. Raises what `Answer` raises, and RequestError for another number of choices."""
+    try:
+        choices = sorted(payload["choices"], key=lambda choice: choice.get("index", 0))
+    except (KeyError, TypeError, AttributeError) as exc:
+        message = f"the server's answer has no {exc}, or not of the expected form"
+        raise RequestError(message, code=INTERNAL) from exc
+    if len(choices) != count:
+        message = f"the server gave {len(choices)} choices for n={count}"
+        raise RequestError(message, code=INTERNAL)
+    made = []
+    for i, choice in enumerate(choices):
+        answer = Answer(has_logprobs)
+        answer.take(
+            {**payload, "choices": [choice], "usage": payload.get("usage") if not i else {}}
+        )
+        made.append(answer.completion(latency_s))
+    return made
 
 
 def _logprobs(part: Any) -> list[list[Any]]:

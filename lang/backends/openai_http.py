@@ -7,7 +7,8 @@ cancellation or by closing the iterator, closes its connection, which tells such
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -16,6 +17,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from lang.errors import FilterError
 from srt import forked
 from srt.client.http.connections import checked_transport
 from srt.event_data import event_data
@@ -42,19 +44,23 @@ _CODES = {
     404: NOT_FOUND,
     408: REQUEST_TIMEOUT,
     429: OVERLOADED,
+    529: OVERLOADED,
     502: UNAVAILABLE,
     503: UNAVAILABLE,
     504: UNAVAILABLE,
 }
 _RETRIED = (OVERLOADED, UNAVAILABLE)
+_SENT_AGAIN = (500, 529)  # besides; in a stream nothing is sent again
+JITTER = 0.25  # of a pause that the server did not name: clients that failed together part
 _Refusal = tuple[RequestError, float | None]  # and the pause in seconds that is asked for, if any
 
 
 class OpenAIHttp:
     """Connections to one server. `timeout_s` bounds its silence, not a whole stream.
 
-    A request is sent again, up to `max_retries` times, when the server did not take it: it cannot
-    be reached, or it says 429, 502, 503 or 504. `transport` replaces the network in tests.
+    A request is sent again, up to `max_retries` times, as long as nothing of an answer has come:
+    the server cannot be reached, or it says 429, 500, 502, 503, 504 or 529. `query` is appended to
+    each path. No message has one of `keys`. `transport` replaces the network in tests.
     """
 
     def __init__(
@@ -64,9 +70,12 @@ class OpenAIHttp:
         *,
         timeout_s: float,
         max_retries: int,
+        query: str = "",
+        keys: Sequence[str] = (),
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
+        self._query, self._keys = query, keys
         self._max_retries = max_retries
         self._timeout_s = timeout_s
         self._pid = os.getpid()
@@ -98,7 +107,7 @@ class OpenAIHttp:
                 async for data in payloads:
                     if data == b"[DONE]":
                         return
-                    yield _event(data)
+                    yield _event(data, self._keys)
         except httpx2.HTTPError as exc:
             raise self._lost(exc) from exc
         finally:
@@ -119,6 +128,8 @@ class OpenAIHttp:
                 return answer
             error, asked = answer
             pause = FIRST_PAUSE_S * 2**attempt if asked is None else asked
+            if asked is None:
+                pause *= random.uniform(1 - JITTER, 1 + JITTER)
             if attempt == self._max_retries or not error.info.retryable or pause > MAX_PAUSE_S:
                 raise error
             attempt += 1
@@ -128,9 +139,11 @@ class OpenAIHttp:
         """A response whose status is good, or what the server said, or that it is not reached."""
         check_process(self._pid, "transport")
         try:
-            request = self._http.build_request("POST", self.base_url + path, json=body)
+            request = self._http.build_request(
+                "POST", self.base_url + path + self._query, json=body
+            )
             response = await self._http.send(request, stream=True)
-            return response if response.is_success else await _refusal(response)
+            return response if response.is_success else await _refusal(response, self._keys)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as exc:
             message = f"cannot reach {self.base_url}: {str(exc) or type(exc).__name__}"
             return RequestError(message, code=UNAVAILABLE, retryable=True), None
@@ -153,15 +166,15 @@ def _decoded(data: bytes) -> Any:
         raise RequestError(f"the server's answer is not JSON: {exc}", code=INTERNAL) from exc
 
 
-def _event(data: bytes) -> Any:
+def _event(data: bytes, keys: Sequence[str]) -> Any:
     """One event. Raises the error that it carries, if it does."""
     event = _decoded(data)
     if isinstance(event, dict) and event.get("error"):
-        raise _error(event["error"], int(event.get("status_code") or 500))
+        raise _error(event["error"], int(event.get("status_code") or 500), keys)
     return event
 
 
-async def _refusal(response: httpx2.Response) -> _Refusal:
+async def _refusal(response: httpx2.Response, keys: Sequence[str]) -> _Refusal:
     try:
         data = await response.aread()
     except httpx2.HTTPError:
@@ -173,22 +186,39 @@ async def _refusal(response: httpx2.Response) -> _Refusal:
         detail = detail.get("error", detail)
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
         detail = data[:500].decode(errors="replace") or response.reason_phrase
-    return _error(detail, response.status_code), _pause(response.headers.get("retry-after"))
+    error = _error(detail, response.status_code, keys)
+    return error, _pause(response.headers.get("retry-after"))
 
 
-def _error(detail: Any, status: int) -> RequestError:
-    """The error of an OpenAI-style body: an object with `message`, `code`, `param`, or a text."""
+def _error(detail: Any, status: int, keys: Sequence[str]) -> RequestError:
+    """The error of an OpenAI-style body: an object with `message`, `code`, `param`, or a text.
+    Raises FilterError for a prompt that a filter refused."""
     fields = detail if isinstance(detail, dict) else {"message": detail}
     theirs = str(fields.get("code") or "")
-    code = _CODES.get(status, INTERNAL if status >= 500 else BAD_REQUEST)
+    message = without_keys(str(fields.get("message") or f"HTTP {status}"), keys)
+    if theirs in ("content_filter", "content_policy_violation"):
+        raise FilterError(f"a filter refused the prompt: {message}", theirs)
+    code = code_of(status)
     if theirs == CONTEXT_LENGTH:
         code = CONTEXT_LENGTH
     return RequestError(
-        str(fields.get("message") or f"HTTP {status}"),
+        message,
         param=fields.get("param"),
         code=code,
-        retryable=code in _RETRIED and theirs != "insufficient_quota",
+        retryable=(code in _RETRIED or status in _SENT_AGAIN) and theirs != "insufficient_quota",
     )
+
+
+def code_of(status: int) -> str:
+    """The code of an error of this HTTP status."""
+    return _CODES.get(status, INTERNAL if status >= 500 else BAD_REQUEST)
+
+
+def without_keys(text: str, keys: Sequence[str]) -> str:
+    """`text` without secrets, which servers repeat in messages about them."""
+    for key in keys:
+        text = text.replace(key, "***")
+    return text
 
 
 def _pause(retry_after: str | None) -> float | None:

@@ -62,7 +62,13 @@ class RuntimeEndpoint(BackendDefaults):
         chat_template: str | ChatTemplate | None = None,
     ) -> None:
         self.url = url
-        self.capabilities = Capabilities(score=True, images=True, constraints=True, stop_regex=True)
+        self.capabilities = Capabilities(
+            score=True,
+            images=True,
+            constraints=True,
+            stop_regex=True,
+            refuses_speculation="the server keeps prompts in its cache",
+        )
         self._api_key = api_key
         named = isinstance(chat_template, str)
         self._template = chat_template_named(str(chat_template)) if named else chat_template

@@ -144,6 +144,7 @@ def _run_inner(op: Inner, perform: Callable[[ProgramState], None]) -> None:
         defaults.merged(options["given"]),
         place,
         options["timeout_s"],
+        options["speculation"],
     )
     run: Run = prepared.run(place)
     run.state.program.returns = returns_of(op.function)

@@ -14,12 +14,15 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from lang import loop
+from lang.backends.base import Backend
 from lang.backends.config import backend_of
 from lang.backends.sampling import PLAIN, Sampling
+from lang.backends.speculating import NumTokens, Speculation
 from lang.errors import UnsupportedError
 from lang.functions import batch
 from lang.functions.prepared import Logs, Prepared
@@ -47,6 +50,7 @@ _DEFAULTS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"} | {
     for name in Sampling.__struct_fields__
     if name not in ("regex", "json_schema", "ebnf", "timeout_s")
 }
+_SPECULATION = "num_api_spec_tokens"
 
 
 class SglFunction:
@@ -56,12 +60,12 @@ class SglFunction:
     def __init__(
         self,
         func: Callable[..., Any],
-        num_api_spec_tokens: int | None = None,
+        num_api_spec_tokens: NumTokens | Speculation | None = None,
         bind_arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        if num_api_spec_tokens is not None:
-            reason = "API speculative execution is not supported; leave the argument out"
-            raise UnsupportedError("num_api_spec_tokens", reason)
+        if not isinstance(num_api_spec_tokens, Speculation):
+            num_api_spec_tokens = Speculation(num_api_spec_tokens)
+        self._speculation = num_api_spec_tokens
         self._kind: type = type(func)
         if isinstance(func, classmethod | staticmethod):
             func = func.__func__
@@ -83,7 +87,7 @@ class SglFunction:
         for name in kwargs:
             if name not in self.arg_names:
                 raise TypeError(f"{self.__name__} has no parameter {name!r}")
-        return SglFunction(self.func, bind_arguments={**self.bind_arguments, **kwargs})
+        return SglFunction(self.func, self._speculation, {**self.bind_arguments, **kwargs})
 
     def __call__(self, *args: Any, **kwargs: Any) -> ProgramState:
         return self.run(*args, **kwargs)
@@ -100,7 +104,7 @@ class SglFunction:
         bound_to = kind if self._kind is classmethod else owner
         if bound_to is None or not self._is_method:
             return self
-        return SglFunction(self.func.__get__(bound_to), bind_arguments=self.bind_arguments)
+        return SglFunction(self.func.__get__(bound_to), self._speculation, self.bind_arguments)
 
     # ---- one run -------------------------------------------------------------------------------
 
@@ -119,7 +123,8 @@ class SglFunction:
         """Run the function; its state may still be working when this returns.
 
         Sampling arguments are the defaults of all gens, also in programs that it runs, unless the
-        function has a parameter of that name; the others go to the function. With `stream` the
+        function has a parameter of that name, and so is `num_api_spec_tokens` (see `function`; 0
+        turns it off); the others go to the function. With `stream` the
         function runs beside the caller, who reads `text_iter`. `timeout_s` limits the whole run.
         Raises what the function raises; an error of the back end is in `error()`, and is raised by
         every wait for a value that it prevented. `use_thread` changes nothing here.
@@ -175,11 +180,15 @@ class SglFunction:
         if recording.get() is not None:
             raise trace_error("the program uses a decoder", ADVICE)
         outer = current.get()
+        speculation = self._speculation_of(kwargs)
         defaults, place, rest = self.split_arguments(kwargs)
         inherited = outer.backend if outer is not None and backend is None else None
         chosen = inherited or backend_of(backend)
+        _check_speculation(speculation, chosen)
         bound = {**self.bind_arguments, **rest}
-        return Prepared(self.func, tuple(args), bound, chosen, defaults, place, timeout_s)
+        return Prepared(
+            self.func, tuple(args), bound, chosen, defaults, place, timeout_s, speculation
+        )
 
     def submit(
         self,
@@ -203,6 +212,8 @@ class SglFunction:
 
         if inspect.iscoroutinefunction(self.func):
             raise TypeError(f"{self.__name__} is an async def: submit takes plain functions")
+        if self._speculation_of(kwargs) is not None:
+            raise UnsupportedError(_SPECULATION, "the server that runs the program has its prompts")
         defaults, _, rest = self.split_arguments(kwargs)
         recording = Recording(session_of(session), defaults, self.__name__, when, retries)
         recording.program.returns = returns_of(self.func)
@@ -216,9 +227,17 @@ class SglFunction:
         defaults, place = (PLAIN, Place()) if outer is None else outer.inner()
         return defaults.merged(given), place, rest
 
+    def _speculation_of(self, kwargs: Mapping[str, Any]) -> Speculation | None:
+        """The run's API speculation; None if neither it nor the function says any."""
+        is_own = _SPECULATION in self.arg_names
+        made = self._speculation.with_tokens(None if is_own else kwargs.get(_SPECULATION))
+        return None if made.num_tokens is None else made
+
     def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Sampling arguments by their names here, and the function's own arguments."""
         taken = {k: v for k, v in _DEFAULTS.items() if k not in self.arg_names}
+        if _SPECULATION not in self.arg_names:
+            kwargs = {name: value for name, value in kwargs.items() if name != _SPECULATION}
         given = {taken[name]: value for name, value in kwargs.items() if name in taken}
         marks.refuse(**given)
         return given, {k: v for k, v in kwargs.items() if k not in taken}
@@ -254,7 +273,8 @@ class SglFunction:
         recorded = self._record(arguments, breaks=breaks)
         constants = {**self.bind_arguments, **_constants(arguments)}
         graph = Graph(self.__name__, recorded, outputs, keep=keep)
-        return Compiled(graph, self.func, constants, SglFunction)
+        program_of = partial(SglFunction, num_api_spec_tokens=self._speculation)
+        return Compiled(graph, self.func, constants, program_of)
 
     def _record(self, arguments: dict[str, Any], *, breaks: bool) -> Recorded:
         for name in arguments:
@@ -282,7 +302,11 @@ class SglFunction:
         assert recorder is not None
         given, rest = self._split(kwargs)
         chosen = None if backend is None else backend_of(backend)
-        options = {"given": given, "backend": chosen, "timeout_s": timeout_s}
+        speculation = self._speculation_of(kwargs)
+        if chosen is not None:
+            _check_speculation(speculation, chosen)
+        options: dict[str, Any] = {"given": given, "backend": chosen, "timeout_s": timeout_s}
+        options["speculation"] = speculation
         return recorder.inner(self.func, args, {**self.bind_arguments, **rest}, options)
 
     # ---- many runs -----------------------------------------------------------------------------
@@ -350,6 +374,14 @@ class SglFunction:
             loop.call(chosen.prefetch(prefix))
 
 
+def _check_speculation(speculation: Speculation | None, backend: Backend) -> None:
+    reason = backend.capabilities.refuses_speculation
+    if speculation is not None and speculation.num_tokens and reason is not None:
+        raise UnsupportedError(
+            _SPECULATION, f"{type(backend).__name__} has no use for it: {reason}"
+        )
+
+
 def _constants(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not arg}
 
@@ -368,11 +400,25 @@ class ProgramStream:
         return self.state.text_async_iter(self._var_name)
 
 
-def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
+@overload
+def function(func: Callable[..., Any], num_api_spec_tokens: NumTokens | None = None) -> Any: ...
+
+
+@overload
+def function(
+    func: None = None, num_api_spec_tokens: NumTokens | None = None
+) -> Callable[[Callable[..., Any]], Any]: ...
+
+
+def function(
+    func: Callable[..., Any] | None = None, num_api_spec_tokens: NumTokens | None = None
+) -> Any:
     """Make a program of a function whose first parameter is its state, `s`, or of a method or
     classmethod whose second one is (above `@classmethod`). Used bare or with arguments.
 
-    `num_api_spec_tokens` is refused: API speculative execution is not supported.
+    `num_api_spec_tokens`: a gen that is followed by a literal and another gen may write this many
+    tokens, so that one call answers both; "auto" as many as all of them have, where that is known.
+    It is refused for back ends that it is of no use for.
     """
     if func is not None:
         return SglFunction(func, num_api_spec_tokens)

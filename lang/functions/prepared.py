@@ -8,6 +8,7 @@ from msgspec import structs
 
 from lang.backends.base import Backend
 from lang.backends.sampling import Sampling, derived_seed
+from lang.backends.speculating import Speculation, Store
 from lang.functions.runs import Function, Run
 from lang.logs.address import Address, Step
 from lang.logs.journal import Journal
@@ -35,7 +36,7 @@ class Logs(NamedTuple):
             return place
         if log is not None:
             log.begin(owner)
-        return Place(journal=Journal(log, replay, self.until))
+        return Place(journal=Journal(log, replay, self.until), ahead=place.ahead)
 
 
 class Runnable(Protocol):
@@ -55,7 +56,8 @@ class Runnable(Protocol):
 
 
 class Prepared(NamedTuple):
-    """`place` is that of the run, or of what stands for several, in the run around it."""
+    """`place` is that of the run, or of what stands for several, in the run around it. Without a
+    `speculation` of its own, a run has that of the one around it."""
 
     function: Function
     args: tuple[Any, ...]
@@ -64,12 +66,15 @@ class Prepared(NamedTuple):
     defaults: Sampling
     place: Place
     timeout_s: float | None
+    speculation: Speculation | None = None
 
     def run(
         self, place: Place | None = None, logs: Logs | None = None, *, streaming: bool = False
     ) -> Run:
         """A run at `place`, its own by default, which has not begun."""
         place = self.place if place is None else place
+        if self.speculation is not None:
+            place = place._replace(ahead=Store(self.speculation))
         program = Program(self.backend, self.defaults, streaming=streaming, place=place)
         if logs is not None:
             program.place = logs.place(program.place, program)

@@ -7,7 +7,15 @@ made: its answers are those of the log.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,6 +23,7 @@ import msgspec
 
 from lang.backends.base import Completion, Scores
 from lang.backends.sampling import Sampling
+from lang.errors import UnsupportedError
 from lang.logs.entries import CallKind, Entry, request_of
 from lang.logs.trace import Call
 from lang.run.stream import Stream
@@ -32,6 +41,10 @@ def recorded(stream: Stream, kind: CallKind, name: str, parameters: Any) -> Iter
     began = time.perf_counter()
     try:
         yield call
+    except UnsupportedError as error:
+        located = error.at(place.source) if place.source else error
+        call.error = f"{type(error).__name__}: {located}"
+        raise located.with_traceback(error.__traceback__) from error.__cause__
     except BaseException as error:
         call.error = f"{type(error).__name__}: {error}"
         raise
@@ -131,6 +144,17 @@ async def limited(
         raise TimeoutError(message) from None
 
 
+@contextlib.asynccontextmanager
+async def closing(stream: AsyncIterator[Completion]) -> AsyncIterator[None]:
+    """Close a stream that is left early, which ends its request."""
+    try:
+        yield
+    finally:
+        aclose = getattr(stream, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
 def described(parameters: Any) -> Any:
     """Parameters as they are hashed and shown: of a `Sampling` only what it sets, and no limits of
     time, which change no answer."""
@@ -166,12 +190,20 @@ def note(call: Call, completions: Sequence[Completion]) -> None:
         call.prompt_tokens = sum(each.prompt_tokens for each in completions)
         call.cached_tokens = sum(each.cached_tokens for each in completions)
         call.completion_tokens = sum(each.completion_tokens for each in completions)
+        _note_speculation(call, completions[0].meta)
     call.finish, call.text = completions[0].finish, completions[0].text
     texts = [each.text for each in completions]
     call.asked.answers = texts[0] if len(texts) == 1 else texts
     times = completions[0].meta
     call.queued_s, call.ttft_s = times.get("queued_s"), times.get("ttft_s")
     call.decode_s = times.get("decode_s")
+
+
+def _note_speculation(call: Call, meta: Mapping[str, Any]) -> None:
+    call.is_speculated = bool(meta.get("speculated"))
+    call.num_requests = 0 if call.is_speculated else meta.get("num_requests", 1)
+    for name in ("num_uncounted", "tokens_ahead", "tokens_taken", "tokens_saved"):
+        setattr(call, name, meta.get(name, 0))
 
 
 def note_counts(call: Call, meta: dict[str, Any], answers: Any) -> None:

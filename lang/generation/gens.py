@@ -1,18 +1,19 @@
 """gen and separate_reasoning: let the model write, into the text and into variables."""
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from lang.backends.base import Completion
 from lang.backends.sampling import CONSTRAINTS, Sampling
-from lang.errors import AnswerError, UnsupportedError
-from lang.generation.calls import answered, defaults_of, meta_of, note, recorded
+from lang.errors import AnswerError, LangError, UnsupportedError
+from lang.generation.calls import answered, closing, defaults_of, meta_of, note, recorded
 from lang.generation.checked import TextCheck, has_own_check, text_check
+from lang.generation.speculation import Speculator
+from lang.generation.together import Together
 from lang.run.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of, num_steps_of
 from lang.run.stream import Stream
 from lang.run.variables import Slot
@@ -80,6 +81,7 @@ class Reader(NamedTuple):
 
 
 _AS_TEXT = Reader()
+_Call = Callable[[Stream, Slot, Sampling, bool], Coroutine[Any, Any, Completion]]
 
 
 class Gen(Writer):
@@ -114,14 +116,16 @@ class Gen(Writer):
         sampling = sampling_of(stream, self)
         grows = stream.program.streaming and not quiet and sampling.n == 1
         check = await self._check(stream, sampling)
+        speculates = not quiet and sampling.n == 1 and stream.program.place.ahead is not None
+        one = self._speculated if speculates else _one
         with recorded(stream, "gen", slot.name, sampling) as call:
             try:
                 completions = await answered(
                     stream,
                     call,
                     sampling.timeout_s,
-                    lambda: (_one(stream, slot, each, grows) for each in _samples(sampling)),
-                    lambda n: (_whole(stream, each) for each in _samples(sampling, n)),
+                    lambda: _works(stream, slot, sampling, grows, one),
+                    lambda n: _scored(stream, sampling, n),
                 )
             except UnsupportedError as error:
                 if self.asked in (None, "dtype") or error.param not in CONSTRAINTS:
@@ -133,6 +137,28 @@ class Gen(Writer):
             stream.grow(slot, completions[0].text[len(slot.text) :])
             values = [await self._value_of(sampling, each, check) for each in completions]
         slot.settle(values[0] if sampling.n == 1 else values)
+
+    async def _speculated(
+        self, stream: Stream, slot: Slot, sampling: Sampling, grows: bool
+    ) -> Completion:
+        """The completion, by what was written ahead if that can be."""
+
+        def sampling_after(expr: Expr) -> Sampling | None:
+            if not isinstance(expr, Gen) or expr.asked is not None or expr.ends_before is not None:
+                return None
+            try:
+                return sampling_of(stream, expr)
+            except (LangError, ValueError, TypeError):  # it raises that itself, in its turn
+                return None
+
+        def show(text: str) -> None:
+            if grows:
+                stream.grow(slot, text)
+
+        site = f"{stream.position.source} {self.name or ''}"
+        speculator = Speculator(stream, sampling, site, sampling_after, show)
+        answer = await speculator.answer()
+        return await _one(stream, slot, sampling, grows) if answer is None else answer
 
     def value_of_text(self, text: str) -> Any:
         """The variable's value for a whole text. Raises AnswerError as a run does."""
@@ -206,10 +232,31 @@ def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     return sampling
 
 
-def _samples(sampling: Sampling, scored: int = 0) -> Iterator[Sampling]:
-    """The sampling of each sample of a call, or of `scored` ones with their log-probabilities."""
-    if scored:
-        sampling = msgspec.structs.replace(sampling, n=scored, return_logprob=True)
+def _works(
+    stream: Stream, slot: Slot, sampling: Sampling, grows: bool, one: _Call
+) -> Iterable[Coroutine[Any, Any, Completion]]:
+    """The calls of the back end that give the samples of a gen, each by `one`."""
+    if sampling.n > 1 and _is_native(stream, sampling):
+        return Together(stream.program.backend, stream.transcript.prompt(), sampling).each()
+    return (one(stream, slot, each, grows) for each in _samples(sampling))
+
+
+def _scored(
+    stream: Stream, sampling: Sampling, n: int
+) -> Iterable[Coroutine[Any, Any, Completion]]:
+    """`n` samples with their log-probabilities, for a decoder."""
+    sampling = msgspec.structs.replace(sampling, n=n, return_logprob=True)
+    if n > 1 and _is_native(stream, sampling):
+        return Together(stream.program.backend, stream.transcript.prompt(), sampling).each()
+    return (_whole(stream, each) for each in _samples(sampling))
+
+
+def _is_native(stream: Stream, sampling: Sampling) -> bool:
+    return stream.program.backend.capabilities.several and not sampling.stop_regex
+
+
+def _samples(sampling: Sampling) -> Iterator[Sampling]:
+    """The sampling of each sample of a call."""
     if sampling.n == 1:
         yield sampling
         return
@@ -225,7 +272,7 @@ async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> C
     last: Completion | None = None
     # The prompt is made first: the stream's text grows with the answer.
     growing = stream.program.backend.stream(stream.transcript.prompt(), sampling)
-    async with _closing(growing):
+    async with closing(growing):
         async for last in growing:
             slot.meta = meta_of(last)
             stream.grow(slot, last.text[len(slot.text) :])
@@ -241,7 +288,7 @@ async def _whole(stream: Stream, sampling: Sampling) -> Completion:
     search, num_read = PatternSearch(sampling.stop_regex), 0
     last: Completion | None = None
     growing = backend.stream(prompt, plain)
-    async with _closing(growing):
+    async with closing(growing):
         async for last in growing:
             found = list(search.feed(last.text[num_read:]))
             if not found:
@@ -258,17 +305,6 @@ def _ended(last: Completion | None) -> Completion:
     if last is None or last.finish is None:
         raise RuntimeError("the back end's stream ended before the completion did")
     return last
-
-
-@contextlib.asynccontextmanager
-async def _closing(stream: AsyncIterator[Completion]) -> AsyncIterator[None]:
-    """Close a stream that is left early, which ends its request."""
-    try:
-        yield
-    finally:
-        aclose = getattr(stream, "aclose", None)
-        if aclose is not None:
-            await aclose()
 
 
 class SeparateReasoning(Expr):

@@ -4,6 +4,7 @@ The states are those of any run, so seeds, addresses, logs, streams and errors a
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from lang import loop
@@ -14,7 +15,7 @@ from lang.run.ir import Expr, Part, Slots, Writer, bound
 from lang.run.joins import fork
 from lang.run.stream import Stream
 from lang.run.variables import Slot
-from lang.run.worker import Worker
+from lang.run.worker import Worker, held
 from lang.state.refs import Known, Ref, Variable, ref_of
 from lang.state.state import ProgramState, joined
 
@@ -64,6 +65,14 @@ class Replay:
         """Perform all steps, beginning with this state."""
         self._all(ROOT, state, self._recorded.ops)
 
+    def _all(self, number: int, state: ProgramState, ops: tuple[Op, ...]) -> None:
+        self._workers[number] = state._worker
+        # Speculation sees what follows a gen only if that is there when it is performed.
+        speculates = state.program.place.ahead is not None
+        with held(state._worker) if speculates else nullcontext():
+            for op in ops:
+                self._one(op)
+
     def returned(self) -> Any:
         """What the function returned, with references of this run."""
         return self._bound(self._recorded.returned)
@@ -71,11 +80,6 @@ class Replay:
     def _bound(self, value: Any) -> Any:
         """A value that a function made, with the placeholders in it replaced."""
         return replaced(value, lambda ref: ref.bound(self._values))
-
-    def _all(self, number: int, state: ProgramState, ops: tuple[Op, ...]) -> None:
-        self._workers[number] = state._worker
-        for op in ops:
-            self._one(op)
 
     def _one(self, op: Op) -> None:
         if isinstance(op, Inner):

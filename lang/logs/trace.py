@@ -32,7 +32,13 @@ class Call(Struct):
     `at` (as text `address`) and `source` say where it stands in the run and in the program. It
     began at `began_s` (since 1970); before its first token it waited `queued_s` and took `ttft_s`
     in all, and the tokens after that `decode_s`: None where the back end does not tell. A call
-    `from_log` was answered by the log; one that `is_shared` by an equal call, which has the tokens.
+    `from_log` was answered by the log; one that `is_shared` by an equal call, which has the tokens;
+    one that `is_speculated` by what an earlier call wrote ahead.
+
+    Of API speculation: `num_requests` were sent, and the API did not count the prompts of
+    `num_uncounted`, which were left early. `tokens_ahead` were written after the gen's own text.
+    One that took some of those (`tokens_taken`, with the literal before) would have sent
+    `tokens_saved` besides.
     """
 
     kind: CallKind
@@ -54,6 +60,12 @@ class Call(Struct):
     decode_s: float | None = None
     from_log: bool = False
     is_shared: bool = False
+    is_speculated: bool = False
+    num_requests: int = 1
+    num_uncounted: int = 0
+    tokens_ahead: int = 0
+    tokens_taken: int = 0
+    tokens_saved: int = 0
     asked: Asked = field(default_factory=Asked)
 
     @property
@@ -63,12 +75,20 @@ class Call(Struct):
 
 
 class Usage(Struct, frozen=True):
-    """Calls, and their tokens: those of the prompts, of them those cached, and the new ones."""
+    """Calls that were sent, and their tokens: those of the prompts, of them those cached, and the
+    new ones. By API speculation, `speculated` more were answered, without the `saved_tokens` of
+    their prompts, and `wasted_tokens` of the new ones answered none; the prompts of `uncounted`
+    calls, which were left early, the API did not count.
+    """
 
     calls: int
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    speculated: int = 0
+    saved_tokens: int = 0
+    wasted_tokens: int = 0
+    uncounted: int = 0
 
 
 class ForkTrace(Struct):
@@ -99,10 +119,14 @@ class Trace(Struct):
         """The sum over all calls."""
         calls = list(self.calls())
         return Usage(
-            len(calls),
+            sum(call.num_requests for call in calls),
             sum(call.prompt_tokens for call in calls),
             sum(call.cached_tokens for call in calls),
             sum(call.completion_tokens for call in calls),
+            sum(call.is_speculated for call in calls),
+            sum(call.tokens_saved for call in calls),
+            max(0, sum(call.tokens_ahead - call.tokens_taken for call in calls)),
+            sum(call.num_uncounted for call in calls),
         )
 
     def html_of(self, text: str) -> str:

@@ -224,7 +224,7 @@ class RecordedState(RecordedForking):
         self.cut()
         self._segments += child._segments[child._num_inherited :]
         added = child._stream.transcript
-        self._stream.transcript.messages += added.messages[added.start_messages :]
+        self._stream.transcript.messages += added.messages[added.fork_turns[-1] :]
 
 
 def record(

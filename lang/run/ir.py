@@ -5,6 +5,7 @@ are checked when they are made, so that mistakes show in the line that makes the
 """
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import singledispatch
 from typing import Any
 
 from lang.backends.base import Image
@@ -209,6 +210,24 @@ class Media(Expr):
     @property
     def num_bytes(self) -> int:
         return len(self.image.data)
+
+
+@singledispatch
+def known_text(expr: Expr) -> str | None:
+    """All that an expression appends, if that is known before it is performed and it neither begins
+    nor ends a turn; else None."""
+    return None
+
+
+@known_text.register
+def _(expr: Constant) -> str:
+    return expr.text
+
+
+@known_text.register(VarScopeBegin)
+@known_text.register(VarScopeEnd)
+def _(expr: Expr) -> str:
+    return ""
 
 
 def num_bytes_of(parts: Sequence[Part]) -> int:

@@ -1,7 +1,8 @@
 """Where the operations of a state stand in their run, and the seeds that follow from that."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from lang.backends.sampling import derived_seed
 from lang.logs.address import Address, Path, Step
@@ -12,13 +13,15 @@ class Position:
     """A state's place in its run. The operations of a state are numbered in the order of the
     source: see `step`. `path` leads to the state. `at` and `source` are the number, and the file
     and line, of the operation that is being performed. `has_left` says that the state has left what
-    the run's log has."""
+    the run's log has. `upcoming` gives the expressions, so many at most,
+    that the state was given after it."""
 
     def __init__(self, program: Program, numbers: Iterator[int]) -> None:
         self._program = program  # whose place may change: a compiled one gets other logs
         self.path: Path = program.place.path
         self.seed = program.defaults.seed
         self.at, self.source, self.has_left = 0, "", False
+        self.upcoming: Callable[[int], Sequence[Any]] = lambda most: ()
         self._numbers = numbers
         self._copies = itertools.count()  # which change no number
 

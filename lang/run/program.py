@@ -21,6 +21,7 @@ from lang import loop
 from lang.backends.base import Backend
 from lang.backends.config import backend_of
 from lang.backends.sampling import Sampling, derived_seed
+from lang.backends.speculating import Store
 from lang.chat_template import ChatTemplate
 from lang.errors import CancelledError, LangError
 from lang.logs.address import Path, Step
@@ -47,12 +48,14 @@ class Busy(Protocol):
 
 class Place(NamedTuple):
     """Where a run stands: the batch's row, the steps to it from the outermost run, the logs of that
-    one, if it has any, and, of a compiled program, answers that equal calls share."""
+    one, if it has any, of a compiled program, answers that equal calls share, and what was written
+    ahead by API speculation."""
 
     row: int = 0
     path: Path = ()
     journal: Journal | None = None
     shared: SharedAnswers | None = None
+    ahead: Store | None = None
 
     def below(self, step: Step) -> "Place":
         """One step further."""
@@ -209,6 +212,9 @@ class Program:
         ended(self)
         if self.place.journal is not None:
             self.place.journal.end(self)
+        ahead = self.place.ahead
+        if ahead is not None and (self._outer is None or self._outer.place.ahead is not ahead):
+            ahead.end()
         timer, self._timer = self._timer, None
         if timer is not None:
             loop.background_loop().call_soon_threadsafe(timer.cancel)

@@ -10,7 +10,7 @@ from lang.chat_template import ChatTemplate
 
 class Transcript:
     """What has been said in a state. A fork's continues its parent's, whose parts end at the places
-    `start_chars`, `start_messages` and `start_images`."""
+    `start_chars`, the last of `fork_turns`, and `start_images`."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -20,7 +20,8 @@ class Transcript:
         self.literal: list[tuple[int, int]] = []  # parts of the text that closed roles hold
         self.said_default_system = False
         self.images: list[tuple[int, Image]] = []  # with their places in the text
-        self.start_chars = self.start_messages = self.start_images = 0
+        self.start_chars = self.start_images = 0
+        self.fork_turns: tuple[int, ...] = ()  # the numbers of closed turns at each fork up to here
 
     def __copy__(self) -> "Transcript":
         made = Transcript()
@@ -32,7 +33,8 @@ class Transcript:
     def fork(self) -> "Transcript":
         """One that continues from here."""
         made = copy(self)
-        made.start_chars, made.start_messages = len(self.text), len(self.messages)
+        made.start_chars = len(self.text)
+        made.fork_turns = (*self.fork_turns, len(self.messages))
         made.start_images = len(self.images)
         return made
 
@@ -47,7 +49,7 @@ class Transcript:
         added = child.images[child.start_images :]
         self.images += [(place + moved, image) for place, image in added]
         self.text += child.text[start:]
-        self.messages += child.messages[child.start_messages :]
+        self.messages += child.messages[child.fork_turns[-1] :]
 
     def begin_role(self, role: str, template: ChatTemplate) -> None:
         """Open a turn. Raises ValueError inside another one."""
@@ -84,6 +86,7 @@ class Transcript:
             tuple(image for _, image in self.images),
             tuple(self._literal_spans()),
             tuple(place for place, _ in self.images),
+            tuple(dict.fromkeys(filter(None, self.fork_turns))),
         )
 
     def _literal_spans(self) -> list[tuple[int, int]]:

@@ -10,10 +10,12 @@ pass. So every variable is settled in the end, whatever happens, and no wait can
 """
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ from lang import loop
 from lang.errors import CancelledError
 from lang.logs.reports.waits import Calls, Waits
 from lang.run import marks
-from lang.run.ir import Constant, Expr, ExprList, Part, Rest, Slots
+from lang.run.ir import Constant, Expr, ExprList, Part, Rest, Slots, known_text
 from lang.run.program import Program, begin_in_child, known
 from lang.run.source import place_of_caller
 from lang.run.stream import Stream
@@ -34,6 +36,11 @@ class Barrier(Expr):
 
     def leave(self, stream: Stream, slots: Slots) -> None:
         slots[0].settle(None)
+
+
+@known_text.register
+def _(expr: Barrier) -> str:
+    return ""
 
 
 class _Queued(NamedTuple):
@@ -58,6 +65,7 @@ class Worker:
         me = weakref.proxy(self)  # no cycle: a state is freed with its last reference
         numbers = program.numbers if parent is None else itertools.count()
         self.stream = Stream(program, lambda: me.notify(), numbers)
+        self.stream.position.upcoming = lambda most: me._upcoming(most)
         self.children: list[Worker] = []  # only in streaming runs, whose forks can be watched
         self._watched_by = parent if program.streaming else None
         self._lock = threading.Lock()
@@ -90,8 +98,11 @@ class Worker:
         if isinstance(part, str):
             part = ExprList([part]) if marks.has_mark(part) else Constant(part)
         if isinstance(part, ExprList):
-            for each in part.parts:
-                self.submit(each, source)
+            # Speculation sees what follows a gen only if that is there when it is performed.
+            speculates = self.stream.program.place.ahead is not None
+            with held(self) if speculates else contextlib.nullcontext():
+                for each in part.parts:
+                    self.submit(each, source)
             return
         self._queue_up(part, tuple(map(self.stream.variables.declare, part.names)), source)
 
@@ -151,6 +162,11 @@ class Worker:
 
     def _start(self, queued: _Queued, rest: Rest) -> None:
         self._task = asyncio.ensure_future(self._work(queued, rest))
+
+    def _upcoming(self, most: int) -> list[Expr]:
+        """What has been submitted after what is being performed; so many at most."""
+        with self._lock:
+            return [queued.expr for queued in itertools.islice(self._queue, 1, most + 1)]
 
     # ---- watching ------------------------------------------------------------------------------
 
@@ -242,3 +258,17 @@ class Worker:
         if self._waiting and self._task is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._task.cancel()
+
+
+@contextlib.contextmanager
+def held(worker: Worker) -> Iterator[None]:
+    """Inside the block, an idle worker only queues what it is given; after it, it begins."""
+    with worker._lock:
+        is_held = worker.is_idle
+        if is_held:
+            worker._opened = False
+    try:
+        yield
+    finally:
+        if is_held:
+            worker.open()

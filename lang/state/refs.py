@@ -7,12 +7,13 @@ is to something that was submitted before it, so no two can wait for each other.
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from lang import loop
 from lang.errors import CancelledError, LangError, TraceError
 from lang.run import marks
-from lang.run.ir import Expr, ExprList, Part, Rest, Slots
+from lang.run.ir import Expr, ExprList, Part, Rest, Slots, known_text
 from lang.run.program import Busy
 from lang.run.stream import Stream
 from lang.run.variables import Slot
@@ -130,6 +131,13 @@ class Ref(Unread):
         if marks.has_mark(other):
             return ExprList([other, self])
         return _Made("concat", [other, self], {"separator": ""})
+
+
+@known_text.register
+def _(ref: Ref) -> str | None:
+    with suppress(Exception):  # what it raises, it raises when it is performed
+        return ref.text() if ref.is_ready() else None
+    return None
 
 
 class Variable(Ref):

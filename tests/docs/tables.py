@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from lang.backends import features
 from srt.benchmark.workloads import WORKLOADS
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.docs import routes as docs
@@ -135,6 +136,14 @@ _SOCKETS: list[tuple[str, Any]] = [
     ("supervisor → everyone", ring_state.RingEvent),
     ("part → supervisor", ring_state.Heartbeat),
 ]
+
+PROVIDERS = {
+    "OpenAI": features.OPENAI,
+    "other hosts": features.COMPATIBLE,
+    "Anthropic": features.ANTHROPIC,
+    "Anthropic, 2023-06-01": features.ANTHROPIC_2023,
+    "Gemini, Vertex AI": features.GEMINI,
+}
 
 
 def options() -> str:
@@ -260,6 +269,16 @@ def rooms() -> str:
     return _table(("room", "what it is", "of its package it may import"), rows)
 
 
+def provider_features() -> str:
+    """What models of providers take, by the beginnings of their names."""
+    rows = []
+    for name, table in PROVIDERS.items():
+        for pattern, names in table:
+            models = f"`{pattern.replace('|', ' or ')}`" if pattern else "others"
+            rows.append((name, models, _code_list(sorted(names))))
+    return _table(("provider", "models", "what they take"), rows)
+
+
 def _first_line(thing: Any) -> str:
     """The first paragraph of a docstring."""
     paragraph = (inspect.getdoc(thing) or "").split("\n\n")[0]
@@ -301,6 +320,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "messages": sockets,
     "workloads": workloads,
     "rooms": rooms,
+    "provider-features": provider_features,
 }
 
 

@@ -188,6 +188,6 @@ def test_streams_of_all_and_of_one_variable() -> None:
 
 def test_what_we_have_not_is_refused_by_name() -> None:
     with pytest.raises(sgl.UnsupportedError, match="num_api_spec_tokens"):
-        sgl.function(num_api_spec_tokens=64)(lambda s: None)
+        sgl.function(num_api_spec_tokens=64)(lambda s: None).run()
     look = sgl.function(lambda s: s.__iadd__(sgl.image(b"\x89PNG") + "What is it?" + sgl.gen("a")))
     assert "image" in str(look.run().error())

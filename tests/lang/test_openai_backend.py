@@ -232,7 +232,8 @@ async def test_leaving_ends_the_request(server: Server, text_model: OpenAI) -> N
         (408, {}, "request_timeout", False),
         (429, {"code": "insufficient_quota"}, "overloaded", False),
         (429, {}, "overloaded", True),
-        (500, {}, "internal", False),
+        (500, {}, "internal", True),
+        (529, {}, "overloaded", True),
         (503, {}, "unavailable", True),
     ],
 )
@@ -244,7 +245,10 @@ async def test_errors_by_status(status: int, error: Any, code: str, retryable: b
     assert (info.code, info.retryable, info.param) == (code, retryable, error.get("param"))
 
 
-@pytest.mark.parametrize("answer", [refused(429, {"Retry-After": "0"}), httpx2.ConnectError("no")])
+@pytest.mark.parametrize(
+    "answer",
+    [refused(429, {"Retry-After": "0"}), refused(500), refused(529), httpx2.ConnectError("no")],
+)
 async def test_what_was_not_taken_is_sent_again(
     answer: httpx2.Response | Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,13 +373,15 @@ async def test_bodies_of_the_dialects() -> None:
     body = await body_of(Sampling(ebnf="root ::= a"), False, dialect="vllm")
     assert body["structured_outputs"] == {"grammar": "root ::= a"}
     schema = await body_of(Sampling(json_schema='{"type": "string"}'), True, dialect="openai")
-    assert schema["response_format"]["json_schema"]["schema"] == {"type": "string"}
+    sent = schema["response_format"]["json_schema"]
+    assert sent["strict"] and sent["schema"]["properties"] == {"value": {"type": "string"}}
 
 
 @pytest.mark.parametrize(
     ("sampling", "is_chat", "dialect", "param"),
     [
-        (Sampling(regex="a"), True, "openai", "regex"),
+        (Sampling(ebnf="a"), True, "openai", "ebnf"),
+        (Sampling(regex="a"), False, "openai", "regex"),
         (Sampling(top_k=3), True, "openai", "top_k"),
         (Sampling(json_schema="{}"), False, "openai", "json_schema"),
         (Sampling(n=2), True, "sglang", "n"),
@@ -396,7 +402,7 @@ async def test_what_a_dialect_lacks_is_refused(
 async def test_unknown_hosts_are_sent_openais_fields_only() -> None:
     body = await body_of(Sampling(max_tokens=9, top_k=-1, min_p=0.0), True, dialect=None)
     assert body.keys() == {"model", "messages", "max_tokens"}
-    for given in ({"regex": "a+"}, {"ebnf": 'root ::= "a"'}, {"top_k": 3}):
+    for given in ({"ebnf": 'root ::= "a"'}, {"top_k": 3}):
         with pytest.raises(UnsupportedError, match=r"name whose: dialect='sglang' or") as caught:
             await body_of(Sampling(**given), True, dialect=None)
         assert [caught.value.param] == list(given)
@@ -445,7 +451,7 @@ def test_impossible_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_prompts_that_no_chat_can_say(prompt: Prompt, reason: str) -> None:
     server = FakeServer(chat_answer("x"))
     with pytest.raises(UnsupportedError, match=reason):
-        await server.backend(is_chat=True).generate(prompt, GREEDY)
+        await server.backend(is_chat=True, dialect="openai").generate(prompt, GREEDY)
     assert server.bodies == []
 
 

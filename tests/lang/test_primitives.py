@@ -243,8 +243,6 @@ def test_bind_and_sampling_defaults() -> None:
     assert sampling.seed is None  # a parameter of the function keeps its name
     with pytest.raises(TypeError, match="'z'"):
         f.bind(z=1)
-    with pytest.raises(UnsupportedError, match="num_api_spec_tokens"):
-        sgl.function(num_api_spec_tokens=4)(f.func)
     with pytest.raises(TypeError, match="state"):
         sgl.function(lambda: None)
 

@@ -244,8 +244,10 @@ def test_a_run_of_the_parent_fails_in_a_child() -> None:
         forks += sgl.gen("third")
         forks.join()
 
+    over.sync()
     running = hanging.run(backend=backend)
-    until(lambda: backend.live == 1)
+    # The first gen is a call that is live, too.
+    until(lambda: backend.live == 1 and backend.prompts[-1].text.endswith(HANG))
 
     def reads(state: Any) -> list[Callable[[], Any]]:
         names = ("second", "third")
