@@ -36,7 +36,7 @@ def test_it_is_where_the_prompts_differ(server: Server) -> None:
     assert "other" not in found  # nobody has a key
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
 def test_the_header_asks_for_it(server: Server, path: str) -> None:
     head = f"{uuid.uuid4().hex}. {RULES}"
     usages = []
@@ -45,9 +45,11 @@ def test_the_header_asks_for_it(server: Server, path: str) -> None:
         given = {"input": messages} if path.endswith("responses") else {"messages": messages}
         limit = {"max_output_tokens": 1} if path.endswith("responses") else {"max_tokens": 1}
         usages.append(said(server, path, given | limit, **{"x-return-prefix": "true"})["usage"])
-    details = usages[1].get("input_tokens_details") or usages[1]["prompt_tokens_details"]
+    usage = usages[1]
+    details = usage.get("input_tokens_details") or usage.get("prompt_tokens_details") or usage
     assert details["prefix"]["text"].lstrip().startswith("tuesday")
-    assert details["prefix"]["token"] == details["cached_tokens"]
+    cached = details.get("cached_tokens", usage.get("cache_read_input_tokens"))
+    assert details["prefix"]["token"] == cached
     plain = said(server, path, given | limit)["usage"]
     assert "prefix" not in str(plain)
 

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from srt.client.generation import GenerateOutput, Generation
@@ -184,6 +185,7 @@ def _usage(output: GenerateOutput) -> MessagesUsage:
         input_tokens=output.prompt_tokens - output.cached_tokens,
         cache_read_input_tokens=output.cached_tokens,
         output_tokens=output.completion_tokens,
+        prefix=output.prefix or UNSET,
     )
 
 

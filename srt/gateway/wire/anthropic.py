@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
+from srt.wire.answer_meta import PrefixEnd
 from srt.wire.sampling import Int
 
 MIN_BUDGET_TOKENS = 1024
@@ -218,12 +219,14 @@ BlockOut = TextOut | ThinkingOut | ToolUseOut
 
 
 class MessagesUsage(Struct, frozen=True, kw_only=True):
-    """Token counts: the prompt has `input_tokens` that were not cached, and those that were."""
+    """Token counts: the prompt has `input_tokens` that were not cached, and those that were; and,
+    if asked for, where it leaves what was."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
+    prefix: PrefixEnd | UnsetType = UNSET
 
 
 class MessageOut(Struct, frozen=True, kw_only=True):
