@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +37,10 @@ pytestmark = pytest.mark.slow
 PACKAGE = "@anthropic-ai/claude-code"
 CONTEXT = 65536
 INSTALL_S, RUN_S = 240, 200
-# Nothing but requests for messages leaves it, and no line of its prompt changes from turn to turn.
+# Nothing but requests for messages leaves it.
 SETTINGS = {
     "ANTHROPIC_API_KEY": "any",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_TELEMETRY": "1",
@@ -53,6 +51,10 @@ TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
 CONTENT = "print('hello')\n"
+# The first line of its system text changes with each turn, unless a variable says that it is not to
+# be there; or the server moves it.
+LINE = "x-anthropic-billing-header"
+WAYS = {"variable": ("0", ()), "server": ("1", ("--system-line-last", f"^{LINE}"))}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ class ScriptedClient(FakeClient):
         return await super().submit_samples(request)
 
 
-async def run(program: str, url: str, folder: Path, prompt: str) -> Any:
+async def run(program: str, url: str, folder: Path, prompt: str, attribution: str) -> Any:
     """What the program prints at its end, in JSON."""
     work, home = folder / "work", folder / "home"
     work.mkdir()
@@ -96,7 +98,7 @@ async def run(program: str, url: str, folder: Path, prompt: str) -> Any:
     process = await asyncio.create_subprocess_exec(
         *(program, "-p", prompt, "--allowedTools", "Write", "--output-format", "json"),
         cwd=work,
-        env=environment | SETTINGS,
+        env=environment | SETTINGS | {"CLAUDE_CODE_ATTRIBUTION_HEADER": attribution},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -111,16 +113,15 @@ async def run(program: str, url: str, folder: Path, prompt: str) -> Any:
     return json.loads(out)
 
 
-@pytest.fixture
-async def requests(program: str, tmp_path: Path) -> AsyncIterator[list[Request]]:
+async def requests_of(program: str, tmp_path: Path, attribution: str) -> list[Request]:
     """Those of one task: its file is written by a call of a tool."""
     file = tmp_path / "work" / "hello.py"
     client = ScriptedClient(file)
     async with served(client, context_len=CONTEXT, max_total_tokens=CONTEXT) as server:
-        result = await run(program, server.url, tmp_path, "Write hello.py.")
+        result = await run(program, server.url, tmp_path, "Write hello.py.", attribution)
     assert (result["is_error"], result["num_turns"]) == (False, 2), result
     assert result["result"] == "It is written." and file.read_text() == CONTENT
-    yield [request for request in client.requests if request.tools]
+    return [request for request in client.requests if request.tools]
 
 
 def save_model(path: Path, text: str) -> None:
@@ -146,18 +147,22 @@ def save_model(path: Path, text: str) -> None:
     write_json(path / "tokenizer_config.json", config)
 
 
+@pytest.mark.parametrize("way", WAYS)
 async def test_the_second_turn_finds_the_first_in_the_cache(
-    requests: list[Request], tmp_path: Path
+    program: str, tmp_path: Path, way: str
 ) -> None:
-    first, second = requests
+    attribution, options = WAYS[way]
+    first, second = requests = await requests_of(program, tmp_path, attribution)
     assert first.messages is not None and second.messages is not None
-    assert second.messages[: len(first.messages)] == first.messages
+    assert (LINE in first.messages[0].content) == (way == "server")
+    if way == "variable":
+        assert second.messages[: len(first.messages)] == first.messages
     assert second.tools == first.tools and len(first.tools) > 10
     text = "\n".join([m.content for m in first.messages] + [t.description for t in first.tools])
     model = tmp_path / "model"
     save_model(model, text)
     sizes = ("--max-total-tokens", str(CONTEXT), "--executor", "native")
-    with running_server(tmp_path, "--model", str(model), *sizes) as server:
+    with running_server(tmp_path, "--model", str(model), *sizes, *options) as server:
         outputs = []
         async with AsyncClient(server.ring) as ring:
             for request in requests:
