@@ -1,19 +1,19 @@
 """Vercel's AI SDK from npm, unmodified, on `/v1/messages`."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.agents import npm_install
 from tests.e2e.server import Server
 
 pytestmark = pytest.mark.slow
 
 PACKAGES = ("ai", "@ai-sdk/anthropic")
-INSTALL_S, RUN_S = 240, 120
+RUN_S = 120
 SCRIPT = """
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { generateText, jsonSchema, streamText, tool } from "ai";
@@ -53,14 +53,8 @@ console.log(JSON.stringify({
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the packages are installed."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
     folder = tmp_path_factory.mktemp("npm")
-    command = [npm, "install", "--no-fund", "--no-audit", "--prefix", str(folder), *PACKAGES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    if done.returncode:
-        pytest.skip(f"npm does not install {PACKAGES}: {done.stderr[-400:]}")
+    npm_install(folder, *PACKAGES)
     (folder / "ask.mjs").write_text(SCRIPT)
     return folder
 

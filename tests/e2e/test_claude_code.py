@@ -4,22 +4,18 @@ a script's, for a file; then a server with a real cache gets the same requests."
 import asyncio
 import json
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from srt import AsyncClient
 from srt.client.generation import Request
-from srt.wire.sampling import SamplingParams
+from tests.e2e.agents import npm_install, outputs_of
 from tests.e2e.server import running_server
 from tests.fakes import FakeClient, FakeGeneration
 from tests.model_files import write_json
@@ -36,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 PACKAGE = "@anthropic-ai/claude-code"
 CONTEXT = 65536
-INSTALL_S, RUN_S = 240, 200
+RUN_S = 200
 # Nothing but requests for messages leaves it.
 SETTINGS = {
     "ANTHROPIC_API_KEY": "any",
@@ -60,16 +56,7 @@ WAYS = {"variable": ("0", ()), "server": ("1", ("--system-line-last", f"^{LINE}"
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of Claude Code."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    folder = tmp_path_factory.mktemp("npm")
-    command = [npm, "install", "--no-fund", "--no-audit", "--prefix", str(folder), PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    found = folder / "node_modules" / ".bin" / "claude"
-    if done.returncode or not found.exists():
-        pytest.skip(f"npm does not install {PACKAGE}: {done.stderr[-400:]}")
-    return str(found)
+    return str(npm_install(tmp_path_factory.mktemp("npm"), PACKAGE) / "claude")
 
 
 class ScriptedClient(FakeClient):
@@ -163,13 +150,7 @@ async def test_the_second_turn_finds_the_first_in_the_cache(
     save_model(model, text)
     sizes = ("--max-total-tokens", str(CONTEXT), "--executor", "native")
     with running_server(tmp_path, "--model", str(model), *sizes, *options) as server:
-        outputs = []
-        async with AsyncClient(server.ring) as ring:
-            for request in requests:
-                asked = replace(request, rid=None, sampling=SamplingParams(max_new_tokens=1))
-                generation = await ring.transport.submit(replace(asked, stream=False, tenant=""))
-                outputs.append(await generation.result())
-                await generation.aclose()
+        outputs = await outputs_of(server, requests)
         server.wait_idle()
     tokens = outputs[0].prompt_tokens
     assert tokens > 4000 and outputs[1].cached_tokens >= 0.99 * tokens

@@ -7,26 +7,21 @@ same requests: the second prompt is mostly cached.
 import asyncio
 import json
 import os
-import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from srt import AsyncClient
 from srt.answers.custom_tools import call_text
-from srt.client.generation import GenerateOutput, Request
+from srt.client.generation import Request
 from srt.wire.messages import ToolCall
-from srt.wire.sampling import SamplingParams
+from tests.e2e.agents import npm_install, outputs_of
 from tests.e2e.server import Server
 from tests.fakes import FakeClient, FakeGeneration
 from tests.srt.gateway.setup import served
 from tests.waiting import SOON_S
 
-INSTALL_TIMEOUT_S = 240.0
 PATCH = "*** Begin Patch\n*** Update File: a.txt\n@@\n-hello\n+goodbye\n*** End Patch"
 BLOCK = call_text(ToolCall("", "apply_patch", PATCH))
 TURNS = (("I edit it.\n", *(BLOCK[i : i + 7] for i in range(0, len(BLOCK), 7))), ("Done.",))
@@ -73,27 +68,7 @@ class ScriptedClient(FakeClient):
 
 @pytest.fixture(scope="module")
 def codex(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm, which installs Codex, is not there")
-    folder = tmp_path_factory.mktemp("codex")
-    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), "@openai/codex"]
-    done = subprocess.run(command, capture_output=True, timeout=INSTALL_TIMEOUT_S, check=False)
-    if done.returncode:
-        pytest.skip("npm could not install Codex")
-    return folder / "node_modules" / ".bin" / "codex"
-
-
-async def cached(server: Server, requests: Sequence[Request]) -> list[GenerateOutput]:
-    """The outputs, of one token each, of the requests one after the other."""
-    outputs = []
-    async with AsyncClient(server.ring) as ring:
-        for request in requests:
-            asked = replace(request, rid=None, sampling=SamplingParams(max_new_tokens=1))
-            generation = await ring.transport.submit(replace(asked, stream=False, tenant=""))
-            outputs.append(await generation.result())
-            await generation.aclose()
-    return outputs
+    return npm_install(tmp_path_factory.mktemp("codex"), "@openai/codex") / "codex"
 
 
 async def run(codex: Path, home: Path, folder: Path, url: str) -> list[dict[str, Any]]:
@@ -134,6 +109,6 @@ async def test_codex_has_a_file_patched(codex: Path, server: Server, tmp_path: P
     first, second = client.requests[:2]
     edit = next(tool for tool in first.tools if tool.name == "apply_patch")
     assert edit.input is not None and edit.input.kind == "lark"
-    before, after = await cached(server, [first, second])
+    before, after = await outputs_of(server, [first, second])
     assert before.prompt_tokens > 3000
     assert after.cached_tokens >= 0.99 * before.prompt_tokens
