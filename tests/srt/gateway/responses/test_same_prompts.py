@@ -37,8 +37,8 @@ def items_of(message: dict[str, Any]) -> list[dict[str, Any]]:
         content = [{"type": "reasoning_text", "text": thought}]
         items.append({"type": "reasoning", "summary": [], "content": content})
     items.append({"role": message["role"], "content": parts_of(message["content"])})
-    for call in message.get("tool_calls", ()):
-        items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+    calls = message.get("tool_calls", ())
+    items += [{"type": "function_call", "call_id": c["id"], **c["function"]} for c in calls]
     return items
 
 
