@@ -1,0 +1,155 @@
+"""`python -m bench.mixtures`: mixtures of experts on our engine and on llama.cpp's, in turns.
+
+Writes GGUF files of random weights with the layers of released models, as many as `--gigabytes`
+hold, and has both engines compute the same work on each: a prompt of 512 tokens and decodes of 1, 8
+and 32 rows. Shows the medians in tokens/s, their ratios, the range of the ratios of single rounds,
+and for our engine which share of the memory's bandwidth decoding one row takes.
+
+llama.cpp is built by `python -m bench.peers llamacpp --setup | sh`.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bench.kernel_calls import Operations
+from bench.mixtures.files import QUANTIZATIONS, SHAPES, write_mixture
+from bench.mixtures.runs import DECODES, PROMPT, EngineError, Times, llamacpp, ours
+from bench.peers.catalogue import DEFAULT_HOME, LlamaCpp
+from bench.roofline import Runner, markdown, number, percent
+from scheduler_proc.kernels.library import load
+from srt.files.model_files import resolve_model
+from srt.files.sizes import model_sizes
+from srt.machine import usable_cpus
+from srt.progress import shown
+
+CASES = (PROMPT, PROMPT, *DECODES)
+_READ_BYTES = 512_000_000
+
+
+class Figures(NamedTuple):
+    """Tokens per second of one round, by what was measured."""
+
+    prompt: float
+    decode: dict[int, float]  # by rows
+
+    def named(self) -> Iterator[tuple[str, float]]:
+        """Each with the name of its row in the table."""
+        yield f"prompt of {PROMPT.prompt}", self.prompt
+        for rows, rate in self.decode.items():
+            yield f"decode, {rows} rows" if rows > 1 else "decode, 1 row", rate
+
+
+def figures_of(times: Sequence[Times]) -> Figures:
+    """Of one round; of a case that ran twice the second time counts."""
+    decode = {each.rows: each.rows * each.tokens / each.decode_s for each in times}
+    prompt = [each for each in times if each.prompt == PROMPT.prompt][-1]
+    return Figures(prompt.prompt * prompt.rows / prompt.prompt_s, decode)
+
+
+def compared(ours_of: Sequence[Figures], theirs_of: Sequence[Figures]) -> list[list[str]]:
+    """A row for each thing measured: both medians, their ratio, and the range of the ratios of the
+    rounds."""
+    rows = []
+    pairs = [zip(a.named(), b.named(), strict=True) for a, b in zip(ours_of, theirs_of, strict=True)]
+    for found in zip(*pairs, strict=True):
+        name = found[0][0][0]
+        our, their = ([pair[side][1] for pair in found] for side in (0, 1))
+        ratios = sorted(a / b for a, b in zip(our, their, strict=True))
+        median = statistics.median(our), statistics.median(their)
+        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        rows.append([name, *map(number, median), f"{median[0] / median[1]:.2f}", spread])
+    return rows
+
+
+def read_rate(threads: int, level: str | None) -> float:
+    """Bytes per second that all threads together read of what no cache holds."""
+    library = load()
+    data = np.ones(_READ_BYTES, np.uint8)
+    with closing(Operations(library, threads, level or library.isa(), "8")) as operations:
+        return _READ_BYTES / Runner().time([operations.read(data)]).best_s
+
+
+class Comparison:
+    """Measures files with the options of the command line, and prints a table for each."""
+
+    def __init__(self, args: argparse.Namespace, show: Callable[[str], None]) -> None:
+        self._args, self._show = args, show
+        self._peer = None if args.no_peer else LlamaCpp(args.home.absolute()).batched_bench
+
+    def measure(self, title: str, model: Path) -> None:
+        """Both engines in turns: who is first changes from round to round."""
+        args, sizes = self._args, model_sizes(resolve_model(str(model)))
+        our, their = list[Figures](), list[Figures]()
+        for turn in range(args.repeat):
+            for is_ours in (True, False) if turn % 2 == 0 else (False, True):
+                if is_ours:
+                    our.append(figures_of(ours(model, CASES, args.threads, args.level)))
+                elif self._peer is not None:
+                    their.append(figures_of(llamacpp(self._peer, model, CASES, args.threads)))
+        read = read_rate(args.threads, args.level)
+        share = statistics.median(each.decode[1] for each in our) * sizes.active_bytes / read
+        self._show(
+            f"\n{title}: {shown(sizes.weight_bytes)}, of which a token passes through "
+            f"{shown(sizes.active_bytes)}; {args.threads} threads, {args.repeat} rounds"
+        )
+        columns = ["tokens/s", "ours", "llama.cpp", "ratio", "of the rounds"]
+        self._show(markdown(columns, compared(our, their or our)))
+        self._show(
+            f"decode, 1 row: {percent(share)} of what {number(read / 1e9)} GB/s of reading allow"
+        )
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.mixtures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--shape", choices=SHAPES, action="append", help="default: all")
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, action="append", help="the same")
+    parser.add_argument("--gigabytes", type=float, default=4.0, help="of a file's layers, at most")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds")
+    parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("--level", help="an instruction level, as in SRT_ISA")
+    parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="where peers are installed")
+    parser.add_argument("--no-peer", action="store_true", help="our engine only")
+    parser.add_argument("--folder", type=Path, help="write the files there, and keep them")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    args = parse_args(argv)
+    comparison = Comparison(args, lambda text: print(text, flush=True))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in args.shape or SHAPES:
+            for quantization in args.quantization or QUANTIZATIONS:
+                kind, whole = QUANTIZATIONS[quantization], SHAPES[name]
+                layers = whole.layers_within(int(args.gigabytes * 1e9), kind)
+                path = folder / f"{name}-{layers}-{quantization}.gguf"
+                if not path.exists():
+                    write_mixture(path, whole._replace(layers=layers), quantization)
+                try:
+                    of = f"{layers} of {whole.layers} layers"
+                    comparison.measure(f"{name}, {of}, {quantization}", path)
+                except EngineError as error:
+                    print(error, file=sys.stderr)
+                    return 1
+                if args.folder is None:
+                    path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
