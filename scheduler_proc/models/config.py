@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from srt.files.sizes import MAX_LAYERS
+from srt.files.sizes import MAX_EXPERTS, MAX_LAYERS
 from srt.wire.errors import ConfigError
 
 _T = TypeVar("_T")
@@ -91,6 +91,51 @@ class Rope(Struct, frozen=True):
         return axes
 
 
+class RouterRule(Struct, frozen=True):
+    """How the experts of a token are chosen and weighed, in float32; ties go to the lowest id.
+
+    Experts are chosen by their scores (`chosen_by` "scores") or by the router's logits, and then
+    the scores are those among the chosen alone. With `groups` the experts are in groups of equal
+    size, ids in order: a group's score is the sum of its two best, and only experts of the best
+    `used_groups` can be chosen (DeepSeek-V3).
+    """
+
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    chosen_by: Literal["scores", "logits"] = "scores"
+    normalised: bool = True  # the weights of the chosen are divided by their sum
+    scale: float = 1.0  # and then multiplied by this
+    groups: int = 1
+    used_groups: int = 1
+
+
+# How a file holds experts: a tensor for each expert and projection, under Mixtral's names or under
+# those of all others; all experts of a layer in one tensor, gate and up in one (as transformers 5
+# holds them in memory; Granite under names of its own) or in two (GGUF).
+ExpertsLayout = Literal["mixtral", "separate", "stacked", "granite", "gguf"]
+
+
+class Experts(Struct, frozen=True):
+    """The mixtures of experts that a model has in place of MLPs."""
+
+    count: int
+    used: int  # by a token
+    width: int  # of one expert
+    rule: RouterRule = RouterRule()
+    shared_width: int = 0  # of the expert that every token uses; 0: there is none
+    shared_gate: bool = False  # its output is multiplied by sigmoid(x @ w) (Qwen2-MoE)
+    dense: tuple[bool, ...] = ()  # by layer: which have an MLP instead; empty: none
+    router_bias: bool = False
+    correction: bool = False  # a bias of the scores that counts for choosing only
+    layout: ExpertsLayout = "separate"
+
+
+# Constants of a DecoderConfig that are above 0 if they are there.
+_POSITIVE = (
+    *("embed_scale", "residual_scale", "logit_scale"),
+    *("query_scale", "attn_softcap", "logit_softcap"),
+)
+
+
 class DecoderConfig(Struct, frozen=True):
     """Sizes and constants of a model.
 
@@ -118,15 +163,20 @@ class DecoderConfig(Struct, frozen=True):
     o_bias: bool = False
     mlp_bias: bool = False
     head_norms: bool = False  # RMSNorm of every head of q and k, before the rotation
+    whole_qk_norms: bool = False  # OLMoE: RMSNorm of all of q and of all of k, before the rotation
     sandwich_norms: bool = False  # Gemma: RMSNorm also of what attention and MLP give
     norm_offset: float = 0.0  # what to add to the file's norm weights; Gemma stores them minus 1
     fused_projections: bool = False  # the file holds q, k, v in one tensor, gate and up in another
 
     activation: Literal["silu", "gelu_tanh"] = "silu"
     embed_scale: float = 1.0
+    residual_scale: float = 1.0  # of what attention and MLP add to the hidden states
+    logit_scale: float = 1.0
     query_scale: float | None = None  # of q times k, where it is not 1/sqrt(head_dim)
     attn_softcap: float | None = None  # c: scores become c*tanh(score/c)
     logit_softcap: float | None = None  # the same of logits
+
+    experts: Experts | None = None  # None: every layer has an MLP
 
     dtype: str | None = None  # the checkpoint's own, None if unknown
 
@@ -150,11 +200,14 @@ class DecoderConfig(Struct, frozen=True):
             not any(self.windowed) or (self.window is not None and self.window > 0),
             f"windowed layers with a window of {self.window} tokens",
         )
+        require(not (self.head_norms and self.whole_qk_norms), "q and k have norms of two kinds")
+        if self.experts is not None:
+            check_experts(self.experts, self.layers)
 
     def _check_numbers(self) -> None:
         """Constants that no model can have would make every logit NaN."""
         require(0 < self.rms_eps < 1, f"the norm's epsilon is {self.rms_eps}, not in (0, 1)")
-        for name in ("embed_scale", "query_scale", "attn_softcap", "logit_softcap"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, f"{name} is {value}, not above 0")
 
@@ -203,11 +256,40 @@ class DecoderConfig(Struct, frozen=True):
             return None
         return self.window if self.window < self.context_len else None
 
+    def is_mixture(self, index: int) -> bool:
+        """Whether layer `index` has a mixture of experts in place of an MLP."""
+        experts = self.experts
+        return experts is not None and not (experts.dense and experts.dense[index])
+
     def layer_rope(self, index: int) -> Rope:
         """The rotary embedding of layer `index`."""
         if self.local_rope is not None and self.windowed and self.windowed[index]:
             return self.local_rope
         return self.rope
+
+
+def check_experts(experts: Experts, layers: int) -> None:
+    """Raise ConfigError for sizes that no mixture in a model of `layers` layers can have."""
+    count, rule = experts.count, experts.rule
+    require(0 < count <= MAX_EXPERTS, f"{count} experts: 1 to {MAX_EXPERTS} are possible")
+    require(0 < experts.used <= count, f"a token uses {experts.used} of {count} experts")
+    require(experts.width > 0, f"an expert's width is {experts.width}, not above 0")
+    require(experts.shared_width >= 0, f"the shared expert's width is {experts.shared_width}")
+    require(
+        len(experts.dense) in (0, layers),
+        f"{len(experts.dense)} layers have an MLP or a mixture, the model has {layers}",
+    )
+    require(0 < rule.scale < math.inf, f"the scale of experts' weights is {rule.scale}")
+    require(
+        0 < rule.groups and count % rule.groups == 0,
+        f"{count} experts are not in {rule.groups} groups of equal size",
+    )
+    require(
+        0 < rule.used_groups <= rule.groups
+        and experts.used <= count // rule.groups * rule.used_groups,
+        f"{experts.used} experts cannot be chosen from {rule.used_groups} of {rule.groups} groups "
+        f"of {count // rule.groups}",
+    )
 
 
 def convert(found: Mapping[str, Any], kind: type[_T], path: Path) -> _T:

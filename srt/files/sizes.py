@@ -14,6 +14,8 @@ from srt.wire.errors import ConfigError
 
 # There are lists of all layers before there are tensors to count.
 MAX_LAYERS = 10_000
+# Of a layer; more than any model has.
+MAX_EXPERTS = 2**14
 
 
 class ModelSizes(NamedTuple):
