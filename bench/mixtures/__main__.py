@@ -58,7 +58,9 @@ def compared(ours_of: Sequence[Figures], theirs_of: Sequence[Figures]) -> list[l
     """A row for each thing measured: both medians, their ratio, and the range of the ratios of the
     rounds."""
     rows = []
-    pairs = [zip(a.named(), b.named(), strict=True) for a, b in zip(ours_of, theirs_of, strict=True)]
+    pairs = [
+        zip(a.named(), b.named(), strict=True) for a, b in zip(ours_of, theirs_of, strict=True)
+    ]
     for found in zip(*pairs, strict=True):
         name = found[0][0][0]
         our, their = ([pair[side][1] for pair in found] for side in (0, 1))

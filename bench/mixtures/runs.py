@@ -127,9 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     room = max((case.prompt + case.tokens) * case.rows for case in cases)
     rng = np.random.default_rng(0)
     with closing(
-        NativeExecutor(
-            resolve_model(args.model), max_total_tokens=room, num_threads=args.threads
-        )
+        NativeExecutor(resolve_model(args.model), max_total_tokens=room, num_threads=args.threads)
     ) as executor:
         for case in cases:
             print(msgspec.json.encode(run_case(executor, case, rng)).decode(), flush=True)
