@@ -118,7 +118,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--shape", choices=SHAPES, action="append", help="default: all")
     parser.add_argument("--quantization", choices=QUANTIZATIONS, action="append", help="the same")
-    parser.add_argument("--gigabytes", type=float, default=4.0, help="of a file's layers, at most")
+    parser.add_argument(
+        "--gigabytes", type=float, default=4.0, help="of a file's layers, of 2^30 bytes each"
+    )
     parser.add_argument("--repeat", type=int, default=5, help="rounds")
     parser.add_argument("--threads", type=int, default=usable_cpus())
     parser.add_argument("--level", help="an instruction level, as in SRT_ISA")
@@ -138,10 +140,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in args.shape or SHAPES:
             for quantization in args.quantization or QUANTIZATIONS:
                 kind, whole = QUANTIZATIONS[quantization], SHAPES[name]
-                layers = whole.layers_within(int(args.gigabytes * 1e9), kind)
+                layers = whole.layers_within(int(args.gigabytes * 2**30), kind)
                 path = folder / f"{name}-{layers}-{quantization}.gguf"
                 if not path.exists():
-                    write_mixture(path, whole._replace(layers=layers), quantization)
+                    part = path.with_suffix(".part")
+                    write_mixture(part, whole._replace(layers=layers), quantization)
+                    part.rename(path)
                 try:
                     of = f"{layers} of {whole.layers} layers"
                     comparison.measure(f"{name}, {of}, {quantization}", path)

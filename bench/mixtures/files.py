@@ -62,8 +62,14 @@ class Shape(NamedTuple):
 
     def layers_within(self, num_bytes: int, kind: int) -> int:
         """How many of its layers fit into so many bytes, at least one."""
-        size = sum(tensor.num_bytes for tensor in self.layer(0, kind))
-        return max(1, min(self.layers, num_bytes // size))
+        return max(
+            (n for n in range(2, self.layers + 1) if self._size(n, kind) <= num_bytes), default=1
+        )
+
+    def _size(self, layers: int, kind: int) -> int:
+        """Bytes of all layers of a model that has so many."""
+        model = self._replace(layers=layers)
+        return sum(tensor.num_bytes for i in range(layers) for tensor in model.layer(i, kind))
 
 
 class Tensor(NamedTuple):
