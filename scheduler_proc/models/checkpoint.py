@@ -62,6 +62,12 @@ class RawTensor(NamedTuple):
             raise ConfigError(f"ggml type {self.ggml_type} where plain numbers are expected")
         return values.reshape(self.shape).copy()
 
+    def part(self, index: int) -> "RawTensor":
+        """Element `index` of the first dimension; its bytes stay where they are."""
+        size = len(self.data) // self.shape[0]
+        data = self.data[index * size : (index + 1) * size]
+        return self._replace(shape=self.shape[1:], data=data)
+
 
 class Checkpoint(Protocol):
     """Named tensors in files. `interleaved_rope`: q/k rows pair (2i, 2i+1) within each head.
@@ -80,12 +86,16 @@ class Checkpoint(Protocol):
         """The tensor's shape, without reading it."""
         ...
 
-    def raw(self, name: str) -> RawTensor:
-        """The tensor's own bytes. Raises ConfigError for a type that has no ggml id."""
+    def raw(self, name: str, part: int | None = None) -> RawTensor:
+        """The tensor's own bytes, or those of element `part` of its first dimension. Raises
+        ConfigError for a type that has no ggml id."""
         ...
 
-    def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
-        """Rows [start, stop) of the tensor's first dimension, on the CPU."""
+    def read_rows(
+        self, name: str, start: int, stop: int, part: int | None = None
+    ) -> "torch.Tensor":
+        """Rows [start, stop) of the tensor's first dimension, or of the second one of its element
+        `part`, on the CPU."""
         ...
 
     def read_scalar(self, name: str) -> float:
@@ -112,7 +122,10 @@ def first_layers(whole: Checkpoint, count: int) -> Checkpoint:
     """The first `count` layers of a checkpoint, with what is in no layer, as a model of their own:
     to measure what a layer takes."""
     part, config = copy(whole), whole.config
-    part.config = replace(config, layers=count, windowed=config.windowed[:count])
+    experts = config.experts
+    if experts is not None:
+        experts = replace(experts, dense=experts.dense[:count])
+    part.config = replace(config, layers=count, windowed=config.windowed[:count], experts=experts)
     layers = {name: _LAYER.match(name) for name in whole.tensors}
     part.tensors = {
         name: whole.tensors[name] for name, at in layers.items() if at is None or int(at[1]) < count
@@ -138,13 +151,16 @@ class GGUFCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return self.tensors[name].shape
 
-    def raw(self, name: str) -> RawTensor:
-        return _raw(self.tensors[name])
+    def raw(self, name: str, part: int | None = None) -> RawTensor:
+        whole = _raw(self.tensors[name])
+        return whole if part is None else whole.part(part)
 
-    def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
+    def read_rows(
+        self, name: str, start: int, stop: int, part: int | None = None
+    ) -> "torch.Tensor":
         import torch
 
-        tensor = self.raw(name)
+        tensor = self.raw(name, part)
         row_bytes = len(tensor.data) // tensor.shape[0]
         data = tensor.data[start * row_bytes : stop * row_bytes]
         values = dequantise(data, tensor.ggml_type)
@@ -195,6 +211,9 @@ class SafetensorsCheckpoint:
         for file in (SafetensorsFile(path / name) for name in safetensors_files(path)):
             tensors |= {_text_name(own): _Place(file, own) for own in file.tensors}
         tensors.pop("", None)
+        if any(_STACKED.fullmatch(name) for name in tensors):
+            tensors = {_stacked_name(name): place for name, place in tensors.items()}
+            self.config = _stacked(self.config)
         self.tensors: Mapping[str, _Place] = tensors
         self.num_bytes = sum(file.num_bytes for file in {place.file for place in tensors.values()})
         if self.config.tie_embeddings and self._has_own_head():
@@ -223,16 +242,19 @@ class SafetensorsCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._header(name).shape
 
-    def raw(self, name: str) -> RawTensor:
-        kind = self._header(name).dtype
+    def raw(self, name: str, part: int | None = None) -> RawTensor:
+        kind, shape = self._header(name).dtype, self.shape(name)
         if kind not in _SAFETENSORS_TYPES:
             raise ConfigError(f"{self.path}: tensor {name} is of type {kind}")
-        data = self._data(name)
-        return RawTensor(_SAFETENSORS_TYPES[kind], self.shape(name), data, not data.flags.owndata)
+        data = self._data(name, part)
+        shape = shape if part is None else shape[1:]
+        return RawTensor(_SAFETENSORS_TYPES[kind], shape, data, not data.flags.owndata)
 
-    def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
+    def read_rows(
+        self, name: str, start: int, stop: int, part: int | None = None
+    ) -> "torch.Tensor":
         place = self.tensors[name]
-        return place.file.rows(place.name, start, stop)
+        return place.file.rows(place.name, start, stop, part)
 
     def read_scalar(self, name: str) -> float:
         place = self.tensors[name]
@@ -242,9 +264,9 @@ class SafetensorsCheckpoint:
         place = self.tensors[name]
         return place.file.tensors[place.name]
 
-    def _data(self, name: str) -> np.ndarray:
+    def _data(self, name: str, part: int | None = None) -> np.ndarray:
         place = self.tensors[name]
-        return place.file.data(place.name)
+        return place.file.data(place.name, part)
 
     def rope_divisors(self) -> np.ndarray | None:
         return None
@@ -271,6 +293,25 @@ def _text_name(name: str) -> str:
         if name.startswith(prefix):
             return instead + name.removeprefix(prefix)
     return "" if name.startswith(_OTHER_PREFIXES) else name
+
+
+# Experts as transformers 5 holds them in memory, and some files have them; Granite's have a prefix
+# of their own.
+_STACKED = re.compile(r"(model\.layers\.\d+\.)\w+\.experts\.(gate_up_proj|down_proj)")
+_GRANITE_ROUTER = re.compile(r"(model\.layers\.\d+\.)block_sparse_moe\.router\.weight")
+
+
+def _stacked_name(name: str) -> str:
+    """The name that tensors of the layout "stacked" have, of whichever family."""
+    name = _STACKED.sub(r"\1mlp.experts.\2.weight", name)
+    return _GRANITE_ROUTER.sub(r"\1mlp.gate.weight", name)
+
+
+def _stacked(config: DecoderConfig) -> DecoderConfig:
+    experts = config.experts
+    if experts is None:
+        return config
+    return replace(config, experts=replace(experts, layout="stacked"))
 
 
 _MAX_INDEX_BYTES = 128 * 2**20

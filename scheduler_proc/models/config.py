@@ -242,6 +242,11 @@ class DecoderConfig(Struct, frozen=True):
         return self.kv_heads * self.head_dim
 
     @property
+    def qk_norm_sizes(self) -> tuple[int, int]:
+        """Of the norm of q and of that of k, if there are such: of heads, or of the whole."""
+        return (self.q_size, self.kv_size) if self.whole_qk_norms else (self.head_dim,) * 2
+
+    @property
     def attn_scale(self) -> float:
         """What scores of attention are multiplied by."""
         return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
@@ -281,7 +286,7 @@ def check_experts(experts: Experts, layers: int) -> None:
     )
     require(0 < rule.scale < math.inf, f"the scale of experts' weights is {rule.scale}")
     require(
-        0 < rule.groups and count % rule.groups == 0,
+        rule.groups > 0 and count % rule.groups == 0,
         f"{count} experts are not in {rule.groups} groups of equal size",
     )
     require(

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from scheduler_proc.attention.base import AttentionPlan, LayerKind, LayerTensors
 from scheduler_proc.attention.kv_store import FP8, store
 from scheduler_proc.models.config import DecoderConfig
+from scheduler_proc.models.experts.mixture import Mixture, run_mixture
 
 
 class Linear(NamedTuple):
@@ -48,29 +49,32 @@ class Shown(NamedTuple):
 
 
 class DecoderLayer(NamedTuple):
-    """One layer's weights. `qkv` and `gate_up` are fused along their outputs, in that order."""
+    """One layer's weights. `qkv` and `gate_up` are fused along their outputs, in that order. It has
+    either an MLP or a mixture of experts. The norms of q and k are of each head, or of the whole."""
 
     input_norm: torch.Tensor  # [hidden]
     qkv: Linear  # [q_size + 2 * kv_size, hidden]
     o: Linear  # [hidden, q_size]
     mlp_norm: torch.Tensor  # [hidden]
-    gate_up: Linear  # [2 * intermediate, hidden]
-    down: Linear  # [hidden, intermediate]
+    gate_up: Linear | None  # [2 * intermediate, hidden]
+    down: Linear | None  # [hidden, intermediate]
     rope: int = 0  # which of DecoderWeights.ropes
-    q_norm: torch.Tensor | None = None  # [head_dim]
-    k_norm: torch.Tensor | None = None  # [head_dim]
+    q_norm: torch.Tensor | None = None  # [head_dim] or [q_size]
+    k_norm: torch.Tensor | None = None  # [head_dim] or [kv_size]
     attn_out_norm: torch.Tensor | None = None  # [hidden]
     mlp_out_norm: torch.Tensor | None = None  # [hidden]
     k_scale: float = 1.0  # of an eight-bit KV pool (kv_store.store)
     v_scale: float = 1.0
+    mixture: Mixture | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All of them."""
         norms = (self.input_norm, self.mlp_norm, self.q_norm, self.k_norm)
-        linears = (self.qkv, self.o, self.gate_up, self.down)
+        linears = (self.qkv, self.o, self.gate_up or (), self.down or ())
         every = (*norms, self.attn_out_norm, self.mlp_out_norm, *(t for x in linears for t in x))
-        return [t for t in every if t is not None]
+        experts = [] if self.mixture is None else self.mixture.tensors
+        return [t for t in every if t is not None] + experts
 
 
 class DecoderWeights(NamedTuple):
@@ -185,9 +189,9 @@ class Decoder:
             store(tensors.k_pool, layout.out_slots, k, tensors.k_scale)
             store(tensors.v_pool, layout.out_slots, v, tensors.v_scale)
             attended = layout.attention.run(self.layer_kinds[index], q, tensors)
-            x = x + self._norm(layer.o(attended.flatten(1)), layer.attn_out_norm)
+            x = self._add(x, self._norm(layer.o(attended.flatten(1)), layer.attn_out_norm))
             mlp = self._mlp(layer, self._norm(x, layer.mlp_norm))
-            x = x + self._norm(mlp, layer.mlp_out_norm)
+            x = self._add(x, self._norm(mlp, layer.mlp_out_norm))
             if shown is not None and (index + 2) * hidden <= shown.embeds.shape[1]:
                 deep = shown.embeds[:, (index + 1) * hidden : (index + 2) * hidden]
                 x = x.index_add(0, shown.tokens, deep.to(x.dtype))
@@ -196,8 +200,15 @@ class Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [N, hidden] (from `forward`) -> logits [N, vocab_size] float32."""
         logits = F.linear(hidden, self.weights.head).float()
+        if self.config.logit_scale != 1:
+            logits = logits * self.config.logit_scale
         softcap = self.config.logit_softcap
         return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+
+    def _add(self, x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        """The hidden states with what attention or an MLP adds to them."""
+        scale = self.config.residual_scale
+        return x + (part if scale == 1 else part * scale)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         """RMSNorm of the last dimension; x itself where there is no such norm."""
@@ -212,8 +223,11 @@ class Decoder:
         """Project and rotate: q [T, heads, head_dim], k and v [T, kv_heads, head_dim]."""
         c = self.config
         qk, v = torch.split(layer.qkv(x), [c.q_size + c.kv_size, c.kv_size], dim=-1)
+        if c.whole_qk_norms:
+            q, k = torch.split(qk, [c.q_size, c.kv_size], dim=-1)
+            qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=-1)
         qk = qk.view(len(x), -1, c.head_dim)
-        if layer.q_norm is not None:
+        if c.head_norms:
             q, k = torch.split(qk, [c.heads, c.kv_heads], dim=1)
             qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
         if self._fused is not None:
@@ -223,13 +237,20 @@ class Decoder:
         return q.contiguous(), k, v.view(len(x), -1, c.head_dim)
 
     def _mlp(self, layer: DecoderLayer, x: torch.Tensor) -> torch.Tensor:
-        both = layer.gate_up(x)
+        experts = self.config.experts
+        if layer.mixture is not None and experts is not None:
+            return run_mixture(layer.mixture, experts.rule, experts.used, x, self._activate)
+        assert layer.gate_up is not None and layer.down is not None
+        return layer.down(self._activate(layer.gate_up(x)))
+
+    def _activate(self, both: torch.Tensor) -> torch.Tensor:
+        """The activation of the gate, times up: [T, n] of [T, 2 n], gate first."""
         if self._fused is not None and self.config.activation == "silu":
-            return layer.down(self._fused.silu_and_mul(both))
+            return self._fused.silu_and_mul(both)
         gate, up = both.chunk(2, dim=-1)
         if self.config.activation == "gelu_tanh":
-            return layer.down(F.gelu(gate, approximate="tanh") * up)
-        return layer.down(F.silu(gate) * up)
+            return F.gelu(gate, approximate="tanh") * up
+        return F.silu(gate) * up
 
 
 def fused_kernels(device: torch.device) -> ModuleType | None:

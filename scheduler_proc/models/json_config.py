@@ -12,7 +12,10 @@ from msgspec import Struct
 
 from scheduler_proc.models.config import DecoderConfig, NotComputed, convert, naming
 from scheduler_proc.models.families.gemma import read_gemma2, read_gemma3
+from scheduler_proc.models.families.granite import read_granite, read_granite_moe
 from scheduler_proc.models.families.llama import read_llama, read_mistral
+from scheduler_proc.models.families.mixtral import read_mixtral
+from scheduler_proc.models.families.olmoe import read_olmoe
 from scheduler_proc.models.families.phi3 import read_phi3
 from scheduler_proc.models.families.qwen import (
     read_qwen2,
@@ -20,6 +23,7 @@ from scheduler_proc.models.families.qwen import (
     read_qwen3,
     read_qwen3_vl,
 )
+from scheduler_proc.models.families.qwen_moe import read_qwen2_moe, read_qwen3_moe
 from srt.files.model_files import require_file
 from srt.files.text_config import text_config
 from srt.wire.errors import ConfigError
@@ -35,6 +39,12 @@ ARCHITECTURES: dict[str, _Reader] = {
     "Phi3ForCausalLM": read_phi3,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
+    "GraniteForCausalLM": read_granite,
+    "MixtralForCausalLM": read_mixtral,
+    "Qwen2MoeForCausalLM": read_qwen2_moe,
+    "Qwen3MoeForCausalLM": read_qwen3_moe,
+    "OlmoeForCausalLM": read_olmoe,
+    "GraniteMoeForCausalLM": read_granite_moe,
 }
 # Where a file names no architecture, and the text of models that see.
 _MODEL_TYPES = {
@@ -46,6 +56,12 @@ _MODEL_TYPES = {
     "phi3": read_phi3,
     "gemma2": read_gemma2,
     "gemma3_text": read_gemma3,
+    "granite": read_granite,
+    "mixtral": read_mixtral,
+    "qwen2_moe": read_qwen2_moe,
+    "qwen3_moe": read_qwen3_moe,
+    "olmoe": read_olmoe,
+    "granitemoe": read_granite_moe,
     "qwen2_5_vl_text": read_qwen2_5_vl,
     "qwen3_vl_text": read_qwen3_vl,
 }

@@ -132,6 +132,9 @@ def check_native(config: DecoderConfig) -> None:
         "soft caps": config.attn_softcap is not None or config.logit_softcap is not None,
         "a rope for windowed layers": config.local_rope is not None,
         "partly rotated heads": config.rope_dims(rope) != config.head_dim,
+        "mixtures of experts": config.experts is not None,
+        "norms of all of q and k": config.whole_qk_norms,
+        "scales of residuals and logits": (config.residual_scale, config.logit_scale) != (1, 1),
     }
     missing = [name for name, is_needed in lacks.items() if is_needed]
     if missing:
@@ -184,8 +187,10 @@ class _Packer:
             layer.q_norm = self._floats(spec.q_norm)
             layer.k_norm = self._floats(spec.k_norm)
         layer.window = config.layer_window(index) or 0
-        for name in ("q", "k", "v", "o", "gate", "up", "down"):
+        for name in ("q", "k", "v", "o"):
             setattr(layer, name, self._linear(getattr(spec, name)))
+        for name, linear in () if spec.mlp is None else spec.mlp._asdict().items():
+            setattr(layer, name, self._linear(linear))
 
     def _linear(self, spec: LinearSpec) -> Matrix:
         order = None

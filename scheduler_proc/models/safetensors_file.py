@@ -58,10 +58,13 @@ class SafetensorsFile:
         """Of all tensors."""
         return len(self._data)
 
-    def data(self, name: str) -> np.ndarray:
-        """The tensor's bytes: uint8 [nbytes]."""
+    def data(self, name: str, part: int | None = None) -> np.ndarray:
+        """The bytes of the tensor, or of element `part` of its first dimension: uint8 [nbytes]."""
         start, stop = self.tensors[name].data_offsets
         data = self._data[start:stop]
+        if part is not None:
+            size = len(data) // self.tensors[name].shape[0]
+            data = data[part * size : (part + 1) * size]
         return data if data.ctypes.data % _ALIGNMENT == 0 else data.copy()
 
     def tensor(self, name: str) -> "torch.Tensor":
@@ -69,9 +72,15 @@ class SafetensorsFile:
         found: torch.Tensor = self._torch.get_tensor(name)
         return found
 
-    def rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
-        """Rows [start, stop) of its first dimension, on the CPU."""
-        found: torch.Tensor = self._torch.get_slice(name)[start:stop]
+    def rows(self, name: str, start: int, stop: int, part: int | None = None) -> "torch.Tensor":
+        """Rows [start, stop) of its first dimension, or of the second one of its element `part`, on
+        the CPU."""
+        whole = self._torch.get_slice(name)
+        found: torch.Tensor
+        if part is None:
+            found = whole[start:stop]
+        else:
+            found = whole[part : part + 1, start:stop][0]
         return found
 
     @cached_property

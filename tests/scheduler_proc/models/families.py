@@ -133,7 +133,54 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+SPARSE: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.0,
+}
+FAMILIES |= {
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral, window": ("mixtral", {"sliding_window": 24, "head_dim": 32}),
+    "qwen2_moe": ("qwen2_moe", {**SPARSE, "shared_expert_intermediate_size": 64}),
+    "qwen2_moe, some dense": (
+        "qwen2_moe",
+        {
+            **SPARSE,
+            "shared_expert_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+            "num_hidden_layers": 4,
+            "use_sliding_window": True,
+            "sliding_window": 17,
+            "max_window_layers": 2,
+        },
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {**SPARSE, "norm_topk_prob": True, "head_dim": 32, "num_experts": 16},
+    ),
+    "qwen3_moe, some dense": (
+        "qwen3_moe",
+        {**SPARSE, "mlp_only_layers": [1], "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "olmoe": ("olmoe", {"num_experts": 8, "num_experts_per_tok": 3}),
+    "olmoe, normalised": (
+        "olmoe",
+        {"num_experts": 8, "num_experts_per_tok": 8, "norm_topk_prob": True},
+    ),
+    "granite": ("granite", {**GRANITE, "mlp_bias": True}),
+    "granitemoe": (
+        "granitemoe",
+        {**GRANITE, "num_local_experts": 5, "num_experts_per_tok": 3, "tie_word_embeddings": True},
+    ),
+}
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe")
 ON_NATIVE = [name for name in FAMILIES if not name.startswith("gemma") and name != "phi3, partial"]
+
+
+ROUTERS = ("mlp.gate.weight", "router.weight")
 
 
 def random_family(name: str, **overrides: Any) -> Any:
@@ -151,4 +198,8 @@ def random_family(name: str, **overrides: Any) -> Any:
                 parameter.normal_(std=0.2)
             elif "norm" in parameter_name:
                 parameter.uniform_(center - 0.5, center + 0.5)
+            elif parameter_name.endswith(ROUTERS):
+                parameter.normal_(std=0.4)  # transformers' own initial ones are often 0
+            elif parameter_name.endswith("shared_expert_gate.weight"):
+                parameter.normal_(std=0.2)
     return model
