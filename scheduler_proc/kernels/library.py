@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,8 @@ from scheduler_proc.kernels.build import LIBRARY
 from srt.machine import memory_left
 from srt.wire.errors import ConfigError, SrtError
 
-ABI_VERSION = 10
-NUM_PHASES = 12
+ABI_VERSION = 11
+NUM_PHASES = 14
 INPUTS = ("qkv", "o", "gate_up", "down", "head")  # of matrices (srt_input)
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
@@ -35,12 +35,13 @@ _DTYPES: dict[Any, np.dtype] = {
     c_float: np.dtype(np.float32),
     c_double: np.dtype(np.float64),
     c_int32: np.dtype(np.int32),
+    c_int64: np.dtype(np.int64),
     c_uint8: np.dtype(np.uint8),
     c_uint32: np.dtype(np.uint32),
 }
 # A bool is a byte that is 0 or 1.
 _C_TYPES = {dtype: ctype for ctype, dtype in _DTYPES.items()} | {np.dtype(bool): c_uint8}
-C = TypeVar("C", c_float, c_double, c_int32, c_uint8, c_uint32)
+C = TypeVar("C", c_float, c_double, c_int32, c_int64, c_uint8, c_uint32)
 
 
 class NativeUnavailable(SrtError):
@@ -108,10 +109,30 @@ class Matrix(ctypes.Structure):
     _fields_ = (*_fields(c_int32, "format n k"), ("data", c_void_p), ("bias", POINTER(c_float)))
 
 
+class RouterRule(ctypes.Structure):
+    _fields_ = (
+        *_fields(c_int32, "sigmoid by_logits normalised groups used_groups"),
+        ("scale", c_float),
+    )
+
+
+class Experts(ctypes.Structure):
+    _fields_ = (
+        *_fields(c_int32, "count used width"),
+        ("rule", RouterRule),
+        ("router", Matrix),
+        *_fields(POINTER(c_float), "router_bias correction"),
+        *_fields(POINTER(Matrix), "gate up down"),
+        *_fields(Matrix, "shared_gate shared_up shared_down"),
+        ("shared_score", POINTER(c_float)),
+    )
+
+
 class Layer(ctypes.Structure):
     _fields_ = (
         *_fields(POINTER(c_float), "attn_norm mlp_norm q_norm k_norm"),
         *_fields(Matrix, "q k v o gate up down"),
+        ("experts", POINTER(Experts)),
         *_fields(c_void_p, "k_pool v_pool"),
         ("window", c_int32),
     )
@@ -122,7 +143,8 @@ class Model(ctypes.Structure):
         *_fields(c_int32, "num_layers hidden heads kv_heads head_dim intermediate vocab"),
         *_fields(c_int32, "num_slots kv_format"),
         ("activation_bits", c_int32 * len(INPUTS)),
-        *_fields(c_float, "rms_eps attn_scale"),
+        *_fields(c_float, "rms_eps attn_scale embed_scale residual_scale logit_scale"),
+        ("whole_norms", c_int32),
         *_fields(POINTER(c_float), "rope_freqs final_norm"),
         *_fields(Matrix, "embed head"),
         ("layers", POINTER(Layer)),
@@ -180,7 +202,7 @@ class Dfa(ctypes.Structure):
 
 
 _i32, _size, _text, _void = c_int32, ctypes.c_size_t, ctypes.c_char_p, c_void_p
-_f32s, _i32s, _u8s, _i64 = POINTER(c_float), POINTER(c_int32), POINTER(c_uint8), ctypes.c_int64
+_f32s, _i32s, _u8s, _i64 = POINTER(c_float), POINTER(c_int32), POINTER(c_uint8), c_int64
 _matrix, _layer, _model, _batch = map(POINTER, (Matrix, Layer, Model, Batch))
 _trie, _dfa = POINTER(Trie), POINTER(Dfa)
 
@@ -199,6 +221,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "srt_engine_step": (_i32, _void, _batch),
     "srt_engine_profile": (None, _void, POINTER(c_double)),
     "srt_phase_name": (_text, _i32),
+    "srt_engine_expert_counts": (None, _void, POINTER(_i64)),
     "srt_engine_growths": (_i64, _void),
     "srt_token_mask": (_i32, _trie, _dfa, _i32, _i32s, _i32, POINTER(c_uint32)),
     "srt_closing_tables": (_i32, _trie, _dfa, _u8s, _i32s, _i32s),

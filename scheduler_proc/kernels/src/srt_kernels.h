@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 10
+#define SRT_ABI_VERSION 11
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,12 +55,40 @@ typedef struct {
   const float *bias; /* [n] or NULL; with it n must be a multiple of 16 */
 } srt_matrix;
 
+/* How a token's experts are chosen and weighed, in float32: RouterRule of models/config.py, field for
+ * field. Ties go to the lowest id. */
+typedef struct {
+  int32_t sigmoid;    /* scores are sigmoids of the logits; else a softmax over them */
+  int32_t by_logits;  /* the experts of the highest logits are chosen, and scored among themselves;
+                         else all are scored, and those of the highest scores are chosen */
+  int32_t normalised; /* the chosen scores are divided by their sum */
+  int32_t groups;     /* of equal size, ids in order; a group is worth the sum of its two best */
+  int32_t used_groups; /* experts are of the best so many groups */
+  float scale;         /* of the weights, at the end */
+} srt_router_rule;
+
+/* A layer's mixture of experts: y = sum of weight[e] * down[e](silu(gate[e] x) * up[e] x) over the
+ * chosen experts in ascending order, then the shared expert's. Each of gate, up and down has one
+ * format for all experts. */
+typedef struct {
+  int32_t count, used, width; /* width is a multiple of 16 */
+  srt_router_rule rule;
+  srt_matrix router;        /* [count, hidden] SRT_F32, SRT_F16 or SRT_BF16; without a bias */
+  const float *router_bias; /* [count] or NULL */
+  const float *correction;  /* [count] or NULL: added to what experts are chosen by, and only there */
+  const srt_matrix *gate, *up, *down; /* [count] each: [width, hidden] twice, [hidden, width] */
+  srt_matrix shared_gate, shared_up, shared_down; /* n = 0: no shared expert */
+  const float *shared_score; /* [hidden] or NULL: the shared expert's weight is sigmoid(x . this) */
+} srt_experts;
+
 /* One decoder layer. Pools are [num_slots, kv_heads, head_dim] of the model's kv_format; those of
  * SRT_I16 have [num_slots, kv_heads] floats after these, and end with a multiple of 64 bytes. */
 typedef struct {
   const float *attn_norm, *mlp_norm; /* [hidden] */
-  const float *q_norm, *k_norm;      /* [head_dim], or NULL: per-head RMSNorm before rope */
-  srt_matrix q, k, v, o, gate, up, down;
+  const float *q_norm, *k_norm;      /* RMSNorm before rope, of each head: [head_dim]; or NULL */
+  srt_matrix q, k, v, o;
+  srt_matrix gate, up, down;  /* of a dense layer */
+  const srt_experts *experts; /* or NULL: the layer is dense */
   void *k_pool, *v_pool;
   int32_t window; /* a token sees this many, itself included; 0: all */
 } srt_layer;
@@ -85,6 +113,11 @@ typedef struct {
   int32_t activation_bits[SRT_NUM_INPUTS];
   float rms_eps;
   float attn_scale;          /* usually 1/sqrt(head_dim) */
+  float embed_scale;         /* of rows of `embed` */
+  float residual_scale;      /* of what attention and MLP add to the residual stream */
+  float logit_scale;
+  int32_t whole_norms;       /* q_norm [heads*head_dim] and k_norm [kv_heads*head_dim] are of all heads
+                                together */
   const float *rope_freqs;   /* [head_dim/2]: angle per position */
   const float *final_norm;   /* [hidden] */
   srt_matrix embed, head;    /* [vocab, hidden]; the same data when tied */
@@ -165,9 +198,12 @@ SRT_EXPORT void srt_engine_destroy(srt_engine *engine);
 /* Run one step; from one thread at a time. */
 SRT_EXPORT int32_t srt_engine_step(srt_engine *engine, const srt_batch *batch);
 /* Seconds per phase since the last call, as thread 0 saw them: [SRT_NUM_PHASES]. */
-#define SRT_NUM_PHASES 12
+#define SRT_NUM_PHASES 14
 SRT_EXPORT void srt_engine_profile(srt_engine *engine, double *seconds);
 SRT_EXPORT const char *srt_phase_name(int32_t phase);
+/* Tokens that each expert has computed so far: counts [num_layers, the most experts of a layer], 0
+ * where there is none. From any thread at any time. */
+SRT_EXPORT void srt_engine_expert_counts(const srt_engine *engine, int64_t *counts);
 /* How often the engine's workspace has grown: constant in the steady state. */
 SRT_EXPORT int64_t srt_engine_growths(const srt_engine *engine);
 

@@ -25,6 +25,8 @@ from tests.scheduler_proc.kernels.compiler import EXPORT, needs_compiler
 HEADER = build.SOURCES / "srt_kernels.h"
 STRUCTURES = {
     "srt_matrix": library.Matrix,
+    "srt_router_rule": library.RouterRule,
+    "srt_experts": library.Experts,
     "srt_layer": library.Layer,
     "srt_model": library.Model,
     "srt_batch": library.Batch,
@@ -46,6 +48,7 @@ C_TYPES: dict[str, Any] = {
     "float *": POINTER(ctypes.c_float),
     "double *": POINTER(ctypes.c_double),
     "int32_t *": POINTER(ctypes.c_int32),
+    "int64_t *": POINTER(ctypes.c_int64),
     "uint32_t *": POINTER(ctypes.c_uint32),
     **{f"{name} *": POINTER(structure) for name, structure in STRUCTURES.items()},
 }
