@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scheduler_proc.models.config import DecoderConfig
-from scheduler_proc.models.gguf_config import config_from_gguf
+from scheduler_proc.models.gguf_config import INTERLEAVED_ROPE, config_from_gguf
 from scheduler_proc.models.gguf_names import ROPE_BEYOND, ROPE_DIVISORS, hf_name
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.safetensors_file import SafetensorsFile, Stored
@@ -27,6 +27,9 @@ from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+
+# A matrix of one row, which is a vector in GGUF files.
+_VECTOR = "mlp.shared_expert_gate.weight"
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -141,11 +144,14 @@ class GGUFCheckpoint:
         self.path = file.path
         self.config = config_from_gguf(file)
         arch = file.metadata["general.architecture"]
-        self.interleaved_rope = arch == "llama"
+        self.interleaved_rope = arch in INTERLEAVED_ROPE
         self.num_bytes = sum(len(tensor.data) for tensor in file.tensors.values())
         tensors = {hf_name(arch, name): tensor for name, tensor in file.tensors.items()}
         divisors = [tensors.pop(name, None) for name in (*ROPE_DIVISORS, ROPE_BEYOND)]
         self._rope_divisors = divisors[0] or divisors[1]
+        for name, tensor in tensors.items():
+            if name.endswith(_VECTOR) and len(tensor.shape) == 1:
+                tensors[name] = tensor._replace(shape=(1, *tensor.shape))
         self.tensors: Mapping[str, GGUFTensor] = tensors
 
     def shape(self, name: str) -> tuple[int, ...]:

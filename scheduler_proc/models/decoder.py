@@ -50,7 +50,7 @@ class Shown(NamedTuple):
 
 class DecoderLayer(NamedTuple):
     """One layer's weights. `qkv` and `gate_up` are fused along their outputs, in that order. It has
-    either an MLP or a mixture of experts. The norms of q and k are of each head, or of the whole."""
+    either an MLP or a mixture of experts. Norms of q and k are of each head, or of the whole."""
 
     input_norm: torch.Tensor  # [hidden]
     qkv: Linear  # [q_size + 2 * kv_size, hidden]
@@ -258,7 +258,8 @@ class Decoder:
     def _activate(self, both: torch.Tensor) -> torch.Tensor:
         """The activation of the gate, times up: [T, n] of [T, 2 n], gate first."""
         if self._fused is not None and self.config.activation == "silu":
-            return self._fused.silu_and_mul(both)
+            activated: torch.Tensor = self._fused.silu_and_mul(both)
+            return activated
         gate, up = both.chunk(2, dim=-1)
         if self.config.activation == "gelu_tanh":
             return F.gelu(gate, approximate="tanh") * up

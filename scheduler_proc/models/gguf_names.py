@@ -28,6 +28,19 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# All experts of a layer are in one tensor each. The names are ours: files of Hugging Face's have
+# other layouts (config.ExpertsLayout).
+_EXPERTS = _LAYER | {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
 _GEMMA = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -36,6 +49,7 @@ _GEMMA = _LAYER | {
 _LAYERS = {
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    **dict.fromkeys(("llama", "qwen2moe", "qwen3moe", "olmoe", "granite", "granitemoe"), _EXPERTS),
     "phi3": _LAYER | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
 }
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")

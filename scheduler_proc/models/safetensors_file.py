@@ -76,11 +76,9 @@ class SafetensorsFile:
         """Rows [start, stop) of its first dimension, or of the second one of its element `part`, on
         the CPU."""
         whole = self._torch.get_slice(name)
-        found: torch.Tensor
-        if part is None:
-            found = whole[start:stop]
-        else:
-            found = whole[part : part + 1, start:stop][0]
+        found: torch.Tensor = (
+            whole[start:stop] if part is None else whole[part : part + 1, start:stop][0]
+        )
         return found
 
     @cached_property

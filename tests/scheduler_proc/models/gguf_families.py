@@ -15,7 +15,11 @@ from gguf import GGMLQuantizationType
 
 from srt.files.model_files import ModelFiles
 
-ARCHS = {"mistral": "llama", "ministral": "llama", "gemma3_text": "gemma3"}
+ARCHS = {
+    **dict.fromkeys(("mistral", "ministral", "mixtral"), "llama"),
+    **{"gemma3_text": "gemma3", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"},
+}
+INTERLEAVED = ("llama", "granite", "granitemoe")
 
 
 def arch_of(model: Any) -> str:
@@ -30,7 +34,7 @@ def converted_tensors(model: Any) -> dict[str, np.ndarray]:
     by_name = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(by_name[arch], config.num_hidden_layers)
     tensors = {}
-    for hf_name, value in model.state_dict().items():
+    for hf_name, value in _split_experts(model.state_dict()).items():
         name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
         if hf_name == "lm_head.weight":
             if config.tie_word_embeddings:
@@ -38,13 +42,32 @@ def converted_tensors(model: Any) -> dict[str, np.ndarray]:
             name = "output.weight"  # unknown to the package for Gemma 2
         assert name is not None, hf_name
         array = value.float().numpy()
-        if arch == "llama" and (".attn_q." in name or ".attn_k." in name):
+        if arch in INTERLEAVED and (".attn_q." in name or ".attn_k." in name):
             pairs = array.reshape(-1, 2, config.head_dim // 2, *array.shape[1:])
             array = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
         if arch.startswith("gemma") and "norm" in name:
             array = array + np.float32(1)
+        if ".ffn_gate_inp_shexp." in name:
+            array = array[0]
         tensors[name] = array
     return tensors | _rope_tensors(config)
+
+
+def _split_experts(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors by the names that the package knows, with gate and up of experts in two."""
+    found = {}
+    for name, value in tensors.items():
+        prefix, _, kind = name.rpartition(".experts.")
+        mlp = prefix.replace(".block_sparse_moe", ".mlp")
+        if kind == "gate_up_proj":
+            gate, up = value.chunk(2, dim=1)
+            found[f"{mlp}.experts.gate_proj.weight"] = gate.contiguous()
+            found[f"{mlp}.experts.up_proj.weight"] = up.contiguous()
+        elif kind == "down_proj":
+            found[f"{mlp}.experts.down_proj.weight"] = value
+        else:
+            found[name.replace(".block_sparse_moe.router.", ".mlp.gate.")] = value
+    return found
 
 
 def _rope_tensors(config: Any) -> dict[str, np.ndarray]:
@@ -82,6 +105,12 @@ def metadata(model: Any) -> dict[str, Any]:
         "attention.value_length": config.head_dim,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
     }
+    keys |= _expert_metadata(config)
+    if hasattr(config, "attention_multiplier"):
+        keys["attention.scale"] = config.attention_multiplier
+        keys["embedding_scale"] = config.embedding_multiplier
+        keys["residual_scale"] = config.residual_multiplier
+        keys["logit_scale"] = config.logits_scaling
     scalar = getattr(config, "query_pre_attn_scalar", None)
     if scalar is not None:
         keys["attention.scale"] = scalar**-0.5
@@ -94,6 +123,23 @@ def metadata(model: Any) -> dict[str, Any]:
         if kinds is not None:
             keys["attention.sliding_window_pattern"] = [k == "sliding_attention" for k in kinds]
     return keys | _rope_metadata(config)
+
+
+def _expert_metadata(config: Any) -> dict[str, Any]:
+    """What the converter writes of mixtures: not whether weights are normalised."""
+    if not hasattr(config, "num_experts_per_tok"):
+        return {}
+    keys: dict[str, Any] = {
+        "expert_count": config.num_local_experts
+        if hasattr(config, "num_local_experts")
+        else config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+    }
+    if hasattr(config, "moe_intermediate_size"):
+        keys["expert_feed_forward_length"] = config.moe_intermediate_size
+    if hasattr(config, "shared_expert_intermediate_size"):
+        keys["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    return keys
 
 
 def _rope_metadata(config: Any) -> dict[str, Any]:

@@ -34,10 +34,19 @@ else:
     torch_executor = late("scheduler_proc.executor.torch_executor")
 
 
-# GGUF has no key for a ramp that is not of whole pairs.
+# GGUF has no key for a ramp that is not of whole pairs, and none for layers without a mixture.
 CHANGES: dict[str, dict[str, Any]] = {
-    "qwen3, yarn": {"rope_parameters": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0}}
+    "qwen3, yarn": {"rope_parameters": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0}},
+    "qwen2_moe, some dense": {"decoder_sparse_step": 1},
+    "qwen3_moe, some dense": {"mlp_only_layers": []},
 }
+# What llama.cpp knows by the architecture, and these differ in.
+NORMALISED = {
+    "qwen2_moe, some dense": True,
+    "qwen3_moe, some dense": False,
+    "olmoe, normalised": True,
+}
+KEYS = {name: {"expert_weights_norm": value} for name, value in NORMALISED.items()}
 
 
 def random_model(name: str) -> Any:
@@ -55,7 +64,7 @@ def logits_of(executor: "torch_executor.TorchExecutor", ids: np.ndarray) -> "tor
 def test_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     model = random_model(name)
     executor = torch_executor.TorchExecutor(
-        write_family(model, tmp_path / "m.gguf"), max_total_tokens=100
+        write_family(model, tmp_path / "m.gguf", **KEYS.get(name, {})), max_total_tokens=100
     )
     ids = np.random.default_rng(0).integers(0, 131, 90)
     with torch.inference_mode():
@@ -67,7 +76,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
 def test_the_native_executor_computes_the_same(tmp_path: Path, name: str) -> None:
     load_or_skip()
     model = random_model(name)
-    files = write_family(model, tmp_path / "m.gguf")
+    files = write_family(model, tmp_path / "m.gguf", **KEYS.get(name, {}))
     executor = NativeExecutor(files, max_total_tokens=100, num_threads=2, exact=True)
     ids = np.random.default_rng(0).integers(0, 131, 90)
     found = executor.run(make_batch([Row(ids, range(90), ids[1:], samples=False)])).prompt_logprobs
@@ -80,7 +89,8 @@ def test_the_native_executor_computes_the_same(tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize("name", some(FAMILIES, "phi3"))
 def test_the_model_is_the_same_as_that_of_a_directory(tmp_path: Path, name: str) -> None:
     model = random_model(name)
-    from_gguf = open_checkpoint(write_family(model, tmp_path / "m.gguf"))
+    files = write_family(model, tmp_path / "m.gguf", **KEYS.get(name, {}))
+    from_gguf = open_checkpoint(files)
     from_directory = open_checkpoint(save_directory(model, tmp_path))
     ours, theirs = comparable(from_gguf.config), comparable(from_directory.config)
     assert {key for key in ours if ours[key] != pytest.approx(theirs[key])} == set()
@@ -107,6 +117,8 @@ def comparable(config: DecoderConfig) -> dict[str, Any]:
     scaling = fields.pop("rope.scaling")
     fields["scaling"] = type(scaling).__name__
     fields |= {} if scaling is None else {f"scaling.{k}": v for k, v in asdict(scaling).items()}
+    experts = config.experts
+    fields["experts"] = None if experts is None else replace(experts, layout="separate")
     fields["windows"] = [config.layer_window(i) for i in range(config.layers)]
     fields["query_scale"] = config.attn_scale
     return {key: value for key, value in fields.items() if key not in ("window", "windowed")}
@@ -174,7 +186,7 @@ def test_keys_and_what_they_are_without(
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
-        ("llama", {"expert_count": 8}, "expert_count = 8 is not supported"),
+        ("qwen2", {"expert_count": 8}, "expert_count = 8 is not supported"),
         ("llama", {"logit_scale": 0.5}, "logit_scale = 0.5"),
         ("qwen2", {"attention.causal": False}, "attention.causal = False"),
         ("llama", {"rope.dimension_count": 4}, "whole head dimension"),
