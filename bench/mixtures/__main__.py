@@ -6,6 +6,9 @@ and 32 rows. Shows the medians in tokens/s, their ratios, the range of the ratio
 and for our engine which share of the memory's bandwidth decoding one row takes.
 
 llama.cpp is built by `python -m bench.peers llamacpp --setup | sh`.
+
+With `--served` our server is started on each file, alone and with two replicas, and answers the six
+workloads of `bench.serving`; the exit status is 1 if a request failed.
 """
 
 import argparse
@@ -14,11 +17,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from bench import serving
 from bench.kernel_calls import Operations
 from bench.mixtures.files import QUANTIZATIONS, SHAPES, write_mixture
 from bench.mixtures.runs import DECODES, PROMPT, EngineError, Times, llamacpp, ours
@@ -32,6 +37,7 @@ from srt.progress import shown
 
 CASES = (PROMPT, PROMPT, *DECODES)
 _READ_BYTES = 512_000_000
+_REPLICAS = ("", "--dp 2")  # options of the servers
 
 
 class Figures(NamedTuple):
@@ -55,20 +61,27 @@ def figures_of(times: Sequence[Times]) -> Figures:
 
 
 def compared(ours_of: Sequence[Figures], theirs_of: Sequence[Figures]) -> list[list[str]]:
-    """A row for each thing measured: both medians, their ratio, and the range of the ratios of the
-    rounds."""
+    """A row for each thing measured: our median and, unless only ours was measured, theirs, the
+    ratio of the two, and the range of the ratios of the rounds."""
+    ours_by, theirs_by = _by_name(ours_of), _by_name(theirs_of)
     rows = []
-    pairs = [
-        zip(a.named(), b.named(), strict=True) for a, b in zip(ours_of, theirs_of, strict=True)
-    ]
-    for found in zip(*pairs, strict=True):
-        name = found[0][0][0]
-        our, their = ([pair[side][1] for pair in found] for side in (0, 1))
-        ratios = sorted(a / b for a, b in zip(our, their, strict=True))
-        median = statistics.median(our), statistics.median(their)
-        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        rows.append([name, *map(number, median), f"{median[0] / median[1]:.2f}", spread])
+    for name, our in ours_by.items():
+        median = statistics.median(our)
+        row = [name, number(median)]
+        if their := theirs_by.get(name):
+            ratios = sorted(a / b for a, b in zip(our, their, strict=True))
+            peer = statistics.median(their)
+            row += [number(peer), f"{median / peer:.2f}", f"{ratios[0]:.2f} to {ratios[-1]:.2f}"]
+        rows.append(row)
     return rows
+
+
+def _by_name(rounds: Sequence[Figures]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for figures in rounds:
+        for name, rate in figures.named():
+            found.setdefault(name, []).append(rate)
+    return found
 
 
 def read_rate(threads: int, level: str | None) -> float:
@@ -82,9 +95,10 @@ def read_rate(threads: int, level: str | None) -> float:
 class Comparison:
     """Measures files with the options of the command line, and prints a table for each."""
 
-    def __init__(self, args: argparse.Namespace, show: Callable[[str], None]) -> None:
-        self._args, self._show = args, show
-        self._peer = None if args.no_peer else LlamaCpp(args.home.absolute()).batched_bench
+    def __init__(
+        self, args: argparse.Namespace, peer: Path | None, show: Callable[[str], None]
+    ) -> None:
+        self._args, self._peer, self._show = args, peer, show
 
     def measure(self, title: str, model: Path) -> None:
         """Both engines in turns: who is first changes from round to round."""
@@ -103,7 +117,7 @@ class Comparison:
             f"{shown(sizes.active_bytes)}; {args.threads} threads, {args.repeat} rounds"
         )
         columns = ["tokens/s", "ours", "llama.cpp", "ratio", "of the rounds"]
-        self._show(markdown(columns, compared(our, their or our)))
+        self._show(markdown(columns if their else columns[:2], compared(our, their)))
         self._show(
             f"decode, 1 row: {percent(share)} of what {number(read / 1e9)} GB/s of reading allow"
         )
@@ -125,35 +139,62 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=usable_cpus())
     parser.add_argument("--level", help="an instruction level, as in SRT_ISA")
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME, help="where peers are installed")
+    parser.add_argument("--served", action="store_true", help="run workloads on a server instead")
+    parser.add_argument("--scale", type=float, default=0.1, help="of the workloads")
     parser.add_argument("--no-peer", action="store_true", help="our engine only")
     parser.add_argument("--folder", type=Path, help="write the files there, and keep them")
     return parser.parse_args(argv)
 
 
+def served(model: Path, scale: float) -> bool:
+    """Whether our server answers all workloads on `model` without an error, alone and with two
+    replicas. Shows the figures of each."""
+    argv = ["--workload", "all", "--scale", str(scale), "--guesses", "on"]
+    argv += ["--model-file", str(model)]
+    return all(serving.main([*argv, "--server-args", options]) == 0 for options in _REPLICAS)
+
+
+def write_files(args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Each file that is asked for, written to `folder` unless it is there, and what it is. A file
+    that nobody wants to keep is gone when the next one is asked for."""
+    for name in args.shape or SHAPES:
+        for quantization in args.quantization or QUANTIZATIONS:
+            kind, whole = QUANTIZATIONS[quantization], SHAPES[name]
+            layers = whole.layers_within(int(args.gigabytes * 2**30), kind)
+            path = folder / f"{name}-{layers}-{quantization}.gguf"
+            if not path.exists():
+                part = path.with_suffix(".part")
+                write_mixture(part, whole._replace(layers=layers), quantization)
+                part.rename(path)
+            yield f"{name}, {layers} of {whole.layers} layers, {quantization}", path
+            if args.folder is None:
+                path.unlink()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     args = parse_args(argv)
-    comparison = Comparison(args, lambda text: print(text, flush=True))
+    peer = LlamaCpp(args.home.absolute()).batched_bench
+    if not (args.served or args.no_peer or peer.exists()):
+        how = "python -m bench.peers llamacpp --setup | sh builds it; --no-peer goes without"
+        print(f"{peer} is missing: {how}", file=sys.stderr)
+        return 1
+    shown_at_once = partial(print, flush=True)
+    comparison = Comparison(args, None if args.no_peer else peer, shown_at_once)
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in args.shape or SHAPES:
-            for quantization in args.quantization or QUANTIZATIONS:
-                kind, whole = QUANTIZATIONS[quantization], SHAPES[name]
-                layers = whole.layers_within(int(args.gigabytes * 2**30), kind)
-                path = folder / f"{name}-{layers}-{quantization}.gguf"
-                if not path.exists():
-                    part = path.with_suffix(".part")
-                    write_mixture(part, whole._replace(layers=layers), quantization)
-                    part.rename(path)
-                try:
-                    of = f"{layers} of {whole.layers} layers"
-                    comparison.measure(f"{name}, {of}, {quantization}", path)
-                except EngineError as error:
-                    print(error, file=sys.stderr)
+        for title, path in write_files(args, folder):
+            if args.served:
+                print(f"\n{title}", flush=True)
+                if not served(path, args.scale):
                     return 1
-                if args.folder is None:
-                    path.unlink()
+                continue
+            try:
+                comparison.measure(title, path)
+            except EngineError as error:
+                print(error, file=sys.stderr)
+                return 1
     return 0
 
 

@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 
+from bench import serving
 from bench.mixtures import __main__ as command
 from bench.mixtures import runs
 from bench.mixtures.__main__ import Figures, compared, figures_of
@@ -103,6 +105,7 @@ def test_the_table_has_medians_and_the_range_of_rounds() -> None:
         ["prompt of 512", "20.0", "10.0", "2.00", "1.00 to 3.00"],
         ["decode, 1 row", "40.0", "10.0", "4.00", "2.00 to 6.00"],
     ]
+    assert compared(ours, []) == [["prompt of 512", "20.0"], ["decode, 1 row", "40.0"]]
 
 
 def test_the_command_takes_turns(
@@ -130,6 +133,28 @@ def test_the_command_takes_turns(
     assert len((tmp_path / "log").read_text().splitlines()) == 4
     assert command.main([*argv, "--folder", str(tmp_path)]) == 0
     assert kept.stat().st_mtime_ns == written
+    assert command.main([*argv, "--home", str(tmp_path / "empty")]) == 1
+    assert "bench.peers llamacpp --setup" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_served_runs_the_workloads_alone_and_on_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """By the serving benchmark, whose status is the command's."""
+    seen: list[Any] = []
+
+    def main(argv: list[str]) -> int:
+        seen.append(serving.parse_args(argv))
+        return int(fails)
+
+    monkeypatch.setattr(serving, "main", main)
+    monkeypatch.setattr(command, "SHAPES", {"tiny": TINY})
+    argv = ["--served", "--folder", str(tmp_path), "--quantization", "Q4_K", "--scale", "0.5"]
+    assert command.main(argv) == int(fails)
+    assert [each.server_args for each in seen] == (["", "--dp 2"] if not fails else [""])
+    assert {(each.workload, each.guesses, each.scale) for each in seen} == {("all", "on", 0.5)}
+    assert seen[0].model_file.endswith(".gguf")
 
 
 def test_our_engine_runs_the_cases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
