@@ -117,12 +117,12 @@ struct Model {
                    i ? norm(kHeadDim) : nullptr, make(0, q, kHidden), make(1, kv, kHidden),
                    make(2, kv, kHidden), make(3, kHidden, q), make(4, kIntermediate, kHidden),
                    make(5, kIntermediate, kHidden), make(6, kHidden, kIntermediate),
-                   nullptr, nullptr, i ? kWindow : 0};
+                   nullptr, nullptr, nullptr, i ? kWindow : 0};
     }
     std::vector<float> freqs(kHeadDim / 2);
     for (int i = 0; i < kHeadDim / 2; i++) freqs[i] = std::pow(1e4f, -2.f * i / kHeadDim);
     c = {kLayers, kHidden, kHeads, kKvHeads, kHeadDim, kIntermediate, kVocab, kSlots, kv_format,
-         {}, 1e-5f, 1 / std::sqrt(float(kHeadDim)), matrices.keep(freqs), norm(kHidden),
+         {}, 1e-5f, 1 / std::sqrt(float(kHeadDim)), 1, 1, 1, 0, matrices.keep(freqs), norm(kHidden),
          matrices.make(f[7], kVocab, kHidden), matrices.make(f[8], kVocab, kHidden), nullptr};
     std::copy(activation_bits.begin(), activation_bits.end(), c.activation_bits);
   }

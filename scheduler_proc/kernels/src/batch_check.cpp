@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "error.h"
+#include "mixture.h"
 
 namespace srt {
 
@@ -43,16 +44,59 @@ int check_tiles(const char *name, const srt_matrix &w, bool has_tiles) {
   return 0;
 }
 
+int check_matrix(const char *name, const srt_matrix &w, int n, int k, bool has_tiles) {
+  return check_shape(name, w, n, k) || check_tiles(name, w, has_tiles) ? -1 : 0;
+}
+
+int check_rule(const srt_experts &e) {
+  const srt_router_rule &rule = e.rule;
+  if (e.count < 1 || e.used < 1 || e.used > std::min(e.count, kMaxUsed))
+    return set_error("%d of %d experts are used by a token", e.used, e.count);
+  if (rule.groups < 1 || rule.groups > kMaxGroups || e.count % rule.groups != 0)
+    return set_error("%d experts are not %d equal groups", e.count, rule.groups);
+  if (rule.used_groups < 1 || rule.used_groups > rule.groups ||
+      e.used > e.count / rule.groups * rule.used_groups)
+    return set_error("%d experts out of %d of %d groups", e.used, rule.used_groups, rule.groups);
+  return std::isfinite(rule.scale) ? 0 : set_error("the experts' scale is not finite");
+}
+
+int check_mlp(const char *name, const srt_model &m, const MlpWeights &w, int width, bool has_tiles) {
+  if (width < 1 || width % kBlock != 0)
+    return set_error("%s: its channels, %d, must be multiples of %d", name, width, kBlock);
+  return check_matrix(name, *w.gate, width, m.hidden, has_tiles) ||
+                 check_matrix(name, *w.up, width, m.hidden, has_tiles) ||
+                 check_matrix(name, *w.down, m.hidden, width, has_tiles)
+             ? -1
+             : 0;
+}
+
+int check_experts(const srt_model &m, const srt_experts &e, bool has_tiles) {
+  if (check_rule(e) != 0 || check_shape("router", e.router, e.count, m.hidden) != 0) return -1;
+  if (is_quantized(e.router.format) || e.router.bias != nullptr)
+    return set_error("the router is quantised, or its bias not router_bias");
+  for (int i = 0; i < e.count; i++) {
+    if (check_mlp("an expert", m, {e.gate + i, e.up + i, e.down + i}, e.width, has_tiles) != 0)
+      return -1;
+    if (e.gate[i].format != e.gate->format || e.up[i].format != e.up->format ||
+        e.down[i].format != e.down->format)
+      return set_error("expert %d has another format than expert 0", i);
+  }
+  if (e.shared_gate.n == 0) return 0;
+  const MlpWeights shared{&e.shared_gate, &e.shared_up, &e.shared_down};
+  return check_mlp("the shared expert", m, shared, e.shared_gate.n, has_tiles);
+}
+
 int check_layer(const srt_model &m, const srt_layer &layer, bool has_tiles) {
   const auto check_matrix = [&](const char *name, const srt_matrix &w, int n, int k) {
-    return check_shape(name, w, n, k) || check_tiles(name, w, has_tiles);
+    return srt::check_matrix(name, w, n, k, has_tiles);
   };
   const int q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   if (check_matrix("q", layer.q, q, m.hidden) || check_matrix("k", layer.k, kv, m.hidden) ||
-      check_matrix("v", layer.v, kv, m.hidden) || check_matrix("o", layer.o, m.hidden, q) ||
-      check_matrix("gate", layer.gate, m.intermediate, m.hidden) ||
-      check_matrix("up", layer.up, m.intermediate, m.hidden) ||
-      check_matrix("down", layer.down, m.hidden, m.intermediate))
+      check_matrix("v", layer.v, kv, m.hidden) || check_matrix("o", layer.o, m.hidden, q))
+    return -1;
+  if (layer.experts ? check_experts(m, *layer.experts, has_tiles) != 0
+                    : check_mlp("the MLP", m, {&layer.gate, &layer.up, &layer.down},
+                                m.intermediate, has_tiles) != 0)
     return -1;
   if (layer.k_pool == nullptr || layer.v_pool == nullptr) return set_error("a layer has no pool");
   return 0;
@@ -83,9 +127,9 @@ int check_model(const srt_model &m, bool has_tiles) {
   if (check_heads(m) != 0) return -1;
   for (const int32_t bits : m.activation_bits)
     if (check_activation_bits(bits) != 0) return -1;
-  if (m.hidden % 16 != 0 || m.intermediate % 16 != 0)
-    return set_error("hidden (%d) and intermediate (%d) sizes must be multiples of 16", m.hidden,
-                     m.intermediate);
+  if (m.hidden % 16 != 0) return set_error("hidden (%d) must be a multiple of 16", m.hidden);
+  for (const float scale : {m.embed_scale, m.residual_scale, m.logit_scale})
+    if (!(scale > 0 && std::isfinite(scale))) return set_error("a scale is %g, not above 0", scale);
   for (int i = 0; i < m.num_layers; i++)
     if (check_layer(m, m.layers[i], has_tiles) != 0) return -1;
   return check_shape("embed", m.embed, m.vocab, m.hidden) ||

@@ -6,7 +6,6 @@
 #include "engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "batch_check.h"
@@ -19,14 +18,9 @@ namespace srt {
 namespace {
 
 constexpr int kPrivateRows = 2;   // inputs that every thread prepares for itself
+constexpr int kMaxTasks = 3;     // of one phase: q, k and v
 constexpr int kLogprobRows = 64;  // rows of logits held at once for prompt log-probabilities
-constexpr int kRowPieces = 8;     // per thread, of row-wise phases
 constexpr int kLayerPhases = 12, kOtherPhases = 8, kLogprobPhases = 3;  // at most
-
-double now() {
-  using namespace std::chrono;
-  return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
 
 Wanted wanted_by(const srt_model &model, const Kernels &kernels) {
   Wanted wanted;
@@ -39,14 +33,34 @@ Wanted wanted_by(const srt_model &model, const Kernels &kernels) {
     const srt_layer &layer = model.layers[i];
     add(SRT_IN_QKV, {&layer.q, &layer.k, &layer.v});
     add(SRT_IN_O, {&layer.o});
-    add(SRT_IN_GATE_UP, {&layer.gate, &layer.up});
-    add(SRT_IN_DOWN, {&layer.down});
+    if (const srt_experts *experts = layer.experts) {
+      for (const MlpWeights &mlp : mlps_of(*experts)) {
+        add(SRT_IN_GATE_UP, {mlp.gate, mlp.up});
+        add(SRT_IN_DOWN, {mlp.down});
+      }
+    } else {
+      add(SRT_IN_GATE_UP, {&layer.gate, &layer.up});
+      add(SRT_IN_DOWN, {&layer.down});
+    }
   }
   return wanted;
 }
 
+int widest_dense(const srt_model &model) {
+  for (int i = 0; i < model.num_layers; i++)
+    if (model.layers[i].experts == nullptr) return model.intermediate;
+  return 0;
+}
+
 LinearTask task(const srt_matrix &w, float *y, size_t ldy, Output output) {
   return {{&w, nullptr}, {}, y, ldy, output, nullptr, Width::kBytes};
+}
+
+// Onto the residual stream.
+LinearTask residual_task(const srt_matrix &w, float *y, size_t ldy, float scale) {
+  LinearTask made = task(w, y, ldy, Output::kAdd);
+  made.scale = scale;
+  return made;
 }
 
 // What the linear layers of this phase are multiplied with.
@@ -65,11 +79,13 @@ srt_input input_of(Phase phase) {
 Engine::Engine(const srt_model &model, int threads, const Kernels &kernels)
     : model_(model),
       layers_(model.layers, model.layers + model.num_layers),
+      widest_dense_(widest_dense(model)),
       kernels_(kernels),
       pool_(threads),
       wanted_(wanted_by(model, kernels)),
       inputs_(threads + 1),
-      scratch_(threads) {
+      scratch_(threads),
+      mixtures_(model_, kernels, threads) {
   for (const srt_layer &layer : layers_)
     if (std::find(windows_.begin(), windows_.end(), layer.window) == windows_.end())
       windows_.push_back(layer.window);
@@ -82,16 +98,14 @@ const AttentionPlan &Engine::plan_of(const srt_layer &layer) const {
 
 int Engine::step(const srt_batch &batch) {
   if (check_batch(model_, batch) != 0) return -1;
-  ticked_ = now();
+  clock_.start();
   batch_ = &batch;
   forbidden_ = -1;
   for (size_t i = 0; i < windows_.size(); i++)
     plans_[i].make(
         {model_.heads, model_.kv_heads, model_.head_dim, windows_[i], pool_.size()}, batch);
   reserve(batch);
-  const double planned = now();
-  seconds_[kOther] += planned - ticked_;
-  ticked_ = planned;
+  clock_.tick(kOther);
   auto body = [this](Member &member) {
     forward(member);
     if (kernels_.release) kernels_.release();
@@ -104,13 +118,14 @@ int Engine::step(const srt_batch &batch) {
 
 void Engine::reserve(const srt_batch &batch) {
   const size_t rows = batch.num_tokens;
-  const int widest = std::max({model_.hidden, q_size(), model_.intermediate});
+  const int widest = std::max({model_.hidden, q_size(), widest_dense_, mixtures_.widest()});
   x_.need(rows * model_.hidden, growths_);
   qkv_.need(rows * qkv_size(), growths_);
   attended_.need(rows * q_size(), growths_);
-  gated_.need(rows * model_.intermediate, growths_);
-  up_.need(rows * model_.intermediate, growths_);
-  if (wanted_.tiles) gated_tiles_.need(tiled_elements(rows, model_.intermediate), growths_);
+  gated_.need(rows * widest_dense_, growths_);
+  up_.need(rows * widest_dense_, growths_);
+  if (wanted_.tiles) gated_tiles_.need(tiled_elements(rows, widest_dense_), growths_);
+  mixtures_.reserve(batch.num_tokens, growths_);
   cos_sin_.need(rows * model_.head_dim, growths_);
   for (const AttentionPlan &plan : plans_)
     partials_.need(size_t(plan.num_records) * record_floats(model_.head_dim), growths_);
@@ -122,36 +137,29 @@ void Engine::reserve(const srt_batch &batch) {
     inputs_[i].quantized.need(held, widest, wanted_, growths_);
   }
   const size_t bytes =
-      std::max({linear_scratch_bytes(widest), sample_scratch_bytes(model_.vocab),
+      std::max({linear_scratch_bytes(widest), mixtures_.scratch_bytes(), sample_scratch_bytes(model_.vocab),
                 attention_scratch_floats(model_.heads, model_.head_dim) * sizeof(float)});
   for (Buffer<uint8_t> &scratch : scratch_) scratch.need(bytes, growths_);
 }
 
-void Engine::take_profile(double *seconds) {
-  std::copy(seconds_.begin(), seconds_.end(), seconds);
-  seconds_.fill(0);
-}
-
 int Engine::max_phases(const srt_batch &batch) const {
   const int chunks = (batch.num_logprobs + kLogprobRows - 1) / kLogprobRows;
-  return model_.num_layers * kLayerPhases + chunks * kLogprobPhases + kOtherPhases;
-}
-
-void Engine::tick(const Member &member, Phase phase) {
-  if (member.thread() != 0) return;
-  const double time = now();
-  seconds_[phase] += time - ticked_;
-  ticked_ = time;
+  return model_.num_layers * (kLayerPhases + Mixtures::kMorePhases) + chunks * kLogprobPhases +
+         kOtherPhases;
 }
 
 // ---- the layers ---------------------------------------------------------------------------------
 
 void Engine::forward(Member &member) {
   each_row(member, batch_->num_tokens, [this](int token) { embed_token(token); });
-  tick(member, kEmbed);
-  for (const srt_layer &layer : layers_) {
-    attention_block(member, layer);
-    mlp_block(member, layer);
+  clock_.tick(member, kEmbed);
+  for (int i = 0; i < model_.num_layers; i++) {
+    attention_block(member, layers_[i]);
+    if (layers_[i].experts)
+      mixtures_.run(member, i, layers_[i], {x_.get(), batch_->num_tokens, inputs_, clock_},
+                    scratch_[member.thread()].get());
+    else
+      mlp_block(member, layers_[i]);
   }
   prompt_logprobs(member);
   sample(member);
@@ -164,7 +172,7 @@ void Engine::embed_token(int token) {
   if (at != end && *at == token)
     std::copy_n(batch_->embeds + (at - tokens) * size_t(model_.hidden), model_.hidden, x);
   else
-    srt_unpack_row(&model_.embed, batch_->input_ids[token], x);
+    embed_id(batch_->input_ids[token], x);
   const int half = model_.head_dim / 2;
   float *cosines = cos_sin_.get() + size_t(token) * model_.head_dim, *sines = cosines + half;
   for (int i = 0; i < half; i++) {
@@ -172,6 +180,11 @@ void Engine::embed_token(int token) {
     cosines[i] = std::cos(angle);
     sines[i] = std::sin(angle);
   }
+}
+
+void Engine::embed_id(int32_t id, float *x) const {
+  srt_unpack_row(&model_.embed, id, x);
+  if (model_.embed_scale != 1) kernels_.scale(x, model_.hidden, model_.embed_scale);
 }
 
 void Engine::attention_block(Member &member, const srt_layer &layer) {
@@ -184,28 +197,30 @@ void Engine::attention_block(Member &member, const srt_layer &layer) {
            task(layer.v, qkv + q_size() + kv_size(), width, Output::kStore)},
           kQkv);
   each_row(member, rows, [&](int token) { rotate_and_store(layer, token); });
-  tick(member, kRope);
+  clock_.tick(member, kRope);
   attend(member, layer);
   const float *attended = attended_.get();
   project(member, rows, q_size(), nullptr,
           [&](int row) { return attended + size_t(row) * q_size(); },
-          {task(layer.o, x, model_.hidden, Output::kAdd)}, kOut);
+          {residual_task(layer.o, x, model_.hidden, model_.residual_scale)}, kOut);
 }
 
 void Engine::rotate_and_store(const srt_layer &layer, int token) {
   float *q = qkv_.get() + size_t(token) * qkv_size(), *k = q + q_size(), *v = k + kv_size();
   const float *cos_sin = cos_sin_.get() + size_t(token) * model_.head_dim;
-  const int dim = model_.head_dim;
-  if (layer.q_norm)
-    for (int h = 0; h < model_.heads; h++)
-      kernels_.rms_norm(q + h * dim, layer.q_norm, dim, model_.rms_eps, q + h * dim);
-  if (layer.k_norm)
-    for (int h = 0; h < model_.kv_heads; h++)
-      kernels_.rms_norm(k + h * dim, layer.k_norm, dim, model_.rms_eps, k + h * dim);
-  kernels_.rope(q, cos_sin, model_.heads + model_.kv_heads, dim);
+  normalise_heads(layer.q_norm, model_.heads, q);
+  normalise_heads(layer.k_norm, model_.kv_heads, k);
+  kernels_.rope(q, cos_sin, model_.heads + model_.kv_heads, model_.head_dim);
   kernels_.scale(q, q_size(), model_.attn_scale * kLog2E);
   store_kv(k, layer.k_pool, batch_->out_slots[token]);
   store_kv(v, layer.v_pool, batch_->out_slots[token]);
+}
+
+void Engine::normalise_heads(const float *weight, int heads, float *x) const {
+  if (weight == nullptr) return;
+  const int norms = model_.whole_norms ? 1 : heads, size = heads * model_.head_dim / norms;
+  for (int i = 0; i < norms; i++)
+    kernels_.rms_norm(x + i * size, weight, size, model_.rms_eps, x + i * size);
 }
 
 void Engine::store_kv(const float *x, void *pool, int32_t slot) {
@@ -232,11 +247,11 @@ void Engine::attend(Member &member, const srt_layer &layer) {
   auto *scratch = reinterpret_cast<float *>(scratch_[member.thread()].get());
   member.share(static_cast<int>(plan.units.size()),
                [&](int unit) { kernels_.attend(call, plan.units[unit], scratch); });
-  tick(member, kAttention);
+  clock_.tick(member, kAttention);
   if (plan.folds.empty()) return;
   member.share(static_cast<int>(plan.folds.size()),
                [&](int i) { kernels_.fold(call, plan.queries[plan.folds[i]]); });
-  tick(member, kFold);
+  clock_.tick(member, kFold);
 }
 
 void Engine::mlp_block(Member &member, const srt_layer &layer) {
@@ -245,7 +260,7 @@ void Engine::mlp_block(Member &member, const srt_layer &layer) {
   const auto hidden_row = [&](int row) { return x + size_t(row) * model_.hidden; };
   LinearTask both = task(layer.gate, gated, width, Output::kSiluMul);
   both.w[1] = &layer.up;
-  LinearTask down = task(layer.down, x, model_.hidden, Output::kAdd);
+  LinearTask down = residual_task(layer.down, x, model_.hidden, model_.residual_scale);
   if (layer.gate.format == layer.up.format && is_tiled(layer.up.format) &&
       is_tiled(layer.down.format)) {
     both.output = Output::kSiluTiles;
@@ -253,8 +268,9 @@ void Engine::mlp_block(Member &member, const srt_layer &layer) {
     project(member, rows, model_.hidden, layer.mlp_norm, hidden_row, {both}, kGateUp);
     down.x.tiles = gated_tiles_.get();
     down.x.columns = tile_columns(rows);
-    linear_phase(member, kernels_, &down, 1, rows, scratch_[member.thread()].get(), [] {});
-    return tick(member, kDown);
+    down.rows = rows;
+    linear_phase(member, kernels_, &down, 1, scratch_[member.thread()].get(), [] {});
+    return clock_.tick(member, kDown);
   }
   if (layer.gate.format == layer.up.format) {
     project(member, rows, model_.hidden, layer.mlp_norm, hidden_row, {both}, kGateUp);
@@ -282,6 +298,12 @@ void Engine::head(Member &member, const int32_t *tokens, int rows) {
           {task(model_.head, logits_.get(), padded(model_.vocab), Output::kStore)}, kHead);
 }
 
+float *Engine::scaled_logits(int row) const {
+  float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
+  if (model_.logit_scale != 1) kernels_.scale(logits, padded(model_.vocab), model_.logit_scale);
+  return logits;
+}
+
 void Engine::prompt_logprobs(Member &member) {
   const srt_batch &batch = *batch_;
   for (int first = 0; first < batch.num_logprobs; first += kLogprobRows) {
@@ -289,10 +311,10 @@ void Engine::prompt_logprobs(Member &member) {
     head(member, batch.logprob_tokens + first, rows);
     SampleScratch scratch = sample_scratch(scratch_[member.thread()].get(), model_.vocab);
     member.share(rows, [&](int row) {
-      const float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
+      const float *logits = scaled_logits(row);
       score_batch_row(kernels_, batch, first + row, logits, model_.vocab, scratch);
     });
-    tick(member, kSample);
+    clock_.tick(member, kSample);
   }
 }
 
@@ -302,27 +324,13 @@ void Engine::sample(Member &member) {
   head(member, batch.sample_tokens, batch.num_samples);
   SampleScratch scratch = sample_scratch(scratch_[member.thread()].get(), model_.vocab);
   member.share(batch.num_samples, [&](int row) {
-    float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
+    float *logits = scaled_logits(row);
     if (!sample_batch_row(kernels_, batch, row, logits, model_.vocab, scratch)) forbidden_ = row;
   });
-  tick(member, kSample);
+  clock_.tick(member, kSample);
 }
 
 // ---- helpers ------------------------------------------------------------------------------------
-
-template <class Row>
-void Engine::each_row(Member &member, int rows, Row row) {
-  each_part(member, rows, 1, [&](int i, int) { row(i); });
-}
-
-template <class Rows>
-void Engine::each_part(Member &member, int rows, int unit, Rows part) {
-  const int step = std::max(1, rows / (pool_.size() * kRowPieces * unit)) * unit;
-  member.share((rows + step - 1) / step, [&](int piece) {
-    const int end = std::min(rows, (piece + 1) * step);
-    for (int i = piece * step; i < end; i += unit) part(i, std::min(end, i + unit));
-  });
-}
 
 template <class RowOf>
 void Engine::project(Member &member, int rows, int k, const float *weight, RowOf x_row,
@@ -337,27 +345,17 @@ void Engine::project(Member &member, int rows, int k, const float *weight, RowOf
     LinearTask &task = filled[count++] = each;
     task.x = to.quantized.view(weight ? to.normed.get() : x_row(0), rows);
     task.width = kernels_.width(task.w[0]->format, bits);
+    task.rows = rows;
     wanted.add(task.w[0]->format, task.width);
   }
-  const auto prepare = [&](int first, int last) {
-    const float *x[kTileRows];
-    for (int row = first; row < last; row++) {
-      const float *&at = x[row - first] = x_row(row);
-      if (weight) {
-        float *normed = to.normed.get() + size_t(row) * k;
-        kernels_.rms_norm(at, weight, k, model_.rms_eps, normed);
-        at = normed;
-      }
-      to.quantized.quantize(kernels_, wanted, at, row, k);
-    }
-    if (wanted.tiles) to.quantized.tile(kernels_, x, first, last - first, rows, k);
-  };
+  const InputRows input{kernels_, to, wanted, weight, model_.rms_eps, rows, k};
+  const auto prepare = [&](int first, int last) { input.prepare(first, last, x_row); };
   if (!is_private) each_part(member, rows, wanted.tiles ? kTileRows : 1, prepare);
-  tick(member, kNorm);
-  linear_phase(member, kernels_, filled, count, rows, scratch_[member.thread()].get(), [&] {
+  clock_.tick(member, kNorm);
+  linear_phase(member, kernels_, filled, count, scratch_[member.thread()].get(), [&] {
     if (is_private) prepare(0, rows);
   });
-  tick(member, phase);
+  clock_.tick(member, phase);
 }
 
 }  // namespace srt

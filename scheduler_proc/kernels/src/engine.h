@@ -1,20 +1,17 @@
 // The whole step of a Llama-family model, on the engine's own threads.
 #pragma once
-#include <array>
 #include <atomic>
 #include <initializer_list>
 #include <vector>
 
 #include "attention_plan.h"
 #include "kernels.h"
+#include "mixture.h"
+#include "phases.h"
 #include "thread_pool.h"
 #include "workspace.h"
 
 namespace srt {
-
-enum Phase {
-  kEmbed, kNorm, kQkv, kRope, kAttention, kFold, kOut, kGateUp, kDown, kHead, kSample, kOther,
-};
 
 class Engine {
  public:
@@ -23,16 +20,12 @@ class Engine {
   // 0, or -1 and an error text.
   int step(const srt_batch &batch);
   // Seconds per phase since the last call, as thread 0 saw them.
-  void take_profile(double *seconds);
+  void take_profile(double *seconds) { clock_.take(seconds); }
+  // See srt_engine_expert_counts.
+  void copy_expert_counts(int64_t *counts) const { mixtures_.copy_counts(counts); }
   int64_t growths() const { return growths_; }
 
  private:
-  // A linear layer's input, shared by all threads or one thread's own.
-  struct Input {
-    Buffer<float> normed;
-    ActivationBuffer quantized;
-  };
-
   void reserve(const srt_batch &batch);
 
   using Member = ThreadPool::Member;
@@ -51,17 +44,15 @@ class Engine {
   template <class RowOf>
   void project(Member &member, int rows, int k, const float *weight, RowOf x_row,
                std::initializer_list<LinearTask> tasks, Phase phase);
-  template <class Row>
-  void each_row(Member &member, int rows, Row row);
-  // Calls part(first, last) for parts of [0, rows): `unit` rows at a time, the last perhaps fewer.
-  template <class Rows>
-  void each_part(Member &member, int rows, int unit, Rows part);
-  void tick(const Member &member, Phase phase);
 
   void embed_token(int token);
+  void embed_id(int32_t id, float *x) const;
+  void normalise_heads(const float *weight, int heads, float *x) const;
   void rotate_and_store(const srt_layer &layer, int token);
   void store_kv(const float *x, void *pool, int32_t slot);
   const AttentionPlan &plan_of(const srt_layer &layer) const;
+  // A row of logits_, made what samples are drawn from.
+  float *scaled_logits(int row) const;
   int max_phases(const srt_batch &batch) const;
 
   int q_size() const { return model_.heads * model_.head_dim; }
@@ -70,6 +61,7 @@ class Engine {
 
   const srt_model model_;
   const std::vector<srt_layer> layers_;
+  const int widest_dense_;  // the intermediate size, if a layer is dense
   const Kernels &kernels_;
   ThreadPool pool_;
   std::vector<int> windows_;          // the distinct ones of the layers
@@ -81,7 +73,7 @@ class Engine {
   Buffer<float> x_;         // [T, hidden] the residual stream
   Buffer<float> qkv_;       // [T, q + k + v]
   Buffer<float> attended_;  // [T, q]
-  Buffer<float> gated_;     // [T, intermediate]
+  Buffer<float> gated_;     // [T, intermediate], for dense layers
   Buffer<bf16> gated_tiles_;  // the same as the activations of weights in tiles
   Buffer<float> up_;        // [T, intermediate], for gate and up of different formats
   Buffer<float> cos_sin_;   // [T, head_dim]
@@ -92,8 +84,8 @@ class Engine {
   std::vector<Buffer<uint8_t>> scratch_;
   int64_t growths_ = 0;
 
-  std::array<double, SRT_NUM_PHASES> seconds_{};
-  double ticked_ = 0;
+  PhaseClock clock_;
+  Mixtures mixtures_;
 };
 
 }  // namespace srt

@@ -85,7 +85,7 @@ constexpr size_t tiled_elements(size_t rows, size_t k) {
 
 enum class Output {
   kStore,
-  kAdd,      // added to y, the residual
+  kAdd,      // added to y, the residual, times `scale`
   kSiluMul,  // silu(x @ w[0].T) * (x @ w[1].T)
   kSiluTiles,  // the same as activations of the next layer; both have weights in tiles
 };
@@ -102,6 +102,10 @@ struct LinearTask {
   Output output;
   bf16 *tiles;  // kSiluTiles: the output, as in Activations, instead of y
   Width width;    // of what quantised weights are multiplied with
+  float scale = 1;
+  int rows = 0;
+  // By plan_pieces: panels of rows, channel-block pairs of a piece, and pieces of the tasks before.
+  int panels = 1, step = 1, first_piece = 0;
 };
 
 // From this many rows on, quantised blocks are unpacked before use: for fewer it takes longer than
@@ -213,6 +217,9 @@ struct Kernels {
   void (*rope)(float *x, const float *cos_sin, int heads, int head_dim);
   void (*scale)(float *x, int k, float by);
   void (*silu_mul)(float *gate, const float *up, int k);  // gate = silu(gate) * up
+  // x += scale * sum of weights[i] * rows[i], in this order; the rows have k elements.
+  void (*add_weighted)(const float *const *rows, const float *weights, int count, int k,
+                       float scale, float *x);
   void (*store_kv)(const float *x, int n, int kv_format, void *out);
   void (*store_kv_words)(const float *x, int heads, int head_dim, int16_t *out, float *scales);
 

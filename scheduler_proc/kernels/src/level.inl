@@ -14,8 +14,8 @@ extern const Kernels table;
 const Kernels table = {
     SRT_ISA_NAME,     linear,          width_of,          nullptr, nullptr,    rms_norm,
     quantize<int8_t>, kQuantizeTwelve, quantize<int16_t>, rope,    scale,      silu_mul,
-    store_kv,         store_kv_words,  attend,            fold,    read_bytes, sample_row,
-    log_normalizer,   rank_top,
+    add_weighted,     store_kv,        store_kv_words,    attend,  fold,       read_bytes,
+    sample_row,       log_normalizer,  rank_top,
 };
 
 }  // namespace srt::SRT_ISA_NS

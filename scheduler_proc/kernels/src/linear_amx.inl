@@ -217,7 +217,7 @@ SRT_INLINE void write_transposed(const LinearTask &task, int block, int row, int
   repeat<16>([&](auto i) {
     if (i >= count) return;
     float *to = y + i * task.ldy;
-    store(to, onto ? add(r[i], load(to)) : r[i]);
+    store(to, onto ? fma(r[i], set1(task.scale), load(to)) : r[i]);
   });
 }
 

@@ -20,7 +20,7 @@ SRT_INLINE void write_tile(const LinearTask &task, int pair, size_t row, F (&acc
   repeat<R>([&](auto r) {
     repeat<N>([&](auto n) {
       float *to = y + r * task.ldy + n * kBlock;
-      store(to, onto ? add(acc[r][n], load(to)) : acc[r][n]);
+      store(to, onto ? fma(acc[r][n], set1(task.scale), load(to)) : acc[r][n]);
     });
   });
 }

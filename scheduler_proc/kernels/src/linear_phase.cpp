@@ -9,13 +9,7 @@ namespace {
 
 // Rows and inputs of a panel, whose activations stay in a core's cache for all channels.
 constexpr int kPanelRows = 512, kPanelInputs = 256 * 1536;
-constexpr int kPiecesPerThread = 6;
 constexpr int kMaxPairs = 8;
-
-int pairs_of(const LinearTask &task) {
-  const int blocks = blocks_of(task.w[0]->n);
-  return is_gated(task.output) ? blocks : (blocks + 1) / 2;
-}
 
 int panels_of(int rows, int inputs) {
   const int most = std::clamp(kPanelInputs / inputs, 2 * kTileRows, kPanelRows);
@@ -24,24 +18,37 @@ int panels_of(int rows, int inputs) {
 
 }  // namespace
 
-LinearPieces::LinearPieces(const LinearTask *tasks, int num_tasks, int rows, int threads)
-    : tasks_(tasks), rows_(rows), panels_(panels_of(rows, tasks[0].w[0]->k)) {
-  int pairs = 0;
-  for (int i = 0; i < num_tasks; i++) pairs += pairs_of(tasks[i]);
-  step_ = std::max(1, std::min(kMaxPairs, pairs / (threads * kPiecesPerThread)));
-  for (int i = 0; i < num_tasks; i++)
-    per_panel_ += pieces_[i] = (pairs_of(tasks[i]) + step_ - 1) / step_;
+int pairs_of(const LinearTask &task) {
+  const int blocks = blocks_of(task.w[0]->n);
+  return is_gated(task.output) ? blocks : (blocks + 1) / 2;
 }
 
-void LinearPieces::run(const Kernels &kernels, int piece, uint8_t *scratch) const {
-  const int panel = piece / per_panel_;
-  int task = 0;
-  for (piece %= per_panel_; piece >= pieces_[task]; task++) piece -= pieces_[task];
-  const int64_t tiles = (rows_ + kTileRows - 1) / kTileRows;
-  const int first_row = int(tiles * panel / panels_) * kTileRows;
-  const int last_row = std::min(rows_, int(tiles * (panel + 1) / panels_) * kTileRows);
-  const int first = piece * step_, last = std::min(pairs_of(tasks_[task]), first + step_);
-  kernels.linear(tasks_[task], first, last, first_row, last_row, scratch);
+int plan_pieces(LinearTask *tasks, int num_tasks, int threads) {
+  int pairs = 0, pieces = 0;
+  for (int i = 0; i < num_tasks; i++) pairs += pairs_of(tasks[i]);
+  const int step = std::clamp(pairs / (threads * kPiecesPerThread), 1, kMaxPairs);
+  for (LinearTask *task = tasks; task < tasks + num_tasks; task++) {
+    task->step = step;
+    task->panels = panels_of(task->rows, task->w[0]->k);
+    task->first_piece = pieces;
+    pieces += task->panels * ((pairs_of(*task) + step - 1) / step);
+  }
+  return pieces;
+}
+
+void run_piece(const Kernels &kernels, const LinearTask *tasks, int num_tasks, int piece,
+               uint8_t *scratch) {
+  const LinearTask &task =
+      *(std::upper_bound(tasks, tasks + num_tasks, piece,
+                         [](int at, const LinearTask &each) { return at < each.first_piece; }) -
+        1);
+  piece -= task.first_piece;
+  const int pairs = pairs_of(task), per_panel = (pairs + task.step - 1) / task.step;
+  const int panel = piece / per_panel, first = piece % per_panel * task.step;
+  const int64_t tiles = (task.rows + kTileRows - 1) / kTileRows;
+  const int first_row = int(tiles * panel / task.panels) * kTileRows;
+  const int last_row = std::min(task.rows, int(tiles * (panel + 1) / task.panels) * kTileRows);
+  kernels.linear(task, first, std::min(pairs, first + task.step), first_row, last_row, scratch);
 }
 
 }  // namespace srt

@@ -6,30 +6,25 @@
 
 namespace srt {
 
-constexpr int kMaxTasks = 3;  // of one phase: q, k and v
+constexpr int kPiecesPerThread = 6;
 
-// Up to kMaxTasks tasks over the same rows.
-class LinearPieces {
- public:
-  LinearPieces(const LinearTask *tasks, int num_tasks, int rows, int threads);
-  int count() const { return panels_ * per_panel_; }
-  // Do one piece. `scratch` is the thread's own.
-  void run(const Kernels &kernels, int piece, uint8_t *scratch) const;
+// Cuts tasks, each over its own rows, by panels of rows and by channels; returns how many pieces
+// they have together.
+int plan_pieces(LinearTask *tasks, int num_tasks, int threads);
 
- private:
-  const LinearTask *tasks_;
-  int rows_, panels_, step_;
-  int pieces_[kMaxTasks];  // of each task, for one panel of rows
-  int per_panel_ = 0;
-};
+// Pairs of channel blocks that a task has, which `linear` takes ranges of.
+int pairs_of(const LinearTask &task);
+
+// Does one piece of planned tasks. `scratch` is the thread's own.
+void run_piece(const Kernels &kernels, const LinearTask *tasks, int num_tasks, int piece,
+               uint8_t *scratch);
 
 // Runs the tasks as one phase; `prepare` as in Member::share.
 template <class Prepare>
-void linear_phase(ThreadPool::Member &member, const Kernels &kernels, const LinearTask *tasks,
-                  int num_tasks, int rows, uint8_t *scratch, Prepare prepare) {
-  const LinearPieces pieces(tasks, num_tasks, rows, member.size());
-  member.share(pieces.count(), prepare,
-               [&](int piece) { pieces.run(kernels, piece, scratch); });
+void linear_phase(ThreadPool::Member &member, const Kernels &kernels, LinearTask *tasks,
+                  int num_tasks, uint8_t *scratch, Prepare prepare) {
+  member.share(plan_pieces(tasks, num_tasks, member.size()), prepare,
+               [&](int piece) { run_piece(kernels, tasks, num_tasks, piece, scratch); });
 }
 
 }  // namespace srt

@@ -63,7 +63,7 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
   std::vector<float> wide(size_t(m) * width);
   const srt::Output output = up ? srt::Output::kSiluMul : srt::Output::kStore;
   const srt::LinearTask task{{w, up}, quantized.view(x, m), wide.data(), size_t(width), output,
-                             nullptr, width_of_x};
+                             nullptr, width_of_x, 1, m};
   on_all(pool, [&](Member &member) {
     std::vector<uint8_t> scratch(srt::linear_scratch_bytes(k) + 64);
     auto *aligned = scratch.data() + (-reinterpret_cast<uintptr_t>(scratch.data()) & 63);
@@ -76,7 +76,8 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
       for (int i = 0; i < count; i++) rows[i] = x + size_t(first + i) * k;
       quantized.tile(pool->kernels, rows, first, count, m, k);
     });
-    srt::linear_phase(member, pool->kernels, &task, 1, m, aligned, [] {});
+    srt::LinearTask own = task;
+    srt::linear_phase(member, pool->kernels, &own, 1, aligned, [] {});
     if (pool->kernels.release) pool->kernels.release();
   });
   for (int row = 0; row < m; row++)
@@ -112,8 +113,13 @@ void srt_engine_profile(srt_engine *engine, double *seconds) {
 const char *srt_phase_name(int32_t phase) {
   static const char *const names[SRT_NUM_PHASES] = {
       "embed", "norm+quantize", "qkv",     "rope+kv", "attention", "fold",
-      "o",     "gate_up",       "down",    "head",    "sample",    "plan"};
+      "o",     "router",        "gate_up", "down",    "combine",   "head",
+      "sample", "plan"};
   return phase >= 0 && phase < SRT_NUM_PHASES ? names[phase] : nullptr;
+}
+
+void srt_engine_expert_counts(const srt_engine *engine, int64_t *counts) {
+  engine->engine.copy_expert_counts(counts);
 }
 
 int64_t srt_engine_growths(const srt_engine *engine) { return engine->engine.growths(); }

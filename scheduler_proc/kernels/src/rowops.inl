@@ -101,6 +101,15 @@ static void scale(float *x, int k, float by) {
   for (int i = 0; i < k; i += 16) store(x + i, mul(load(x + i), set1(by)));
 }
 
+static void add_weighted(const float *const *rows, const float *weights, int count, int k,
+                         float scale, float *x) {
+  for (int i = 0; i < k; i += 16) {
+    F sum = zero();
+    for (int r = 0; r < count; r++) sum = fma(set1(weights[r]), load(rows[r] + i), sum);
+    store(x + i, fma(sum, set1(scale), load(x + i)));
+  }
+}
+
 // Values too large for half precision become its largest number: an infinity in the pool would
 // spoil every token that sees it.
 static void store_kv(const float *x, int n, int kv_format, void *out) {

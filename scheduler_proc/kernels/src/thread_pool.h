@@ -21,6 +21,7 @@ class ThreadPool {
   struct Phase {
     std::atomic<int> next{0};  // piece to hand out
     std::atomic<int> done{0};  // pieces
+    std::atomic<int> count{0};  // pieces, if they are announced
   };
 
  public:
@@ -49,6 +50,18 @@ class ThreadPool {
     template <class Piece>
     void share(int count, Piece piece) {
       share(count, [] {}, piece);
+    }
+
+    // From a piece: the phase after the next `skipped` ones has `count` pieces. What depends on
+    // computed values cannot be counted by each thread: one that was away may find the values of a
+    // later phase.
+    void announce(int skipped, int count) {
+      pool_.phases_[phase_ + skipped].count.store(count, std::memory_order_relaxed);
+    }
+    // The next phase, with as many pieces as were announced in one before it.
+    template <class Piece>
+    void share_announced(Piece piece) {
+      share(pool_.phases_[phase_].count.load(std::memory_order_relaxed), piece);
     }
 
    private:

@@ -1,5 +1,6 @@
 // Memory that only grows: the engine's buffers, so that a steady state allocates nothing.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -26,6 +27,8 @@ class Buffer {
     return data_.get();
   }
   T *get() const { return data_.get(); }
+  // Element `index` of an array that may not be there: null then.
+  T *at(size_t index) const { return data_ ? data_.get() + index : nullptr; }
 
  private:
   struct Free {
@@ -55,8 +58,23 @@ class CodeBuffer {
            halves_.get() ? halves_.get() + row * groups * 2 : nullptr,
            parts_.get() ? parts_.get() + row * groups : nullptr);
   }
-  Codes<Code> view() const {
-    return {q_.get(), scale_.get(), sums_.get(), halves_.get(), parts_.get()};
+  // Make row `row` a copy of another buffer's row `source`.
+  void copy(const CodeBuffer &from, size_t source, size_t row, size_t k) {
+    const size_t groups = k / kGroup;
+    const auto each = [&](auto &to, const auto &of, size_t count) {
+      if (to.get()) std::copy_n(of.get() + source * count, count, to.get() + row * count);
+    };
+    each(q_, from.q_, k);
+    each(scale_, from.scale_, groups);
+    each(sums_, from.sums_, groups);
+    each(halves_, from.halves_, 2 * groups);
+    each(parts_, from.parts_, groups);
+  }
+  // From row `first` on, of k inputs.
+  Codes<Code> view(size_t first = 0, size_t k = 0) const {
+    const size_t codes = first * k, groups = codes / kGroup;
+    return {q_.at(codes), scale_.at(groups), sums_.at(groups), halves_.at(2 * groups),
+            parts_.at(groups)};
   }
 
  private:
@@ -73,6 +91,13 @@ struct Wanted {
   bool tiles = false;
 
   bool codes() const { return bytes || twelve || words; }
+  void add(const Wanted &other) {
+    bytes = bytes || other.bytes;
+    twelve = twelve || other.twelve;
+    words = words || other.words;
+    halves = halves || other.halves;
+    tiles = tiles || other.tiles;
+  }
   void add(int32_t format, Width width) {
     if (is_tiled(format)) {
       tiles = true;
@@ -88,8 +113,9 @@ struct Wanted {
 // Activations of some rows, and where linear layers find them.
 class ActivationBuffer {
  public:
-  void need(size_t rows, size_t k, const Wanted &wanted, int64_t &growths) {
-    if (wanted.tiles) tiles_.need(tiled_elements(rows, k), growths);
+  // `tile_rows` are those of all tiles, where the rows are not one list.
+  void need(size_t rows, size_t k, const Wanted &wanted, int64_t &growths, size_t tile_rows = 0) {
+    if (wanted.tiles) tiles_.need(std::max(tiled_elements(rows, k), tile_rows * k), growths);
     if (wanted.bytes) bytes_.need(rows, k, wanted.halves, growths);
     if (wanted.twelve) twelve_.need(rows, k, wanted.halves, growths);
     if (wanted.words) words_.need(rows, k, wanted.halves, growths);
@@ -101,12 +127,23 @@ class ActivationBuffer {
     if (wanted.twelve) twelve_.quantize(kernels.quantize_twelve, x, row, k);
     if (wanted.words) words_.quantize(kernels.quantize_words, x, row, k);
   }
-  // Write `count` rows of k inputs, out of `rows`, as the tile that begins at row `first`.
-  void tile(const Kernels &kernels, const float *const *x, int first, int count, int rows, int k) {
-    kernels.tile(x, count, k, tile_columns(rows), tiles_.get() + size_t(first) * k);
+  // Make row `row` of k inputs a copy of another buffer's row `source`.
+  void copy(const Wanted &wanted, const ActivationBuffer &from, size_t source, size_t row,
+            size_t k) {
+    if (wanted.bytes) bytes_.copy(from.bytes_, source, row, k);
+    if (wanted.twelve) twelve_.copy(from.twelve_, source, row, k);
+    if (wanted.words) words_.copy(from.words_, source, row, k);
   }
-  Activations view(const float *x, int rows) const {
-    return {x, bytes_.view(), twelve_.view(), words_.view(), tiles_.get(), tile_columns(rows)};
+  // Write `count` rows of k inputs, out of `rows`, as the tile that begins at row `first`.
+  void tile(const Kernels &kernels, const float *const *x, size_t first, int count, int rows,
+            int k) {
+    kernels.tile(x, count, k, tile_columns(rows), tiles_.get() + first * k);
+  }
+  // `rows` rows of k inputs from row `first` on, or from row `first_tile` in tiles.
+  Activations view(const float *x, int rows, size_t k = 0, size_t first = 0,
+                   size_t first_tile = 0) const {
+    return {x ? x + first * k : x, bytes_.view(first, k), twelve_.view(first, k),
+            words_.view(first, k), tiles_.at(first_tile * k), tile_columns(rows)};
   }
 
  private:
