@@ -136,8 +136,10 @@ def test_native_exact(case: Case) -> None:
 @pytest.mark.parametrize(("quantization", "most"), [("none", 0.01), ("q8", 0.2), ("q4", 2.0)])
 @pytest.mark.parametrize("case", some(ON_NATIVE, "qwen3"), indirect=True)
 def test_native_quantised(case: Case, quantization: str, most: float) -> None:
-    """Weights are quantised or, with "none", only keys and values."""
+    """Weights are quantised or, with "none", only keys and values. In a mixture some tokens then
+    choose other experts, which is an error of another size."""
     load_or_skip()
+    most *= 2 if case.name.startswith(MIXTURES) else 1
     options: dict[str, Any] = {"quantization": quantization, "num_threads": 2}
     executor = NativeExecutor(case.files, max_total_tokens=POOL, **options)
     error = logprob_errors(executor, case).mean()
@@ -147,7 +149,7 @@ def test_native_quantised(case: Case, quantization: str, most: float) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ("gemma2", "norms after attention and MLP, .*gelu_tanh, scaled embeddings, soft caps"),
+        ("gemma2", "norms after attention and MLP, .*gelu_tanh, soft caps"),
         ("gemma3", "a rope for windowed layers"),
         ("phi3, partial", "does not have partly rotated heads"),
     ],
