@@ -1,8 +1,9 @@
 """`python -m bench.model_speed`: what `srt models` expects of a model, against what a server does.
 
-For the embedded model and for a larger one of random weights, which is measured by excerpts, at
-each instruction level of the machine, in turns: the expected tokens/s of one stream, and those of a
-server with default options but without guesses, whose text would decide how many are right.
+For the embedded model, and for a larger one and a mixture of experts of random weights, which are
+measured by excerpts, at each instruction level of the machine, in turns: the expected tokens/s of
+one stream, and those of a server with default options but without guesses, whose text would decide
+how many are right.
 """
 
 import argparse
@@ -20,13 +21,16 @@ import gguf
 import msgspec
 import numpy as np
 
+from bench.mixtures.files import SHAPES, add_vocabulary, write_mixture
 from bench.roofline import markdown
 from scheduler_proc.kernels.library import load
 from srt import Engine
 from srt.files.gguf import GGUFFile
 from srt.files.model_files import resolve_model
+from srt.files.sizes import model_sizes
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, LAYERS = 1536, 4096, 24, 8, 28
+MIXTURE_LAYERS = 8
 PROMPT = "Once upon a time there was a"
 TOKENS = (16, 144)
 
@@ -36,9 +40,7 @@ def write_random_model(path: Path) -> None:
     source = GGUFFile(resolve_model("smollm2").path)
     rng, vocab = np.random.default_rng(0), len(source.metadata["tokenizer.ggml.tokens"])
     writer = gguf.GGUFWriter(path, "llama")
-    for key, value in source.metadata.items():
-        if key.startswith("tokenizer."):
-            _add(writer, key, value)
+    add_vocabulary(writer, source)
     for key, size in (
         *(("block_count", LAYERS), ("context_length", 2048), ("embedding_length", HIDDEN)),
         *(("feed_forward_length", INTERMEDIATE), ("vocab_size", vocab)),
@@ -73,15 +75,10 @@ def write_random_model(path: Path) -> None:
     writer.close()
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    elif isinstance(value, list):
-        writer.add_array(key, value)
+def _sizes(model: str) -> str:
+    """Of all weights, and of those that a token passes through."""
+    sizes = model_sizes(resolve_model(model))
+    return f"{sizes.weight_bytes >> 20} MiB, {sizes.active_bytes >> 20} active"
 
 
 def expected(model: str, level: str) -> float:
@@ -118,9 +115,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "random-Q8_0.gguf"
         write_random_model(large)
-        models = {"smollm2": "smollm2", f"random, {large.stat().st_size >> 20} MiB": str(large)}
+        mixture = Path(folder) / "mixture-Q4_K.gguf"
+        write_mixture(mixture, SHAPES["olmoe"]._replace(layers=MIXTURE_LAYERS), "Q4_K")
+        models = {"smollm2": "smollm2", "random": str(large), "mixture": str(mixture)}
         rows = []
-        for name, model in models.items():
+        for title, model in models.items():
+            name = f"{title}, {_sizes(model)}"
             for level in load().available_isas():
                 pairs = [
                     (expected(model, level), measured(model, level)) for _ in range(args.repeat)

@@ -35,7 +35,7 @@ from scheduler_proc.process.core_lock import CoreLock
 from scheduler_proc.process.encodes import Encodes
 from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog, StepClock
+from scheduler_proc.process.metrics import ExpertLoad, StatsLog, StepClock
 from srt.files.tokenizer import Pieces
 from srt.files.vocab import Vocab
 from srt.tasks import TaskSet
@@ -121,7 +121,7 @@ class LoopAlone(SchedulerActor):
         self._clock = NotedClock()
         self._compute = ComputeThread(self._clock)
         self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]
-        self._stats_log = StatsLog(core)
+        self._stats_log = StatsLog(core, ExpertLoad(self._compute.executor))
         self._reports = NoPace(core, self._clock, lambda message: None, has_router=False)
         self._entry = CoreEntry(core, self._core_lock, lambda batch: None)
         self._encodes = Encodes(

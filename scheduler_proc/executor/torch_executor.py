@@ -149,6 +149,12 @@ class TorchExecutor(MediaHolder):
         """Memory that the KV pool takes once every slot has been used."""
         return int(self._pool.num_bytes)
 
+    def expert_counts(self) -> np.ndarray | None:
+        """See `base.expert_counts`; None for a model of transformers. Waits for the steps that a
+        device has."""
+        counts = getattr(self.model, "expert_counts", None)
+        return None if counts is None else counts.cpu().numpy()
+
     @property
     def runs_ahead(self) -> bool:
         """Whether steps are to be launched: not where torch computes on the host's own cores."""

@@ -169,6 +169,18 @@ class Decoder:
         """Memory that the weights take."""
         return self.weights.num_bytes
 
+    @property
+    def expert_counts(self) -> torch.Tensor | None:
+        """Tokens that have used each expert, int64 [layers, experts], zeros for a layer without;
+        None if none has any. On a device its own copy, which comes in the order of the steps."""
+        mixtures = [layer.mixture for layer in self.weights.layers]
+        known = [each.counts for each in mixtures if each is not None and each.counts is not None]
+        if not known:
+            return None
+        none = torch.zeros_like(known[0])
+        found = [none if each is None or each.counts is None else each.counts for each in mixtures]
+        return torch.stack(found)
+
     def new_pool(self, num_slots: int, kv_dtype: torch.dtype | None = None) -> KVPool:
         """A KV pool for `forward`, of the weights' type if no other is given."""
         embed = self.weights.embed

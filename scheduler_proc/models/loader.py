@@ -145,6 +145,7 @@ class _WeightPlan:
             gate_up=gate_up,
             down=down,
             shared=shared,
+            counts=torch.zeros(count, dtype=torch.int64, device=self._device),
         )
 
     def _scoring(self, name: str | None, *shape: int) -> torch.Tensor | None:

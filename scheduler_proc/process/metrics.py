@@ -1,23 +1,27 @@
-"""The scheduler's numbers: for /metrics and /server_info, and one log line while it is busy; and
-the clock that times its steps.
+"""The scheduler's numbers: for /metrics and /server_info, and one log line while it is busy; the
+clock that times its steps, and how evenly tokens use a mixture's experts.
 """
 
 import logging
 from collections import deque
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from scheduler_proc.core.counters import Counters
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.steps.step import STEP_KINDS
 from scheduler_proc.core.steps.step_cost import NOTHING, StepSize
-from scheduler_proc.executor.base import Executor
+from scheduler_proc.executor.base import Executor, expert_counts
 from srt.wire.messages import DRAFT_SOURCES
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
 MAX_STEPS = 256
+EXPERTS_WINDOW_S = 300.0
+EXPERTS_INTERVAL_S = 15.0
 
 
 class StepClock:
@@ -65,7 +69,55 @@ class StepClock:
         self._ended = None
 
 
-def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str, Any]:
+class _Counted(NamedTuple):
+    """Tokens of each expert since the start, int64 [layers, experts], and when they were counted,
+    in seconds."""
+
+    at: float
+    totals: np.ndarray
+
+
+class ExpertLoad:
+    """How unevenly the tokens of the last minutes have used the experts of `executor`'s model.
+
+    The executor counts; here lie copies of its counts, one for each interval of busy time, and the
+    newest, so that reading the figure never waits for a device.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._samples = deque[_Counted]()  # from before the window, or its start, on
+        self._newest: np.ndarray | None = None
+
+    def tick(self, now: float) -> None:
+        """Called at every step, with the time of a monotonic clock."""
+        if self._samples and now - self._samples[-1].at < EXPERTS_INTERVAL_S:
+            return
+        self.look()
+        if self._newest is None:
+            return
+        self._samples.append(_Counted(now, self._newest))
+        while len(self._samples) > 1 and now - self._samples[1].at >= EXPERTS_WINDOW_S:
+            self._samples.popleft()
+
+    def look(self) -> None:
+        """Count anew: when steps have ended that no other one follows."""
+        self._newest = expert_counts(self._executor)
+
+    @property
+    def max_over_mean(self) -> float:
+        """Tokens of a layer's busiest expert by those of its mean one, in the layer where that is
+        most; 0 without tokens in the window, or without experts."""
+        if self._newest is None or not self._samples:
+            return 0.0
+        counts = self._newest - self._samples[0].totals
+        used = counts[counts.sum(axis=1) > 0]
+        return float((used.max(axis=1) / used.mean(axis=1)).max()) if len(used) else 0.0
+
+
+def stats_of(
+    core: Scheduler, executor: Executor, clock: StepClock, experts: ExpertLoad
+) -> dict[str, Any]:
     """Gauges and totals, in requests, tokens, bytes, steps and seconds. `cache_hit_rate` is of the
     tokens of all prompts."""
     state, counters, media = core.state, core.state.counters, core.state.media
@@ -100,6 +152,7 @@ def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str,
         "media_encoded_total": media.num_encoded,
         "media_encode_seconds_total": clock.encode_s,
         "new_token_ratio": state.admissions.ratio.value,
+        "expert_load_max_over_mean": experts.max_over_mean,
         "forward_steps_total": counters.forward_steps,
         **{f"{kind}_steps_total": counters.steps[kind] for kind in STEP_KINDS},
         "forward_seconds_total": clock.step_s,
@@ -120,15 +173,17 @@ def _by_source(counters: Counters) -> dict[str, int]:
 
 
 class StatsLog:
-    """Logs what happened since its last line, every LOG_INTERVAL_S of busy time."""
+    """Logs what happened since its last line, every LOG_INTERVAL_S of busy time, and has `experts`
+    counted."""
 
-    def __init__(self, core: Scheduler) -> None:
-        self._core = core
+    def __init__(self, core: Scheduler, experts: ExpertLoad) -> None:
+        self._core, self._experts = core, experts
         self._since = 0.0
         self._before = deepcopy(core.state.counters)
 
     def tick(self, now: float) -> None:
         """Called at every step."""
+        self._experts.tick(now)
         elapsed_s = now - self._since
         was_idle = self._since == 0.0 or elapsed_s > 4 * LOG_INTERVAL_S
         if not was_idle and elapsed_s < LOG_INTERVAL_S:
@@ -136,6 +191,10 @@ class StatsLog:
         if not was_idle:
             self._log(elapsed_s)
         self._since, self._before = now, deepcopy(self._core.state.counters)
+
+    def rest(self) -> None:
+        """Called when there is nothing to run."""
+        self._experts.look()
 
     def _log(self, elapsed_s: float) -> None:
         state, counters, before = self._core.state, self._core.state.counters, self._before

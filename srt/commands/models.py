@@ -35,13 +35,17 @@ class Model(NamedTuple):
 
 
 class Row(Struct):
-    """What there is to say of a model. Bytes; `fits` is "" or why it does not; tokens per second of
-    one stream, None where they were not measured; `note` says why, if that is not by wish."""
+    """What there is to say of a model. Bytes of the weights, `active_bytes` those that one token
+    passes through; `is_mixture` says that it leaves out experts; `fits` is "" or why it does not;
+    tokens per second of one stream, None where they were not measured; `note` says why, if that is
+    not by wish."""
 
     name: str
     num_bytes: int
     context_len: int
     pool_tokens: int
+    active_bytes: int = 0
+    is_mixture: bool = False
     fits: str = ""
     tokens_per_s: float | None = None
     level: str = ""
@@ -93,7 +97,8 @@ def row_of(model: Model, available: int) -> Row:
     """What its files say, and what a server would take of `available` bytes of memory. Raises
     ConfigError if they say nothing."""
     sizes = model_sizes(model.files)
-    row = Row(model.name, sizes.weight_bytes, sizes.context_len, 0)
+    row = Row(model.name, sizes.weight_bytes, sizes.context_len, 0, sizes.active_bytes)
+    row.is_mixture = sizes.expert_bytes > 0
     try:
         row.pool_tokens = plan_for(ServerArgs(), sizes, available).pool_tokens
     except ConfigError as error:
@@ -206,4 +211,5 @@ def _line(row: Row, width: int) -> str:
     speed = ""
     if row.tokens_per_s is not None:
         speed = f"  {row.tokens_per_s:6.1f} tokens/s ({row.level})"
-    return f"{head}  context {row.context_len}, pool {row.pool_tokens} tokens{speed}"
+    active = f", {shown(row.active_bytes)} of it active" if row.is_mixture else ""
+    return f"{head}{active}  context {row.context_len}, pool {row.pool_tokens} tokens{speed}"

@@ -41,6 +41,7 @@ GAUGES = {
     "cache_hit_rate": "Cached prompt tokens per prompt token.",
     "media_cache_bytes": "Bytes of embeddings of images and videos, kept or on their way.",
     "new_token_ratio": "Expected share of max_new_tokens that requests will use.",
+    "expert_load_max_over_mean": "Tokens of the busiest expert per mean expert, of 5 minutes.",
 }
 COUNTERS = {
     "cached_tokens_total": "Prompt tokens taken from the prefix cache.",

@@ -28,7 +28,8 @@ def test_one_schedulers_answer_goes_on_as_it_is() -> None:
 def test_numbers_are_summed_and_ratios_made_anew() -> None:
     replies = Replies(3)
     parts = [
-        {"num_used_tokens": 10, "max_total_tokens": 100, "token_usage": 0.1},
+        {"num_used_tokens": 10, "max_total_tokens": 100, "token_usage": 0.1}
+        | {"expert_load_max_over_mean": 1.5},
         {"num_used_tokens": 90, "max_total_tokens": 100, "token_usage": 0.9},
         {"num_used_tokens": 0, "max_total_tokens": 100, "token_usage": 0.0},
     ]
@@ -41,6 +42,7 @@ def test_numbers_are_summed_and_ratios_made_anew() -> None:
     expected = {"num_used_tokens": 100, "max_total_tokens": 300, "token_usage": 1 / 3, "front": 2}
     assert expected.items() <= total.items() and total["executor"] == "native"
     assert total["new_token_ratio"] == 0.5 and total["cache_hit_rate"] == 0.0
+    assert total["expert_load_max_over_mean"] == 1.5
     assert [part["replica"] for part in total["replicas"]] == [0, 1, 2]
     assert parts[1].items() <= total["replicas"][1].items()
 

@@ -9,6 +9,7 @@ from scheduler_proc.kernels.library import NativeUnavailable, load
 from scheduler_proc.models.checkpoint import first_layers, open_checkpoint
 from scheduler_proc.models.tensors import check_tensors
 from srt.files.model_files import resolve_model
+from srt.files.sizes import ModelSizes
 
 FILES = resolve_model("smollm2")
 
@@ -35,7 +36,7 @@ def test_all_layers_compute_what_the_model_does() -> None:
     results = []
     for layers in (None, 30, 29):
         executor = NativeExecutor(FILES, max_total_tokens=300, num_threads=1, num_layers=layers)
-        results.append(int(executor.run(speed._step(0, 256)).next_ids[0]))
+        results.append(int(executor.run(speed._step(np.ones(256, np.int32), 0)).next_ids[0]))
         executor.close()
     assert results[0] == results[1]
 
@@ -52,3 +53,13 @@ def test_a_line_through_two_excerpts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert speed.decode_seconds(FILES, 2**24) == pytest.approx(0.032)
     whole, few, more = asked
     assert whole is None and few is not None and more == 2 * few < 30
+
+
+def test_an_excerpt_of_a_mixture_has_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a token reads is large, too: a sixteenth of the weights in place of all."""
+    sizes = ModelSizes(3200, 6400, 1, 1, 1, 3200)
+    monkeypatch.setattr(speed, "model_sizes", lambda files: sizes)
+    assert speed.excerpt_layers(FILES, 100.0, 1000) == 10
+    sizes = sizes._replace(active_bytes=200, expert_bytes=3100)
+    assert speed.excerpt_layers(FILES, 100.0, 1000) == 40
+    assert speed.excerpt_layers(FILES, 1e9, 1000) == 2

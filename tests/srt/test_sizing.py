@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
+from bench.mixtures.files import QUANTIZATIONS, Shape, write_mixture
 from scheduler_proc.kernels.library import Source
 from scheduler_proc.models.checkpoint import RawTensor, open_checkpoint
 from scheduler_proc.models.packed import for_kernels
 from srt import sizing
 from srt.args import ServerArgs
-from srt.files.gguf import BLOCK_TYPES, GGUFTensor
+from srt.files.gguf import BLOCK_TYPES, GGUFTensor, open_gguf
 from srt.files.model_files import resolve_model
 from srt.files.sizes import (
     KEPT_TYPES,
@@ -28,7 +30,7 @@ from srt.wire.errors import ConfigError
 
 MIB, GIB = 2**20, 2**30
 # As SmolLM2-135M has them.
-SIZES = ModelSizes(94 * MIB, 513 * MIB, 11520, 180, 8192)
+SIZES = ModelSizes(94 * MIB, 513 * MIB, 11520, 180, 8192, 94 * MIB)
 ARGS = ServerArgs()
 
 
@@ -75,7 +77,7 @@ def test_sizes_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "model-00001-of-00002.safetensors").write_bytes(bytes(1000))
     (tmp_path / "model-00002-of-00002.safetensors").write_bytes(bytes(500))
     files = resolve_model(str(tmp_path))
-    assert model_sizes(files) == ModelSizes(1500, 3000, 2 * 3 * 2 * 16, 2 * 3 * 2, 128)
+    assert model_sizes(files) == ModelSizes(1500, 3000, 2 * 3 * 2 * 16, 2 * 3 * 2, 128, 1500)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="num_hidden_layers"):
         model_sizes(files)
@@ -191,3 +193,60 @@ def test_a_model_of_unknown_size_is_left_alone(
     with caplog.at_level(logging.INFO):
         assert sized(args, {}) == (args, None)
     assert args.pool_tokens == 32768
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_a_mixture_as_gguf_is_whole_in_memory(tmp_path: Path, quantization: str) -> None:
+    """A token passes through two of eight experts, and the embedding is not the head."""
+    shape = Shape("qwen3moe", 3, 256, 4, 2, 64, 8, 2, 512)
+    path = tmp_path / "m.gguf"
+    write_mixture(path, shape, quantization)
+    found = model_sizes(resolve_model(str(path)))
+    layers = [t for i in range(3) for t in shape.layer(i, QUANTIZATIONS[quantization])]
+    experts = sum(t.num_bytes for t in layers if "exps" in t.name)
+    assert found.expert_bytes == experts > 0
+    tensors = open_gguf(path).tensors
+    assert found.weight_bytes == sum(len(t.data) for t in tensors.values())
+    embedding = len(tensors["token_embd.weight"].data)
+    assert found.active_bytes == found.weight_bytes - embedding - experts * 6 // 8
+    assert plan_for(ARGS, found, 4 * GIB).weight_bytes == found.weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("count", "tensor"),
+    [
+        ("num_local_experts", "model.layers.0.block_sparse_moe.experts.3.w1.weight"),
+        ("num_local_experts", "model.layers.0.block_sparse_moe.input_linear.weight"),
+        ("num_experts", "model.layers.0.mlp.experts.3.gate_proj.weight"),
+        ("num_experts", "model.layers.0.mlp.experts.gate_up_proj"),
+        ("n_routed_experts", "model.layers.0.mlp.experts.3.down_proj.weight"),
+    ],
+)
+def test_a_mixture_in_a_directory(tmp_path: Path, count: str, tensor: str) -> None:
+    """By any family's names: 4000 bytes of experts, of which an eighth is used, and 300 others."""
+    config = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4}
+    config |= {count: 16, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
+    others = ("model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.gate.weight")
+    sizes = {tensor: 4000, "model.layers.0.shared_mlp.input_linear.weight": 20} | dict.fromkeys(
+        others, 100
+    )
+    save_file(
+        {name: np.zeros(n, np.uint8) for name, n in sizes.items()}, tmp_path / "model.safetensors"
+    )
+    found, whole = model_sizes(resolve_model(str(tmp_path))), sum(sizes.values())
+    header = found.weight_bytes - whole
+    assert 0 < header < 1000 and found.expert_bytes == 4000
+    assert found.active_bytes - header == whole - 3500 - 100
+
+
+@pytest.mark.parametrize(("used", "count"), [(0, 8), (9, 8), (2, 0), (-1, 8), (2, -8)])
+def test_experts_that_no_mixture_has(tmp_path: Path, used: int, count: int) -> None:
+    """Whoever loads the model says so: here all its weights count."""
+    config = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4}
+    config |= {"num_experts": count, "num_experts_per_tok": used}
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
+    weights = {"model.layers.0.mlp.experts.gate_up_proj": np.zeros(4000, np.uint8)}
+    save_file(weights, tmp_path / "model.safetensors")
+    found = model_sizes(resolve_model(str(tmp_path)))
+    assert found.active_bytes == found.weight_bytes

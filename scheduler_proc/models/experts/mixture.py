@@ -35,10 +35,11 @@ class Mixture(NamedTuple):
     gate_up: torch.Tensor  # [count, 2 * width, hidden], gate first
     down: torch.Tensor  # [count, hidden, width]
     shared: SharedExpert | None
+    counts: torch.Tensor | None = None  # [count] int64: tokens that have used each; None: unknown
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All of them."""
+        """All weights."""
         every = (self.router, self.router_bias, self.correction, self.gate_up, self.down)
         return [t for t in (*every, *(self.shared or ())) if t is not None]
 
@@ -49,7 +50,11 @@ def run_mixture(
     """What the mixture makes of normalised hidden states [T, hidden]: the same shape and dtype."""
     wide = x.float()
     logits = F.linear(wide, mixture.router, mixture.router_bias)
-    total = sum_of_experts(mixture, choose(rule, used, logits, mixture.correction), x, activate)
+    chosen = choose(rule, used, logits, mixture.correction)
+    if mixture.counts is not None:
+        ids = chosen.ids.flatten()
+        mixture.counts.index_add_(0, ids, torch.ones_like(ids))
+    total = sum_of_experts(mixture, chosen, x, activate)
     if mixture.shared is not None:
         gate_up, down, score = mixture.shared
         shared = F.linear(activate(F.linear(x, gate_up)), down).float()

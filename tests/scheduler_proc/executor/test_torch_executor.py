@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
+from scheduler_proc.executor.base import expert_counts
 from srt.files.model_files import ModelFiles
 from srt.files.sizes import model_sizes
 from srt.sizing import OTHERS
@@ -24,6 +25,7 @@ from tests.scheduler_proc.models.checkpoints import (
     save_directory,
     write_gguf,
 )
+from tests.scheduler_proc.models.families import random_family
 from tests.scheduler_proc.ragged import Row, adjust_of, chunked_logprobs, details_of, make_batch
 
 if TYPE_CHECKING:
@@ -339,3 +341,20 @@ def test_a_cuda_device_gets_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert torch_executor._torch_device("cuda") == torch.device("cuda", 0)
     assert torch_executor._torch_device("cuda:1") == torch.device("cuda", 1)
+
+
+def test_uses_of_experts_are_counted(tmp_path: Path) -> None:
+    """Three of six experts a token, in the two layers that are mixtures."""
+    files = save_directory(random_family("qwen3_moe, some dense"), tmp_path)
+    executor = load(files)
+    for times in (1, 2):
+        executor.run(make_batch([Row(np.arange(11), np.arange(11))]))
+        counts = expert_counts(executor)
+        assert counts is not None and counts.dtype == np.int64 and counts.shape == (3, 6)
+        per_layer = counts.sum(axis=1)
+        assert sorted(per_layer) == [0, 33 * times, 33 * times]
+        assert (counts <= 11 * times).all()
+
+
+def test_a_model_without_experts_counts_nothing(small: tuple[ModelFiles, Any]) -> None:
+    assert expert_counts(load(small[0])) is None

@@ -21,7 +21,7 @@ from scheduler_proc.process.core_lock import CoreLock
 from scheduler_proc.process.encodes import Encodes
 from scheduler_proc.process.entry import CoreEntry
 from scheduler_proc.process.load_reports import Reports
-from scheduler_proc.process.metrics import StatsLog, StepClock
+from scheduler_proc.process.metrics import ExpertLoad, StatsLog, StepClock
 from srt.tasks import TaskSet
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
@@ -86,7 +86,7 @@ class LoopOnly(SchedulerActor):
         self._compute.executor = driver.executor
         self._blame = Blame(Path(tempfile.mkdtemp()), 0, driver.core, is_wary=False)
         self._compute.blame = self._blame
-        self._stats_log = StatsLog(driver.core)
+        self._stats_log = StatsLog(driver.core, ExpertLoad(driver.executor))
         self.replies: dict[str, str] = {}  # to operations: why they are refused, or ""
         self._controls = Controls(driver.core, dict, self._reply)
         self._intake = SimpleNamespace(rearm=lambda: None)  # type: ignore[assignment]

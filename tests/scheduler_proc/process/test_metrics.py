@@ -11,10 +11,19 @@ import pytest
 from scheduler_proc.core.steps.step import STEP_KINDS
 from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.process.construction import core_config, speculative
-from scheduler_proc.process.metrics import LOG_INTERVAL_S, StatsLog, StepClock, stats_of
+from scheduler_proc.process.metrics import (
+    EXPERTS_INTERVAL_S,
+    EXPERTS_WINDOW_S,
+    LOG_INTERVAL_S,
+    ExpertLoad,
+    StatsLog,
+    StepClock,
+    stats_of,
+)
 from srt.args import ServerArgs
 from srt.wire.filled_params import FilledParams
 from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import FakeExecutor
 
 
 def test_drafts_are_counted_by_source() -> None:
@@ -23,7 +32,7 @@ def test_drafts_are_counted_by_source() -> None:
     driver.core.state.counters.verified("own", 2, 0)
     driver.core.state.counters.verified("tree", 8, 8)
     driver.core.state.counters.verified("a test's", 1, 1)
-    stats = stats_of(driver.core, driver.executor, StepClock())
+    stats = stats_of(driver.core, driver.executor, StepClock(), ExpertLoad(driver.executor))
     names = ("own", "tree", "seen", "prediction")
     assert [stats[f"drafted_tokens_{name}_total"] for name in names] == [6, 8, 0, 0]
     assert [stats[f"accepted_draft_tokens_{name}_total"] for name in names] == [3, 8, 0, 0]
@@ -37,7 +46,7 @@ def test_steps_are_counted_by_kind() -> None:
         driver.step()
     driver.add("second", list(range(20, 40)), max_new=3)
     driver.run()
-    stats = stats_of(driver.core, driver.executor, StepClock())
+    stats = stats_of(driver.core, driver.executor, StepClock(), ExpertLoad(driver.executor))
     counts = {kind: stats[f"{kind}_steps_total"] for kind in STEP_KINDS}
     assert counts["prefill"] >= 1 and counts["mixed"] >= 2 and counts["decode"] >= 2
     assert counts["verify"] == 0 and sum(counts.values()) == stats["forward_steps_total"]
@@ -45,7 +54,7 @@ def test_steps_are_counted_by_kind() -> None:
 
 def test_the_log_has_the_accept_length_while_there_is_one(caplog: pytest.LogCaptureFixture) -> None:
     driver = Driver(max_total_tokens=100)
-    lines = StatsLog(driver.core)
+    lines = StatsLog(driver.core, ExpertLoad(driver.executor))
     with caplog.at_level(logging.INFO):
         for i, accepted in enumerate((None, 3, None)):
             lines.tick(1.0 + i * LOG_INTERVAL_S)
@@ -107,3 +116,52 @@ def test_guesses_are_no_tokens_of_prompts() -> None:
     step.batch.input_ids = np.append(step.batch.input_ids, np.array([7, 8], np.int32))
     assert step.size == StepSize(decodes=1, others=3, drafted=2)
     assert step.size.tokens == step.batch.num_tokens
+
+
+class Counting(FakeExecutor):
+    """A fake model that says which experts its tokens have used."""
+
+    def __init__(self, *rows: list[int]) -> None:
+        super().__init__(10, 10)
+        self.totals = np.array(rows, np.int64)
+
+    def expert_counts(self) -> np.ndarray:
+        return self.totals.copy()
+
+
+def test_the_busiest_expert_of_any_layer() -> None:
+    """The second layer has a MLP, and in the last one half of the tokens went to one of four."""
+    executor = Counting([0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0])
+    load = ExpertLoad(executor)
+    assert load.max_over_mean == 0.0
+    load.tick(100.0)
+    assert load.max_over_mean == 0.0
+    executor.totals[0] += [5, 5, 5, 5]
+    executor.totals[2] += [10, 5, 5, 0]
+    load.tick(100.0 + EXPERTS_INTERVAL_S / 2)
+    assert load.max_over_mean == 0.0, "not counted yet"
+    load.look()
+    assert load.max_over_mean == 2.0
+    stats = stats_of(Driver(max_total_tokens=10).core, executor, StepClock(), load)
+    assert stats["expert_load_max_over_mean"] == 2.0
+
+
+def test_expert_load_forgets_what_is_older_than_the_window() -> None:
+    executor = Counting([0, 0])
+    load, now = ExpertLoad(executor), 0.0
+    load.tick(now)
+    executor.totals[0] += [90, 10]
+    for _ in range(int(EXPERTS_WINDOW_S / EXPERTS_INTERVAL_S)):
+        now += EXPERTS_INTERVAL_S
+        executor.totals[0] += [1, 1]
+        load.tick(now)
+    assert load.max_over_mean > 1.5
+    load.tick(now + EXPERTS_INTERVAL_S)
+    assert load.max_over_mean == 1.0
+
+
+def test_a_model_without_experts_has_no_load() -> None:
+    driver = Driver(max_total_tokens=100)
+    load = ExpertLoad(driver.executor)
+    load.tick(1.0)
+    assert load.max_over_mean == 0.0
