@@ -8,25 +8,35 @@ import ctypes
 import os
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_float
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scheduler_proc.kernels.library import (
     Arena,
+    Experts,
     Format,
     Layer,
     Library,
     Matrix,
+    RouterRule,
     Source,
     address,
     let_go,
     pointer,
 )
 from scheduler_proc.models.checkpoint import EMBED, F32, HEAD, Checkpoint, RawTensor, dequantise
-from scheduler_proc.models.config import DecoderConfig
+from scheduler_proc.models.config import DecoderConfig, require
 from scheduler_proc.models.rope import rope_frequencies
-from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
+from scheduler_proc.models.tensors import (
+    NORM,
+    LinearSpec,
+    MixtureSpec,
+    MlpSpec,
+    check_tensors,
+    layer_spec,
+    require_finite,
+)
 from srt.files.gguf import BLOCK_TYPES
 from srt.progress import Progress
 from srt.wire.errors import ConfigError
@@ -95,6 +105,7 @@ class PackedModel(NamedTuple):
     norm: np.ndarray  # [hidden] float32
     rope_frequencies: np.ndarray  # [head_dim/2] float32
     arrays: list[np.ndarray]
+    structures: list[Any]  # of mixtures, which `layers` point to
 
     @property
     def num_bytes(self) -> int:
@@ -128,14 +139,14 @@ def check_native(config: DecoderConfig) -> None:
         "norms after attention and MLP": config.sandwich_norms,
         "norm weights less 1": config.norm_offset != 0,
         f"activation {config.activation}": config.activation != "silu",
-        "scaled embeddings": config.embed_scale != 1,
         "soft caps": config.attn_softcap is not None or config.logit_softcap is not None,
         "a rope for windowed layers": config.local_rope is not None,
         "partly rotated heads": config.rope_dims(rope) != config.head_dim,
-        "mixtures of experts": config.experts is not None,
-        "norms of all of q and k": config.whole_qk_norms,
-        "scales of residuals and logits": (config.residual_scale, config.logit_scale) != (1, 1),
     }
+    for width in (
+        () if config.experts is None else (config.experts.width, config.experts.shared_width)
+    ):
+        lacks[f"experts of {width} channels, not a multiple of 16"] = width % 16 != 0
     missing = [name for name, is_needed in lacks.items() if is_needed]
     if missing:
         raise ConfigError(f"the native executor does not have {', '.join(missing)}")
@@ -152,6 +163,7 @@ class _Packer:
         self._library = library
         self._choice = choice
         self._arrays: list[np.ndarray] = []
+        self._structures: list[Any] = []
         self._arena = Arena()
         self._progress = Progress("weights", checkpoint.num_bytes)
 
@@ -174,9 +186,8 @@ class _Packer:
         if divisors is not None:
             frequencies = frequencies / divisors
         norm = self._keep(self._checkpoint.raw(NORM).float32())
-        return PackedModel(
-            layers, embed.result(), head, norm, self._keep(frequencies), self._arrays
-        )
+        rope = self._keep(frequencies)
+        return PackedModel(layers, embed.result(), head, norm, rope, self._arrays, self._structures)
 
     def _fill(self, layer: Layer, index: int) -> None:
         config = self._checkpoint.config
@@ -191,6 +202,69 @@ class _Packer:
             setattr(layer, name, self._linear(getattr(spec, name)))
         for name, linear in () if spec.mlp is None else spec.mlp._asdict().items():
             setattr(layer, name, self._linear(linear))
+        if spec.mixture is not None:
+            layer.experts = ctypes.pointer(self._experts(spec.mixture))
+
+    def _experts(self, spec: MixtureSpec) -> Experts:
+        """A mixture, packed expert by expert."""
+        parts: dict[str, ctypes.Array[Matrix]] = {}
+        for name in MlpSpec._fields:
+            parts[name] = (Matrix * spec.experts.count)()
+        for index in range(spec.experts.count):
+            for name, linear in spec.expert(index)._asdict().items():
+                parts[name][index] = self._linear(linear)
+        for name, matrices in parts.items():
+            formats = {Format(matrix.format).name for matrix in matrices}
+            require(
+                len(formats) == 1,
+                f"{self._checkpoint.path}: {spec.prefix}: the native executor does not have experts "
+                f"whose {name} is of several types ({', '.join(sorted(formats))})",
+            )
+        rule, router, shared = spec.experts.rule, spec.router, spec.shared
+        experts = Experts(
+            count=spec.experts.count,
+            used=spec.experts.used,
+            width=spec.experts.width,
+            rule=RouterRule(
+                sigmoid=rule.scores == "sigmoid",
+                by_logits=rule.chosen_by == "logits",
+                normalised=rule.normalised,
+                groups=rule.groups,
+                used_groups=rule.used_groups,
+                scale=rule.scale,
+            ),
+            router=self._router(router),
+            router_bias=self._scoring(f"{router.name}.bias" if router.bias else None),
+            correction=self._scoring(spec.correction),
+            shared_score=self._scoring(spec.shared_score),
+            **parts,
+        )
+        for name, linear in () if shared is None else shared._asdict().items():
+            setattr(experts, f"shared_{name}", self._linear(linear))
+        self._structures += [experts, *parts.values()]
+        return experts
+
+    def _router(self, spec: LinearSpec) -> Matrix:
+        """The matrix that experts are chosen by, which is never quantised."""
+        raw = self._checkpoint.raw(spec.weight)
+        values = self._finite(spec.weight)
+        source = Source(raw.ggml_type) if raw.ggml_type in _PLAIN else Source.F32
+        data = raw.data if raw.ggml_type in _PLAIN else values
+        chosen = Format.F32 if self._choice.exact else _OWN_FORMATS[source]
+        packed = self._library.pack(source, data, spec.rows, spec.inputs, chosen, None, self._arena)
+        self._progress.add(len(raw.data))
+        return Matrix(chosen, spec.rows, spec.inputs, address(self._keep(packed)))
+
+    def _scoring(self, name: str | None) -> "ctypes._Pointer[c_float] | None":
+        return None if name is None else pointer(self._keep(self._finite(name)), c_float)
+
+    def _finite(self, name: str) -> np.ndarray:
+        """The values of a tensor of any type, one after the other, as float32."""
+        raw = self._checkpoint.raw(name)
+        is_plain = raw.ggml_type in _PLAIN
+        values = raw.float32().reshape(-1) if is_plain else _as_float32(raw).view(np.float32)
+        require_finite(self._checkpoint, name, are_finite=bool(np.isfinite(values).all()))
+        return values
 
     def _linear(self, spec: LinearSpec) -> Matrix:
         order = None
@@ -198,14 +272,21 @@ class _Packer:
             order = spec.first + _half_rotated(spec.rows, spec.heads)
         elif spec.rows != spec.tensor_rows:
             order = np.arange(spec.first, spec.first + spec.rows, dtype=np.int32)
-        matrix = self._matrix(f"{spec.name}.weight", spec.rows, spec.inputs, order)
+        matrix = self._matrix(spec.weight, spec.rows, spec.inputs, order, spec.part)
         if spec.bias:
             bias = self._checkpoint.raw(f"{spec.name}.bias").float32()
             matrix.bias = pointer(self._keep(bias if order is None else bias[order]), c_float)
         return matrix
 
-    def _matrix(self, name: str, rows: int, inputs: int, order: np.ndarray | None = None) -> Matrix:
-        stored = self._checkpoint.raw(name)
+    def _matrix(
+        self,
+        name: str,
+        rows: int,
+        inputs: int,
+        order: np.ndarray | None = None,
+        part: int | None = None,
+    ) -> Matrix:
+        stored = self._checkpoint.raw(name, part)
         raw = for_kernels(stored)
         source = Source(raw.ggml_type)
         chosen = self._choice.format(name, source, inputs, stored.ggml_type)

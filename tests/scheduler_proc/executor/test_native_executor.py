@@ -283,12 +283,25 @@ QUANTIZED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.fixture(scope="module", params=["dense", "mixture"])
+def any_kind(
+    request: pytest.FixtureRequest,
+    small: tuple[ModelFiles, np.ndarray],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> ModelFiles:
+    """A checkpoint whose layers have MLPs, and one whose layers have mixtures of experts, in which
+    a step's tokens of the same expert are computed together."""
+    if request.param == "dense":
+        return small[0]
+    return save_directory(random_family("qwen2_moe"), tmp_path_factory.mktemp("mixture"))
+
+
 @pytest.mark.parametrize("isa", levels())
 @pytest.mark.parametrize("options", some([{"exact": True}, {}, *QUANTIZED], {}, *QUANTIZED[1:3]))
 def test_chunks_and_threads_do_not_change_a_bit(
-    small: tuple[ModelFiles, np.ndarray], isa: str, options: dict[str, Any]
+    any_kind: ModelFiles, isa: str, options: dict[str, Any]
 ) -> None:
-    files, _ = small
+    files = any_kind
     if "activations" in options and load_or_skip().has_tiles(isa):
         pytest.skip("a level with tiles has activations in bfloat16 only")
     ids = random_ids(150)
@@ -301,12 +314,12 @@ def test_chunks_and_threads_do_not_change_a_bit(
 @pytest.mark.parametrize("share_prefixes", [False, True])
 @pytest.mark.parametrize("options", some(QUANTIZED))
 def test_a_row_gets_the_same_bits_in_any_company(
-    small: tuple[ModelFiles, np.ndarray], options: dict[str, str], share_prefixes: bool
+    any_kind: ModelFiles, options: dict[str, str], share_prefixes: bool
 ) -> None:
     """Decodes on a shared prefix and an extend, together and one by one."""
     if "activations" in options and load_or_skip().has_tiles():
         pytest.skip("a level with tiles has activations in bfloat16 only")
-    executor = load(small[0], share_prefixes=share_prefixes, **options)
+    executor = load(any_kind, share_prefixes=share_prefixes, **options)
     prefix = random_slots(140)
     executor.run(make_batch([Row(random_ids(140), prefix)]))
     free = np.setdiff1d(np.arange(POOL), prefix)

@@ -1,6 +1,9 @@
 """Small random checkpoints of every family, made by transformers."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tests.running.late import late
 
@@ -173,7 +176,7 @@ FAMILIES |= {
     "granite": ("granite", {**GRANITE, "mlp_bias": True}),
     "granitemoe": (
         "granitemoe",
-        {**GRANITE, "num_local_experts": 5, "num_experts_per_tok": 3, "tie_word_embeddings": True},
+        {**GRANITE, "num_local_experts": 7, "num_experts_per_tok": 4, "tie_word_embeddings": True},
     ),
 }
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe")
@@ -199,7 +202,30 @@ def random_family(name: str, **overrides: Any) -> Any:
             elif "norm" in parameter_name:
                 parameter.uniform_(center - 0.5, center + 0.5)
             elif parameter_name.endswith(ROUTERS):
-                parameter.normal_(std=0.4)  # transformers' own initial ones are often 0
+                parameter.normal_(std=0.6)  # so that scores differ (`router_gap`)
             elif parameter_name.endswith("shared_expert_gate.weight"):
                 parameter.normal_(std=0.2)
     return model
+
+
+def router_gap(model: Any, sequences: Sequence[np.ndarray]) -> float:
+    """How far apart the logits of the last expert that is used and of the first that is not are, at
+    least, for all tokens of `sequences` in all layers: where rounding decides, implementations
+    choose different experts. Infinity without mixtures."""
+    config, gaps = model.config, [torch.tensor(torch.inf)]
+    used = getattr(config, "num_experts_per_tok", 0)
+
+    def look(module: Any, inputs: Any, outputs: Any) -> None:
+        logits = outputs[0].sort(-1, descending=True).values
+        if used < logits.shape[-1]:
+            gaps.append((logits[:, used - 1] - logits[:, used]).min())
+
+    routers = [m for name, m in model.named_modules() if f"{name}.weight".endswith(ROUTERS)]
+    hooks = [router.register_forward_hook(look) for router in routers]
+    with torch.inference_mode():
+        for ids in sequences:
+            model(torch.from_numpy(ids)[None])
+    for hook in hooks:
+        hook.remove()
+    assert bool(routers) == (used > 0)
+    return min(gap.item() for gap in gaps)
