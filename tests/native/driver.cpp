@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "checks.h"
@@ -111,6 +112,11 @@ void run_steady(Instance &at, const Batch &planned) {
   }
   check(srt_engine_growths(at.engine.get()) == growths, "no growth in the steady state");
   check(allocations == allocated, "no allocation in the steady state");
+  std::vector<int64_t> counts(kLayers * kExperts);
+  srt_engine_expert_counts(at.engine.get(), counts.data());
+  const int64_t computed = std::accumulate(counts.begin(), counts.end(), int64_t(0));
+  const int64_t of_steps = 52 * int64_t(batch.input_ids.size()) * kUsedExperts;
+  check(computed >= of_steps && computed % kUsedExperts == 0, "experts' tokens are counted");
   std::vector<double> seconds(SRT_NUM_PHASES);
   srt_engine_profile(at.engine.get(), seconds.data());
   for (int i = 0; i < SRT_NUM_PHASES; i++)
@@ -184,6 +190,10 @@ void run_refused_models(const Model &model, const char *isa) {
     refuses("tiles", 1, isa, [](Instance &at) { at.layers[1].down.format = SRT_Q4_TILES; });
   refuses("no data", 1, isa, [](Instance &at) { at.model.head.data = nullptr; });
   refuses("no pool", 1, isa, [](Instance &at) { at.layers[1].v_pool = nullptr; });
+  refuses("an expert's shape", 1, isa, [&](Instance &at) { at.experts.width = 32; });
+  refuses("experts", 1, isa, [&](Instance &at) { at.experts.used = kExperts + 1; });
+  refuses("groups", 1, isa, [&](Instance &at) { at.experts.rule.groups = 2; });
+  refuses("a scale", 1, isa, [](Instance &at) { at.model.logit_scale = 0; });
   refuses("an odd bias", 1, isa, [](Instance &at) { at.model.head.bias = at.model.final_norm; });
 }
 

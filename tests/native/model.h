@@ -9,7 +9,8 @@
 
 namespace driver {
 
-constexpr int kLayers = 2, kHidden = 64, kHeads = 6, kKvHeads = 2, kHeadDim = 32;
+constexpr int kLayers = 3, kHidden = 64, kHeads = 6, kKvHeads = 2, kHeadDim = 32;
+constexpr int kExperts = 5, kUsedExperts = 2, kExpertWidth = 64;
 constexpr int kIntermediate = 96, kVocab = 199, kSlots = 4096, kWindow = 150;
 
 struct Free {
@@ -105,26 +106,44 @@ using Widths = std::array<int32_t, SRT_NUM_INPUTS>;
 struct Model {
   Matrices matrices;
   std::array<srt_layer, kLayers> layers{};
+  std::array<srt_matrix, kExperts> gate, up, down;
+  srt_experts experts{};
   srt_model c{};
 
-  // Layer 0 has biases; layer 1 has head norms and a window.
+  // Layer 0 has biases; layers 1 and 2 have norms of q and k, and a window; layer 2 is a mixture.
   Model(const Formats &f, int32_t kv_format, const Widths &activation_bits) {
     const int q = kHeads * kHeadDim, kv = kKvHeads * kHeadDim;
     const auto norm = [this](int n) { return matrices.keep(random_floats(n, .5f, 1.5f)); };
     for (int i = 0; i < kLayers; i++) {
       const auto make = [&](int at, int n, int k) { return matrices.make(f[at], n, k, i == 0); };
-      layers[i] = {norm(kHidden), norm(kHidden), i ? norm(kHeadDim) : nullptr,
-                   i ? norm(kHeadDim) : nullptr, make(0, q, kHidden), make(1, kv, kHidden),
+      layers[i] = {norm(kHidden), norm(kHidden), i ? norm(q) : nullptr,
+                   i ? norm(kv) : nullptr, make(0, q, kHidden), make(1, kv, kHidden),
                    make(2, kv, kHidden), make(3, kHidden, q), make(4, kIntermediate, kHidden),
                    make(5, kIntermediate, kHidden), make(6, kHidden, kIntermediate),
                    nullptr, nullptr, nullptr, i ? kWindow : 0};
     }
+    add_experts(f);
+    layers.back().experts = &experts;
     std::vector<float> freqs(kHeadDim / 2);
     for (int i = 0; i < kHeadDim / 2; i++) freqs[i] = std::pow(1e4f, -2.f * i / kHeadDim);
     c = {kLayers, kHidden, kHeads, kKvHeads, kHeadDim, kIntermediate, kVocab, kSlots, kv_format,
-         {}, 1e-5f, 1 / std::sqrt(float(kHeadDim)), 1, 1, 1, 0, matrices.keep(freqs), norm(kHidden),
+         {}, 1e-5f, 1 / std::sqrt(float(kHeadDim)), 1.25f, .5f, .75f, one_of({0, 1}),
+         matrices.keep(freqs), norm(kHidden),
          matrices.make(f[7], kVocab, kHidden), matrices.make(f[8], kVocab, kHidden), nullptr};
     std::copy(activation_bits.begin(), activation_bits.end(), c.activation_bits);
+  }
+
+  void add_experts(const Formats &f) {
+    for (int e = 0; e < kExperts; e++) {
+      gate[e] = matrices.make(f[4], kExpertWidth, kHidden);
+      up[e] = matrices.make(f[5], kExpertWidth, kHidden, true);
+      down[e] = matrices.make(f[6], kHidden, kExpertWidth);
+    }
+    experts = {kExperts, kUsedExperts, kExpertWidth, {one_of({0, 1}), one_of({0, 1}), 1, 1, 1, 2},
+               matrices.make(SRT_F32, kExperts, kHidden), matrices.keep(random_floats(kExperts)),
+               matrices.keep(random_floats(kExperts)), gate.data(), up.data(), down.data(),
+               matrices.make(f[6], kIntermediate, kHidden), matrices.make(f[6], kIntermediate, kHidden),
+               matrices.make(f[5], kHidden, kIntermediate), matrices.keep(random_floats(kHidden))};
   }
 };
 
@@ -139,10 +158,12 @@ inline size_t pool_bytes(int32_t kv_format, int head_dim) {
 struct Instance {
   std::vector<std::vector<uint8_t>> pools;
   std::array<srt_layer, kLayers> layers;
+  srt_experts experts;
   srt_model model;
   std::unique_ptr<srt_engine, void (*)(srt_engine *)> engine{nullptr, srt_engine_destroy};
 
-  Instance(const Model &of, int threads, const char *isa) : layers(of.layers), model(of.c) {
+  Instance(const Model &of, int threads, const char *isa) : layers(of.layers), experts(of.experts), model(of.c) {
+    layers.back().experts = &experts;
     pools.assign(2 * kLayers, std::vector<uint8_t>(pool_bytes(model.kv_format, kHeadDim)));
     for (int i = 0; i < kLayers; i++) {
       layers[i].k_pool = pools[2 * i].data();

@@ -1,0 +1,1 @@
+"""Tests of the native engine's mixtures of experts, against float64."""
