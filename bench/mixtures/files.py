@@ -96,7 +96,7 @@ def _has_more_bits(index: int, layers: int) -> bool:
     """Whether llama.cpp's Q4_K_M spends more on this layer: the first and last eighth, and every
     third one."""
     eighth = layers // 8
-    return index < eighth or index >= 7 * eighth or (index - eighth) % 3 == 2
+    return index < eighth or index >= 7 * layers // 8 or (index - eighth) % 3 == 2
 
 
 def write_mixture(path: Path, shape: Shape, quantization: str, seed: int = 0) -> None:

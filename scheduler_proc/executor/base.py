@@ -1,7 +1,6 @@
 """The interface between the scheduler core and what computes its steps."""
 
 import math
-from collections.abc import Callable
 from typing import Protocol, cast
 
 import numpy as np
@@ -119,9 +118,19 @@ def seeing(executor: Executor) -> MediaExecutor | None:
     return cast(MediaExecutor, executor)
 
 
+class ExpertCounter:
+    """What an executor inherits whose model may be a mixture of experts: how these are used."""
+
+    def expert_counts(self) -> np.ndarray | None:
+        """The tokens that each expert has had since the start, int64 [layers, experts], zeros for a
+        layer without experts; None if the model is no mixture, or nobody counts. May be called from
+        any thread, while a step runs too, whose tokens are then counted in part."""
+        return self._count_experts()
+
+    def _count_experts(self) -> np.ndarray | None:
+        raise NotImplementedError
+
+
 def expert_counts(executor: Executor) -> np.ndarray | None:
-    """The tokens that each expert of its model has had since the start, int64 [layers, experts],
-    zeros for a layer without experts; None if the model is no mixture, or the executor does not
-    count. May be called while a step runs, whose tokens are then counted in part."""
-    count: Callable[[], np.ndarray | None] | None = getattr(executor, "expert_counts", None)
-    return None if count is None else count()
+    """See ExpertCounter; None if the executor is none."""
+    return executor.expert_counts() if isinstance(executor, ExpertCounter) else None

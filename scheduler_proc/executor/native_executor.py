@@ -6,13 +6,13 @@ runs on torch, between two steps and with as many threads: the engine's sleep.
 """
 
 from collections.abc import Sequence
-from ctypes import byref, c_double, c_float
+from ctypes import byref, c_double, c_float, c_int64
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, Samples, StepResult
-from scheduler_proc.executor.base import MediaFacts
+from scheduler_proc.executor.base import ExpertCounter, MediaFacts
 from scheduler_proc.executor.media_store import MediaHolder, MediaStore, tokens_of
 from scheduler_proc.executor.native_pool import KVPool, pool_dtype
 from scheduler_proc.kernels.library import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 ACTIVATION_BITS = {"auto": 0, "8": 8, "12": 12, "16": 16}  # 0: what the level computes best with
 
 
-class NativeExecutor(MediaHolder):
+class NativeExecutor(MediaHolder, ExpertCounter):
     """A MediaExecutor. `exact` holds weights and KV as float32: for parity with a reference.
     `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights; "auto"
     becomes what the model's size calls for (`srt.files.sizes`). To measure, some of INPUTS may
@@ -165,6 +165,15 @@ class NativeExecutor(MediaHolder):
         self._library.c.srt_engine_profile(self._engine, pointer(seconds, c_double))
         names = (self._library.c.srt_phase_name(i).decode() for i in range(NUM_PHASES))
         return dict(zip(names, seconds.tolist(), strict=True))
+
+    def _count_experts(self) -> np.ndarray | None:
+        layers = self._weights.layers
+        most = max(layer.experts.contents.count if layer.experts else 0 for layer in layers)
+        if most == 0:
+            return None
+        counts = np.zeros((len(layers), most), np.int64)
+        self._library.c.srt_engine_expert_counts(self._engine, pointer(counts, c_int64))
+        return counts
 
     @property
     def media_facts(self) -> MediaFacts | None:

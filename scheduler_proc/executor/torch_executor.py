@@ -18,7 +18,7 @@ from scheduler_proc.attention.choice import make_attention
 from scheduler_proc.attention.kv_store import FP8
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
 from scheduler_proc.core.steps.step import NO_LATE_TOKENS, LateTokens, Step
-from scheduler_proc.executor.base import MediaFacts, Pending
+from scheduler_proc.executor.base import ExpertCounter, MediaFacts, Pending
 from scheduler_proc.executor.cuda_graphs import (
     CudaRecorder,
     DecodeGraphs,
@@ -50,7 +50,7 @@ _LOGPROB_ROWS = 256
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class TorchExecutor(MediaHolder):
+class TorchExecutor(MediaHolder, ExpertCounter):
     """An AsyncExecutor. dtype "auto" is float32 on the CPU, else the checkpoint's 16-bit type.
 
     `max_total_tokens` 0 is as many as `memory` has room for, which needs a CUDA device; see
@@ -149,9 +149,8 @@ class TorchExecutor(MediaHolder):
         """Memory that the KV pool takes once every slot has been used."""
         return int(self._pool.num_bytes)
 
-    def expert_counts(self) -> np.ndarray | None:
-        """See `base.expert_counts`; None for a model of transformers. Waits for the steps that a
-        device has."""
+    def _count_experts(self) -> np.ndarray | None:
+        """None for a model of transformers. Waits for the steps that a device has."""
         counts = getattr(self.model, "expert_counts", None)
         return None if counts is None else counts.cpu().numpy()
 

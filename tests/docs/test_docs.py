@@ -36,6 +36,7 @@ OTHER_COMMANDS = {
     "bench.hit_rate": "bench.hit_rate.__main__",
     "bench.installs": "bench.installs",
     "bench.lang_graph": "bench.lang_graph.__main__",
+    "bench.mixtures": "bench.mixtures.__main__",
     "bench.programs": "bench.programs.__main__",
     "bench.routing": "bench.routing.__main__",
     "bench.serving": "bench.serving",
@@ -237,6 +238,7 @@ def known_options() -> set[str]:
         option
         for path in (
             "bench/serving.py",
+            "bench/mixtures/__main__.py",
             "bench/overhead.py",
             "bench/overload.py",
             _SPECULATION,

@@ -11,14 +11,16 @@ import gguf
 import numpy as np
 import pytest
 
+from bench.mixtures.files import Shape, write_mixture
 from scheduler_proc.batch import ForwardBatch, Masks, Samples, StepResult
 from scheduler_proc.executor import ExecutorOptions, make_executor
+from scheduler_proc.executor.base import expert_counts
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import INPUTS
 from scheduler_proc.process.construction import core_config
 from srt.args import ServerArgs
 from srt.files import sizes
-from srt.files.model_files import ModelFiles
+from srt.files.model_files import ModelFiles, resolve_model
 from srt.wire.errors import ConfigError
 from tests.running.late import late
 from tests.running.profiles import some
@@ -500,3 +502,20 @@ def test_a_row_with_a_broken_cache_spoils_no_other(
     assert broken.logprobs[0] == clean.logprobs[0]
     assert 0 <= broken.next_ids[1] < 131
     assert np.isnan(broken.logprobs[1])
+
+
+def test_uses_of_experts_are_counted(tmp_path: Path) -> None:
+    """Two of eight experts a token in each layer."""
+    path = tmp_path / "m.gguf"
+    write_mixture(path, Shape("olmoe", 2, 64, 4, 4, 16, 8, 2, 32), "Q8_0")
+    executor = NativeExecutor(resolve_model(str(path)), max_total_tokens=64, num_threads=2)
+    for times in (1, 2):
+        executor.run(make_batch([Row(np.arange(11), np.arange(11))]))
+        counts = expert_counts(executor)
+        assert counts is not None and counts.dtype == np.int64
+        assert counts.sum(axis=1).tolist() == [22 * times] * 2 and (counts <= 11 * times).all()
+    executor.close()
+
+
+def test_a_model_without_experts_counts_nothing(engine: NativeExecutor) -> None:
+    assert expert_counts(engine) is None

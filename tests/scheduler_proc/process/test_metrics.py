@@ -10,6 +10,7 @@ import pytest
 
 from scheduler_proc.core.steps.step import STEP_KINDS
 from scheduler_proc.core.steps.step_cost import StepSize
+from scheduler_proc.executor.base import ExpertCounter
 from scheduler_proc.process.construction import core_config, speculative
 from scheduler_proc.process.metrics import (
     EXPERTS_INTERVAL_S,
@@ -118,14 +119,14 @@ def test_guesses_are_no_tokens_of_prompts() -> None:
     assert step.size.tokens == step.batch.num_tokens
 
 
-class Counting(FakeExecutor):
+class Counting(FakeExecutor, ExpertCounter):
     """A fake model that says which experts its tokens have used."""
 
     def __init__(self, *rows: list[int]) -> None:
         super().__init__(10, 10)
         self.totals = np.array(rows, np.int64)
 
-    def expert_counts(self) -> np.ndarray:
+    def _count_experts(self) -> np.ndarray:
         return self.totals.copy()
 
 
