@@ -26,6 +26,7 @@ from contextlib import ExitStack, closing
 
 from bench.kernel_attention import attention_rows
 from bench.kernel_calls import Operations
+from bench.kernel_experts import EXPERT_COLUMNS, expert_rows
 from bench.kernel_ops import Sampled, linear_rows, sampling_rows
 from bench.kernel_peaks import Setting, measure_machine
 from bench.kernel_pools import KINDS, POOL_COLUMNS, pool_rows
@@ -92,6 +93,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     part.add_argument(
         "--pools", action="store_true", help="only whole steps, over two kinds of KV pools in turns"
     )
+    part.add_argument(
+        "--experts", action="store_true", help="only mixtures of experts, against dense MLPs in turns"
+    )
     args = parser.parse_args(argv)
     if args.threads < 1 or args.repeat < 1:
         parser.error("--threads and --repeat must be at least 1")
@@ -114,6 +118,9 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         if args.pools:
             print_pools(setting, args.activations, runner)
+            return 0
+        if args.experts:
+            print_experts(setting, peaks, runner)
             return 0
         if not args.steps:
             print_ops(setting, args.activations, peaks, runner)
@@ -181,6 +188,13 @@ def print_pools(setting: Setting, activations: str, runner: Runner) -> None:
         }
         for row in pool_rows(executors, runner):
             table.add(*row.cells())
+
+
+def print_experts(setting: Setting, peaks: Peaks, runner: Runner) -> None:
+    """What experts that are not used save."""
+    table = TablePrinter("\nMLPs, mixtures and dense ones of all experts:", EXPERT_COLUMNS)
+    for row in expert_rows(setting, peaks, runner):
+        table.add(*row.cells())
 
 
 def _executor(setting: Setting, activations: str, kv_dtype: str = "auto") -> NativeExecutor:

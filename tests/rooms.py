@@ -164,7 +164,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "safetensors_file": "",
         "families": "config",
         "rope": "config",
-        "decoder": "config fused",
+        "experts": "config",
+        "decoder": "config fused experts",
         "gguf_config": "config gguf_names",
         "json_config": "config families",
         "checkpoint": "config gguf_names safetensors_file gguf_config json_config",
@@ -173,7 +174,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "packed": "config rope checkpoint tensors",
         "transformers_model": "decoder checkpoint",
         "vision": "transformers_model",
-        "loader": "config rope decoder checkpoint tensors",
+        "loader": "config rope experts decoder checkpoint tensors",
         "torch_models": "config decoder json_config checkpoint transformers_model vision loader",
     },
     "scheduler_proc.process": {

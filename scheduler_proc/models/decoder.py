@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from scheduler_proc.attention.base import AttentionPlan, LayerKind, LayerTensors
 from scheduler_proc.attention.kv_store import FP8, store
 from scheduler_proc.models.config import DecoderConfig
-from scheduler_proc.models.experts.mixture import Mixture, run_mixture
+from scheduler_proc.models.experts.choice import products_on
+from scheduler_proc.models.experts.mixture import Mixture, MixtureKernels, run_mixture
 
 
 class Linear(NamedTuple):
@@ -150,6 +151,9 @@ class Decoder:
         self._embed_scale = float(scale)
         self.layer_kinds = [_kind(config, index) for index in range(config.layers)]
         self._fused = fused_kernels(weights.embed.device)
+        if config.experts is not None:
+            products = products_on(weights.embed.device)
+            self._kernels = MixtureKernels(self._activate, products)
 
     @property
     def vocab_size(self) -> int:
@@ -251,7 +255,7 @@ class Decoder:
     def _mlp(self, layer: DecoderLayer, x: torch.Tensor) -> torch.Tensor:
         experts = self.config.experts
         if layer.mixture is not None and experts is not None:
-            return run_mixture(layer.mixture, experts.rule, experts.used, x, self._activate)
+            return run_mixture(layer.mixture, experts.rule, experts.used, x, self._kernels)
         assert layer.gate_up is not None and layer.down is not None
         return layer.down(self._activate(layer.gate_up(x)))
 

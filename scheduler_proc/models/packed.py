@@ -6,6 +6,7 @@ numbers are kept, made float32 (`exact`) or quantised on request.
 
 import ctypes
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_float
 from typing import Any, NamedTuple
@@ -105,7 +106,7 @@ class PackedModel(NamedTuple):
     norm: np.ndarray  # [hidden] float32
     rope_frequencies: np.ndarray  # [head_dim/2] float32
     arrays: list[np.ndarray]
-    structures: list[Any]  # of mixtures, which `layers` point to
+    structures: Sequence[Any] = ()  # of mixtures, which `layers` point to
 
     @property
     def num_bytes(self) -> int:
@@ -217,8 +218,8 @@ class _Packer:
             formats = {Format(matrix.format).name for matrix in matrices}
             require(
                 len(formats) == 1,
-                f"{self._checkpoint.path}: {spec.prefix}: the native executor does not have experts "
-                f"whose {name} is of several types ({', '.join(sorted(formats))})",
+                f"{self._checkpoint.path}: {spec.prefix}: the native executor does not have "
+                f"experts whose {name} is of several types ({', '.join(sorted(formats))})",
             )
         rule, router, shared = spec.experts.rule, spec.router, spec.shared
         experts = Experts(

@@ -44,17 +44,29 @@ class Mixture(NamedTuple):
         return [t for t in (*every, *(self.shared or ())) if t is not None]
 
 
+# What `sum_of_experts` computes.
+SumOfExperts = Callable[[Mixture, Chosen, torch.Tensor, Activate], torch.Tensor]
+
+
+class MixtureKernels(NamedTuple):
+    """What a device computes mixtures with: the activation, and the products of experts."""
+
+    activate: Activate
+    sum_of_experts: SumOfExperts
+
+
 def run_mixture(
-    mixture: Mixture, rule: RouterRule, used: int, x: torch.Tensor, activate: Activate
+    mixture: Mixture, rule: RouterRule, used: int, x: torch.Tensor, kernels: MixtureKernels
 ) -> torch.Tensor:
     """What the mixture makes of normalised hidden states [T, hidden]: the same shape and dtype."""
+    activate = kernels.activate
     wide = x.float()
     logits = F.linear(wide, mixture.router, mixture.router_bias)
     chosen = choose(rule, used, logits, mixture.correction)
     if mixture.counts is not None:
         ids = chosen.ids.flatten()
         mixture.counts.index_add_(0, ids, torch.ones_like(ids))
-    total = sum_of_experts(mixture, chosen, x, activate)
+    total = kernels.sum_of_experts(mixture, chosen, x, activate)
     if mixture.shared is not None:
         gate_up, down, score = mixture.shared
         shared = F.linear(activate(F.linear(x, gate_up)), down).float()

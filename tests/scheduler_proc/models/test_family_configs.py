@@ -9,10 +9,12 @@ import pytest
 
 from scheduler_proc.models.config import (
     DecoderConfig,
+    Experts,
     LinearRope,
     LongRope,
     NotComputed,
     Rope,
+    RouterRule,
     YarnRope,
 )
 from scheduler_proc.models.json_config import config_from_json
@@ -255,6 +257,154 @@ HUB: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": 6,
         "vocab_size": 262144,
     },
+    "granite-3.0-2b-instruct": {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "attention_bias": False,
+        "attention_multiplier": 0.015625,
+        "embedding_multiplier": 12.0,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "logits_scaling": 8.0,
+        "max_position_embeddings": 4096,
+        "mlp_bias": False,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 49155,
+    },
+    "Mixtral-8x7B-v0.1": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.02,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 32000,
+    },
+    "Qwen1.5-MoE-A2.7B": {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "model_type": "qwen2_moe",
+        "decoder_sparse_step": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "max_position_embeddings": 8192,
+        "max_window_layers": 21,
+        "moe_intermediate_size": 1408,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 16,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 5632,
+        "sliding_window": 32768,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "Qwen3-30B-A3B": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 40960,
+        "max_window_layers": 48,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.001,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "OLMoE-1B-7B-0924": {
+        "architectures": ["OlmoeForCausalLM"],
+        "model_type": "olmoe",
+        "attention_bias": False,
+        "clip_qkv": None,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 4096,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 16,
+        "output_router_logits": False,
+        "pad_token_id": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "router_aux_loss_coef": 0.01,
+        "tie_word_embeddings": False,
+        "vocab_size": 50304,
+    },
+    "granite-3.0-1b-a400m-base": {
+        "architectures": ["GraniteMoeForCausalLM"],
+        "model_type": "granitemoe",
+        "attention_bias": False,
+        "attention_multiplier": 0.015625,
+        "embedding_multiplier": 12.0,
+        "hidden_act": "silu",
+        "hidden_size": 1024,
+        "intermediate_size": 512,
+        "logits_scaling": 6.0,
+        "max_position_embeddings": 4096,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "num_local_experts": 32,
+        "output_router_logits": False,
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 10000,
+        "router_aux_loss_coef": 0.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 49155,
+    },
 }
 
 LLAMA3: dict[str, Any] = {
@@ -310,6 +460,58 @@ def test_what_families_differ_in(tmp_path: Path) -> None:
     assert gemma3.layer_rope(5) == Rope(1e6, scaling=LinearRope(8.0))
     phi4 = of("Phi-4-mini")
     assert (phi4.rope.dims, phi4.head_dim, phi4.layer_window(0)) == (96, 128, None)
+
+
+def test_mixtures_of_released_models(tmp_path: Path) -> None:
+    def of(name: str) -> Experts:
+        experts = read(tmp_path, HUB[name]).experts
+        assert experts is not None
+        return experts
+
+    assert of("Mixtral-8x7B-v0.1") == Experts(8, 2, 14336, layout="mixtral")
+    unnormalised = RouterRule(normalised=False)
+    shared = Experts(60, 4, 1408, unnormalised, shared_width=5632, shared_gate=True)
+    assert of("Qwen1.5-MoE-A2.7B") == shared
+    assert of("Qwen3-30B-A3B") == Experts(128, 8, 768)
+    assert of("OLMoE-1B-7B-0924") == Experts(64, 8, 1024, unnormalised)
+    olmoe = read(tmp_path, HUB["OLMoE-1B-7B-0924"])
+    assert (olmoe.whole_qk_norms, olmoe.head_norms, olmoe.qk_norm_sizes) == (
+        True,
+        False,
+        (2048,) * 2,
+    )
+    chosen_first = RouterRule(chosen_by="logits", normalised=False)
+    assert of("granite-3.0-1b-a400m-base") == Experts(32, 8, 512, chosen_first, layout="granite")
+    granite = read(tmp_path, HUB["granite-3.0-1b-a400m-base"])
+    assert (granite.embed_scale, granite.residual_scale) == (12.0, 0.22)
+    assert (granite.attn_scale, granite.logit_scale) == (1 / 64, 1 / 6)
+
+
+def test_layers_that_have_an_mlp(tmp_path: Path) -> None:
+    """By the step, by their numbers, and by both."""
+    for keys, mixtures in (
+        ({"decoder_sparse_step": 2}, (1, 3)),
+        ({"mlp_only_layers": [0, 3]}, (1, 2)),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, (3,)),
+        ({}, (0, 1, 2, 3)),
+    ):
+        config = read(tmp_path, HUB["Qwen3-30B-A3B"] | keys)
+        assert tuple(i for i in range(4) if config.is_mixture(i)) == mixtures
+        assert config.intermediate == 6144
+
+
+def test_defaults_of_mixtures(tmp_path: Path) -> None:
+    """A file may leave out what its class in transformers has."""
+    names = ("num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob")
+    for name in ("Mixtral-8x7B-v0.1", "Qwen1.5-MoE-A2.7B", "Qwen3-30B-A3B", "OLMoE-1B-7B-0924"):
+        content = {key: value for key, value in HUB[name].items() if key not in names}
+        found = read(tmp_path, content).experts
+        theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+        count = getattr(theirs, "num_local_experts", None) or theirs.num_experts
+        assert found is not None
+        assert (found.count, found.used) == (count, theirs.num_experts_per_tok)
+        normalised = getattr(theirs, "norm_topk_prob", True)
+        assert found.rule.normalised == normalised
 
 
 def test_mistral_with_windows_in_some_layers(tmp_path: Path) -> None:
@@ -432,6 +634,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (change("Phi-3.5-mini", rope_scaling={"type": "su"}), "needs short_factor and long_factor"),
     (change("Phi-3.5-mini", head_dim=64), "48 rope factors for 32 pairs"),
     (change("Phi-3.5-mini", partial_rotary_factor=0.01), "rope over 0 of 96 dimensions"),
+    (change("Mixtral-8x7B-v0.1", num_experts_per_tok=9), "a token uses 9 of 8 experts"),
+    (change("Mixtral-8x7B-v0.1", num_experts_per_tok=0), "a token uses 0 of 8 experts"),
+    (change("Mixtral-8x7B-v0.1", num_local_experts=0), "0 experts: 1 to 16384 are possible"),
+    (change("Mixtral-8x7B-v0.1", num_experts=7), "num_experts 7 and num_local_experts 8"),
+    (
+        change("Mixtral-8x7B-v0.1", scoring_func="sigmoid"),
+        "scoring_func 'sigmoid' is not supported",
+    ),
+    (change("Qwen3-30B-A3B", n_group=4), "n_group 4 is not supported"),
+    (change("Qwen3-30B-A3B", routed_scaling_factor=2.5), r"routed_scaling_factor 2\.5"),
+    (change("Qwen3-30B-A3B", decoder_sparse_step=0), "decoder_sparse_step 0"),
+    (change("Qwen3-30B-A3B", moe_intermediate_size=0), "an expert's width is 0"),
+    (change("OLMoE-1B-7B-0924", clip_qkv=8.0), r"clip_qkv 8\.0 is not supported"),
+    (
+        change("granite-3.0-1b-a400m-base", logits_scaling=-1),
+        r"logits_scaling -1\.0 is not above 0",
+    ),
     (change("gemma-2-2b", hidden_activation="gelu"), "hidden_activation 'gelu'"),
     (change("gemma-2-2b", use_bidirectional_attention=True), "use_bidirectional_attention"),
     (change("gemma-2-2b", query_pre_attn_scalar=0), "query_pre_attn_scalar 0"),

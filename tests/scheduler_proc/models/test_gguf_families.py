@@ -46,7 +46,9 @@ NORMALISED = {
     "qwen3_moe, some dense": False,
     "olmoe, normalised": True,
 }
-KEYS = {name: {"expert_weights_norm": value} for name, value in NORMALISED.items()}
+KEYS: dict[str, dict[str, Any]] = {
+    name: {"expert_weights_norm": value} for name, value in NORMALISED.items()
+}
 
 
 def random_model(name: str) -> Any:
