@@ -281,7 +281,7 @@ def check_experts(experts: Experts, layers: int) -> None:
     )
     require(0 < rule.scale < math.inf, f"the scale of experts' weights is {rule.scale}")
     require(
-        0 < rule.groups and count % rule.groups == 0,
+        rule.groups > 0 and count % rule.groups == 0,
         f"{count} experts are not in {rule.groups} groups of equal size",
     )
     require(
