@@ -55,7 +55,9 @@ class Net:
         per_expert = 3 * self._library.packed_bytes(self._format, shape.width, shape.hidden)
         self.layer_bytes = shape.count * per_expert
         layers = max(1, -(-LEAST_BYTES // self.layer_bytes))
-        array = self._keep((library.Layer * layers)(*(self._layer(is_dense) for _ in range(layers))))
+        array = self._keep(
+            (library.Layer * layers)(*(self._layer(is_dense) for _ in range(layers)))
+        )
         self._model = self._make_model(array, shape.count * shape.width)
         create = self._library.c.srt_engine_create
         level = setting.isa.encode()

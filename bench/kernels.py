@@ -94,7 +94,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--pools", action="store_true", help="only whole steps, over two kinds of KV pools in turns"
     )
     part.add_argument(
-        "--experts", action="store_true", help="only mixtures of experts, against dense MLPs in turns"
+        "--experts",
+        action="store_true",
+        help="only mixtures of experts, against dense MLPs in turns",
     )
     args = parser.parse_args(argv)
     if args.threads < 1 or args.repeat < 1:
