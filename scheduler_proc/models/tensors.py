@@ -64,10 +64,10 @@ class MixtureSpec(NamedTuple):
 
     @property
     def router(self) -> LinearSpec:
-        e = self.experts
-        name = {"mixtral": "block_sparse_moe.gate", "granite": "block_sparse_moe.router.layer"}
-        name_here = f"{self.prefix}.{name.get(e.layout, 'mlp.gate')}"
-        return _linear(name_here, e.count, self.config.hidden, e.router_bias)
+        """What gives each expert its logit."""
+        experts = self.experts
+        name = f"{self.prefix}.{_ROUTERS.get(experts.layout, 'mlp.gate')}"
+        return _linear(name, experts.count, self.config.hidden, experts.router_bias)
 
     @property
     def correction(self) -> str | None:
@@ -108,12 +108,8 @@ class MixtureSpec(NamedTuple):
         if self.shared_score is not None:
             yield self.shared_score, (1, self.config.hidden)
 
-    @property
-    def scoring(self) -> list[str]:
-        """The names of the tensors that decide which experts are used and how much they count."""
-        bias = f"{self.router.name}.bias" if self.router.bias else None
-        names = (self.router.weight, bias, self.correction, self.shared_score)
-        return [name for name in names if name is not None]
+
+_ROUTERS = {"mixtral": "block_sparse_moe.gate", "granite": "block_sparse_moe.router.layer"}
 
 
 def _of_mixtral(spec: MixtureSpec, index: int) -> MlpSpec:
