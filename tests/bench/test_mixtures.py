@@ -47,6 +47,8 @@ def test_weights_are_of_the_size_that_keeps_sums_small(tmp_path: Path, quantizat
     write_mixture(path, TINY._replace(architecture="olmoe"), quantization)
     found, kinds = open_gguf(path).tensors, set[int]()
     for tensor in gguf.GGUFReader(path).tensors:
+        if not tensor.name.startswith("blk."):  # as these, and larger
+            continue
         shape = found[tensor.name].shape
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
         kinds.add(int(tensor.tensor_type))
