@@ -49,7 +49,7 @@ struct MlpRows {
 
 class Mixtures {
  public:
-  static constexpr int kMorePhases = 6;  // than an MLP, at most
+  static constexpr int kMorePhases = 7;  // than an MLP, at most
 
   // What `run` shares with the engine.
   struct Step {
