@@ -1,8 +1,9 @@
 """Mixtures of experts against a dense MLP that has all their weights, in turns: the table of
 `bench.kernels --experts`.
 
-Both are engines of layers that are hardly more than their MLPs, on random weights. A layer's experts
-are chosen by its router, so a batch has other experts in each layer.
+Both are engines of layers that are hardly more than their MLPs, on random weights. Each layer's
+router chooses, so a batch has other experts in each. Beside other work the phases of several
+threads say little: use --threads 1.
 """
 
 import ctypes
@@ -32,7 +33,7 @@ MLP_PHASES = ("router", "gate_up", "down", "combine")
 class Shape(NamedTuple):
     """A mixture's sizes."""
 
-    count: int
+    experts: int
     used: int
     hidden: int
     width: int
@@ -53,12 +54,12 @@ class Net:
         self._source, self._shape = SOURCES[format], shape
         self._kept: list[Any] = []
         per_expert = 3 * self._library.packed_bytes(self._format, shape.width, shape.hidden)
-        self.layer_bytes = shape.count * per_expert
+        self.layer_bytes = shape.experts * per_expert
         layers = max(1, -(-LEAST_BYTES // self.layer_bytes))
         array = self._keep(
             (library.Layer * layers)(*(self._layer(is_dense) for _ in range(layers)))
         )
-        self._model = self._make_model(array, shape.count * shape.width)
+        self._model = self._make_model(array, shape.experts * shape.width)
         create = self._library.c.srt_engine_create
         level = setting.isa.encode()
         self._engine = self._library.created(create(byref(self._model), setting.threads, level))
@@ -92,16 +93,16 @@ class Net:
             setattr(layer, name, self._plain(HEAD_DIM, shape.hidden))
         layer.o = self._plain(shape.hidden, HEAD_DIM)
         if is_dense:
-            width = shape.count * shape.width
+            width = shape.experts * shape.width
             layer.gate, layer.up = (self._matrix(width, shape.hidden) for _ in range(2))
             layer.down = self._matrix(shape.hidden, width)
             return layer
         experts = library.Experts(
-            count=shape.count,
+            count=shape.experts,
             used=shape.used,
             width=shape.width,
             rule=library.RouterRule(normalised=1, groups=1, used_groups=1, scale=1),
-            router=self._plain(shape.count, shape.hidden),
+            router=self._plain(shape.experts, shape.hidden),
             gate=self._matrices(shape.width, shape.hidden),
             up=self._matrices(shape.width, shape.hidden),
             down=self._matrices(shape.hidden, shape.width),
@@ -135,8 +136,10 @@ class Net:
         )
 
     def _matrices(self, n: int, k: int) -> "ctypes.Array[Matrix]":
-        count = self._shape.count
-        return self._keep((Matrix * count)(*(self._matrix(n, k) for _ in range(count))))
+        count = self._shape.experts
+        made = (Matrix * count)(*(self._matrix(n, k) for _ in range(count)))
+        self._kept.append(made)
+        return made
 
     def _matrix(self, n: int, k: int) -> Matrix:
         """A block of channels of random weights, many times."""
@@ -180,7 +183,7 @@ def expert_rows(setting: Setting, peaks: Peaks, runner: Runner) -> Iterator[Expe
     """The rows that were asked for."""
     for shape in SHAPES:
         for format in SOURCES:
-            names = {n: f"{format.name} {shape.used} of {shape.count}, {n}" for n in TOKENS}
+            names = {n: f"{format.name} {shape.used} of {shape.experts}, {n}" for n in TOKENS}
             wanted = [tokens for tokens in TOKENS if runner.wants(names[tokens])]
             if wanted:
                 with (
@@ -200,6 +203,6 @@ def _row(
     seconds = [median(times) for times in zip(*turns, strict=True)]
     ratios = [a / b for a, b in turns]
     shape, layers = mixture._shape, mixture._model.num_layers
-    num_bytes = layers * mixture.layer_bytes * shape.used / shape.count
+    num_bytes = layers * mixture.layer_bytes * shape.used / shape.experts
     read = num_bytes / peaks.read / seconds[0] if tokens == 1 else None
-    return ExpertRow(name, seconds, median(ratios), shape.used / shape.count, read)
+    return ExpertRow(name, seconds, median(ratios), shape.used / shape.experts, read)

@@ -10,7 +10,7 @@ from weakref import ref
 import numpy as np
 import pytest
 
-from bench import kernel_attention, kernel_peaks, kernel_steps, kernels, roofline
+from bench import kernel_attention, kernel_experts, kernel_peaks, kernel_steps, kernels, roofline
 from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows, smallest_attention
 from bench.kernel_calls import Operations
 from bench.kernel_ops import ALLOWED, Linear, linear_rows, mask_arrays, sampling_rows
@@ -407,3 +407,25 @@ def test_options_that_do_not_go_together() -> None:
     for wrong in (["--ops", "--steps"], ["--repeat", "0"], ["--threads", "0"], ["--isa", "x"]):
         with pytest.raises(SystemExit):
             kernels.parse_args(wrong)
+
+
+def test_mixtures_and_dense_layers_in_turns(
+    native: Library,
+    at_once: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kernels, "measure_machine", lambda setting, show: PEAKS)
+    monkeypatch.setattr(kernel_experts, "SHAPES", (kernel_experts.Shape(4, 2, 256, 256),))
+    monkeypatch.setattr(kernel_experts, "LEAST_BYTES", 0)
+    wanted = ["--experts", "--threads", "1", "--only", "2 of 4", "--repeat", "2"]
+    assert kernels.main(wanted) == 0
+    *_, caption, table = capsys.readouterr().out.split("\n\n")
+    assert caption.strip() == "MLPs, mixtures and dense ones of all experts:"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]
+    ]
+    names = [f"{f.name} 2 of 4, {n}" for f in kernel_experts.SOURCES for n in kernel_experts.TOKENS]
+    assert [row[0].strip() for row in rows] == names
+    assert all(float(row[3]) > 0 and row[4] == "0.50" for row in rows)
+    assert [row[0] for row in rows if row[5]] == [name for name in names if name.endswith(", 1")]

@@ -6,8 +6,8 @@ the log-probabilities of all ids after each token.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from ctypes import byref, c_float, c_int64, pointer
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class Mixture(NamedTuple):
     gate: Format = Format.F32
     up: Format = Format.F32
     down: Format = Format.F32
-    count: int = 8
+    experts: int = 8
     used: int = 2
     width: int = 256
     rule: RouterRule = RouterRule()
@@ -71,14 +71,14 @@ class Layer:
         rng = np.random.default_rng(seed)
         self.mixture = mixture
         self.norm = rng.uniform(0.03, 0.09, HIDDEN).astype(np.float32)  # of about 1 / sqrt(HIDDEN)
-        self.router = random_weights(Format.F32, mixture.count, HIDDEN, seed + 7)
-        self.router_bias = rng.standard_normal(mixture.count).astype(np.float32)
-        self.correction = rng.standard_normal(mixture.count).astype(np.float32)
+        self.router = random_weights(Format.F32, mixture.experts, HIDDEN, seed + 7)
+        self.router_bias = rng.standard_normal(mixture.experts).astype(np.float32)
+        self.correction = rng.standard_normal(mixture.experts).astype(np.float32)
         self.shared_score = rng.standard_normal(HIDDEN).astype(np.float32)
         formats = mixture.gate, mixture.up, mixture.down
         self.experts = [
             random_mlp(mixture, formats, mixture.width, seed + 10 * (e + 2))
-            for e in range(mixture.count)
+            for e in range(mixture.experts)
         ]
         self.shared = None
         if mixture.shared is not None:
@@ -94,11 +94,13 @@ class Layer:
     def _experts(self) -> library.Experts:
         mixture, rule = self.mixture, self.mixture.rule
         self._lists = {
-            name: (library.Matrix * mixture.count)(*(getattr(e, name).matrix for e in self.experts))
+            name: (library.Matrix * mixture.experts)(
+                *(getattr(e, name).matrix for e in self.experts)
+            )
             for name in Mlp._fields
         }
         experts = library.Experts(
-            count=mixture.count,
+            count=mixture.experts,
             used=mixture.used,
             width=mixture.width,
             rule=library.RouterRule(
@@ -180,7 +182,7 @@ class Engine:
         self._library = ops.load_or_skip()
         self._model = model.c(bits)
         self._layers = len(model.layers)
-        self._count = model.layers[0].mixture.count
+        self._count = model.layers[0].mixture.experts
         create = self._library.c.srt_engine_create
         self._engine = self._library.created(create(byref(self._model), threads, isa.encode()))
 
@@ -239,7 +241,8 @@ def expected(model: Model, ids: Sequence[int], width_of: Any) -> np.ndarray:
     for layer in model.layers:
         x += model.residual_scale * _mixture(layer, _normed(x, layer.norm), width_of)
     logits = _normed(x, model.norm) @ model.head.values().T.astype(np.float64)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    logprobs: np.ndarray = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return logprobs
 
 
 def _normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -272,7 +275,7 @@ def chosen(layer: Layer, x: np.ndarray) -> tuple[list[list[int]], list[np.ndarra
         by = row if rule.chosen_by == "logits" else _scores(rule, row)
         by = by + (layer.correction if mixture.correction else 0)
         allowed = _best_groups(rule, by)
-        order = sorted(range(mixture.count), key=lambda e: (e not in allowed, -by[e], e))
+        order = sorted(range(mixture.experts), key=lambda e: (e not in allowed, -by[e], e))
         assert by[order[mixture.used - 1]] - by[order[mixture.used]] > CLEAR
         ids = sorted(order[: mixture.used])
         scores = _scores(rule, row[ids]) if rule.chosen_by == "logits" else _scores(rule, row)[ids]

@@ -34,13 +34,13 @@ RULES: dict[str, dict[str, Any]] = {
     "groups": {
         "rule": RouterRule(scores="sigmoid", groups=4, used_groups=2, scale=1.5),
         "correction": True,
-        "count": 16,
+        "experts": 16,
         "used": 3,
     },
     "groups of one": {"rule": RouterRule(groups=8, used_groups=4), "used": 3},
     "all experts": {"used": 7},
     "one expert": {"used": 1},
-    "odd number of experts": {"count": 21, "used": 4},
+    "odd number of experts": {"experts": 21, "used": 4},
     "shared": {"shared": Format.F32},
     "gated shared": {"shared": Format.F32, "shared_score": True, "shared_width": 96},
 }
@@ -59,17 +59,23 @@ def width_of(isa: str, bits: int) -> Callable[[Format], int]:
     return width
 
 
-def check(model: Model, isa: str, bits: int, tolerance: float) -> None:
+def tolerance(isa: str) -> float:
+    """Codes of activations may be others by one where a float's last bit is. In tiles weights and
+    SiLU are rounded too."""
+    return 0.1 if ops.load_or_skip().has_tiles(isa) else 1e-3
+
+
+def check(model: Model, isa: str, bits: int, most: float) -> None:
     want = expected(model, IDS, width_of(isa, bits))
     with opened(model, isa, bits=bits) as engine:
-        np.testing.assert_allclose(engine.run(IDS), want, atol=tolerance)
-        np.testing.assert_allclose(engine.run(IDS[:1]), want[:1], atol=tolerance)
+        np.testing.assert_allclose(engine.run(IDS), want, atol=most)
+        np.testing.assert_allclose(engine.run(IDS[:1]), want[:1], atol=most)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules(name: str) -> None:
     model = Model(Mixture(**RULES[name]), residual_scale=0.5)
-    check(model, levels()[0], 8, 2e-4)
+    check(model, levels()[0], 8, 1e-4)
 
 
 @pytest.mark.parametrize(("isa", "bits"), level_bits())
@@ -78,15 +84,15 @@ def test_rules(name: str) -> None:
 )
 def test_formats(isa: str, bits: int, format: Format) -> None:
     mixture = Mixture.of(own(isa, format), shared=own(isa, Format.Q8), shared_score=True)
-    check(Model(mixture), isa, bits, 2e-2)
+    check(Model(mixture), isa, bits, tolerance(isa))
 
 
 @pytest.mark.parametrize("isa", levels())
 def test_matrices_of_different_formats(isa: str) -> None:
     formats = own(isa, Format.Q4), own(isa, Format.Q8), own(isa, Format.Q6)
-    check(Model(Mixture(*formats, shared=Format.F16)), isa, 8, 2e-2)
+    check(Model(Mixture(*formats, shared=Format.F16)), isa, 8, tolerance(isa))
     formats = Format.F32, own(isa, Format.Q8), own(isa, Format.Q8)
-    check(Model(Mixture(*formats, shared=own(isa, Format.Q4))), isa, 8, 2e-2)
+    check(Model(Mixture(*formats, shared=own(isa, Format.Q4))), isa, 8, tolerance(isa))
 
 
 # ---- the same bits, always ----------------------------------------------------------------------
@@ -96,19 +102,18 @@ def test_matrices_of_different_formats(isa: str) -> None:
 @pytest.mark.parametrize("format", some(ops.UNTILED, Format.F32, Format.Q4K, Format.Q8))
 def test_a_token_does_not_depend_on_its_batch(isa: str, format: Format) -> None:
     mixture = Mixture.of(
-        own(isa, format), count=12, used=3, shared=own(isa, Format.Q4), shared_score=True
+        own(isa, format), experts=12, used=3, shared=own(isa, Format.Q4), shared_score=True
     )
     model = Model(mixture, layers=3)
     with ExitStack() as stack:
         engines = [stack.enter_context(opened(model, isa, n)) for n in (1, 2, 3)]
-        alone = np.concatenate([engines[0].run([i]) for i in IDS])
-        together = alone[[IDS.index(i) for i in IDS * 1]]
+        alone = np.concatenate([engines[0].run([i]) for i in IDS])  # [VOCAB, VOCAB]
         for engine in engines:
-            np.testing.assert_array_equal(engine.run(IDS), together)
-            np.testing.assert_array_equal(engine.run(IDS[5:7]), together[5:7])
-            np.testing.assert_array_equal(engine.run(IDS[9:10]), together[9:10])
+            np.testing.assert_array_equal(engine.run(IDS), alone)
+            np.testing.assert_array_equal(engine.run(IDS[5:7]), alone[5:7])
+            np.testing.assert_array_equal(engine.run(IDS[9:10]), alone[9:10])
             # Many rows of one expert: whole tiles, and blocks that are unpacked.
-            np.testing.assert_array_equal(engine.run([IDS[3]] * 60), together[[3] * 60])
+            np.testing.assert_array_equal(engine.run([IDS[3]] * 60), alone[[3] * 60])
 
 
 def test_the_steady_state_allocates_nothing() -> None:
@@ -134,7 +139,7 @@ def test_tokens_of_experts_are_counted(parts: list[int]) -> None:
     with opened(model) as engine:
         assert not engine.counts().any()
         for part in np.split(IDS, np.cumsum(parts)[:-1]):
-            engine.run(part)
+            engine.run(part.tolist())
         assert engine.counts()[0].tolist() == np.bincount(np.concatenate(used)).tolist()
 
 
