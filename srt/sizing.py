@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from srt.args import ServerArgs, torch_option
 from srt.files.context import capped
+from srt.files.gguf import BLOCK_TYPES
 from srt.files.model_files import resolve_model
 from srt.files.sizes import ModelSizes, model_sizes
 from srt.machine import memory_available
@@ -30,6 +31,8 @@ _ROUND_TO = 512
 # are more, as of the conversations of a few agents. `useful_tokens` says it.
 _TOKENS_RUNNING = 2048
 _CONTEXTS_KEPT = 16
+# What `--quantization` makes of weights, by ggml's ids of Q8_0 and Q4_1. Norms and routers stay.
+_QUANTIZED = {"q8": BLOCK_TYPES[8], "q4": BLOCK_TYPES[3]}
 
 
 class MemoryShort(ConfigError):
@@ -160,6 +163,8 @@ def _bytes_of(args: ServerArgs, sizes: ModelSizes) -> tuple[int, int]:
         of_pool = 1 if args.kv_cache_dtype == "fp8_e4m3" else width
         return sizes.float32_bytes * width // 4, sizes.kv_values * of_pool
     weights = sizes.float32_bytes if args.exact else sizes.weight_bytes
+    if args.quantization != "none":
+        weights = sizes.float32_bytes // 4 * _QUANTIZED[args.quantization].num_bytes // 32
     if args.exact or args.kv_cache_dtype == "float32":
         return weights, 4 * sizes.kv_values
     # What "auto" means depends on the processor: the larger of its two.

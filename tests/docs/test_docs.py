@@ -35,6 +35,7 @@ OTHER_COMMANDS = {
     "bench.gpu_report": "bench.gpu_report.__main__",
     "bench.hit_rate": "bench.hit_rate.__main__",
     "bench.installs": "bench.installs",
+    "bench.kernels": "bench.kernels",
     "bench.lang_graph": "bench.lang_graph.__main__",
     "bench.mixtures": "bench.mixtures.__main__",
     "bench.programs": "bench.programs.__main__",

@@ -134,6 +134,16 @@ def test_wide_weights_and_caches() -> None:
     assert plain.token_bytes == kinds["auto"]
 
 
+def test_quantised_weights() -> None:
+    """As the kernels hold them, whatever the files do."""
+    wide = SIZES._replace(weight_bytes=513 * MIB // 2)
+    taken = {
+        name: plan_for(ServerArgs(quantization=name), wide, 8 * GIB).weight_bytes / MIB
+        for name in ("none", "q8", "q4")
+    }
+    assert taken == pytest.approx({"none": 513 / 2, "q8": 513 * 34 / 128, "q4": 513 * 20 / 128})
+
+
 def test_replicas_share() -> None:
     alone, shared = (plan_for(ServerArgs(dp=dp), SIZES, 4 * GIB).pool_tokens for dp in (1, 2))
     assert 2 * shared < alone

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from huggingface_hub import constants
 
+from bench.mixtures.files import Shape, write_mixture
 from srt.commands import command, models
 from srt.files.model_files import resolve_model
 
@@ -108,3 +109,14 @@ def test_its_speed(cache: Path) -> None:
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["models", "nothing.gguf"]) == 1
     assert "'nothing.gguf' not found" in capsys.readouterr().err
+
+
+def test_a_mixture_shows_what_a_token_reads(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "mixture.gguf"
+    write_mixture(path, Shape("olmoe", 2, 256, 4, 4, 64, 16, 1, 1024), "Q8_0")
+    assert " of it active  context 4096, pool" in listed("--no-speed", str(path))[0]
+    dense, mixture = msgspec.json.decode(
+        listed("--no-speed", "--json", "smollm2", str(path))[0], type=list[models.Row]
+    )
+    assert not dense.is_mixture and dense.active_bytes == dense.num_bytes
+    assert mixture.is_mixture and 0 < mixture.active_bytes < mixture.num_bytes / 2
