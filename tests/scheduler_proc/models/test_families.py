@@ -170,18 +170,20 @@ def test_auto_runs_on_torch_what_native_lacks_and_says_why(
 
 @pytest.mark.parametrize(
     "case",
-    some(["llama", "qwen3", "phi3, partial", "gemma2", "gemma3"], "gemma3"),
+    some(["llama", "qwen3", "phi3, partial", "gemma2", "gemma3", *MIXTURES], "gemma3", "olmoe"),
     indirect=True,
 )
 def test_sixteen_bits_are_as_close_as_those_of_transformers(case: Case) -> None:
-    """Both are compared with float32; their errors come from rounding to bfloat16."""
+    """Both are compared with float32; their errors come from rounding to bfloat16. The median: a
+    few tokens of a mixture choose other experts."""
     executor = torch_executor.TorchExecutor(case.files, max_total_tokens=POOL, dtype="bfloat16")
     ids = case.sequences[1]
     with torch.inference_mode():
         found = executor.model.logits(executor.forward(make_batch([Row(ids, range(len(ids)))])))
         model = random_family(case.name).to(torch.bfloat16)
         theirs = model(torch.from_numpy(ids)[None]).logits[0].float()
-    error, their_error = ((x - case.logits[1]).abs().mean() for x in (found, theirs))
+    errors = ((x - case.logits[1]).abs().mean(-1) for x in (found, theirs))
+    error, their_error = (each.median() for each in errors)
     assert 0 < error < 1.25 * their_error
 
 
