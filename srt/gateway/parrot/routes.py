@@ -128,7 +128,7 @@ async def set_var(request: HttpRequest) -> ASGIApp:
     """Parrot's way to set a variable."""
     body = await read_body(request, ParrotContent)
     _check_auth(body)
-    with renaming({"text": "content"}):
+    with renaming({"var": "var_id", "text": "content"}):
         await programs_of(request).set_var(name_of(request), body.content, tenant())
     return json_reply(ParrotDone())
 
@@ -159,9 +159,10 @@ async def list_vars(request: HttpRequest) -> ASGIApp:
 async def _ended(request: HttpRequest, perf: Perf | None) -> VarInfo:
     """The variable that the request names, at its end. Parrot's client waits without a bound, so a
     get that has reached its own is made again."""
-    programs = programs_of(request)
+    programs, names = programs_of(request), [name_of(request)]
     while True:
-        got = await programs.get_vars([name_of(request)], perf=perf, tenant=tenant())
+        with renaming({"vars[0]": "var_id"}):
+            got = await programs.get_vars(names, perf=perf, tenant=tenant())
         if got.done:
             return got.vars[0]
 
