@@ -18,11 +18,11 @@ _UNREAD = {"func_code"}  # it is another one with each version of Python
 
 # What the client reads of an answer: the fields of its `protocol/public/apis.py` that it needs, and
 # their types. `send_http_request` asserts that a refusal has both of the last two.
-SESSION = {"session_id": int, "session_auth": str}
-CALL = {"request_id": int, "param_info": list}
-VAR = {"var_id": str}
-TEXT = {"content": str}
-REFUSAL = {"error": dict, "traceback": str}
+SESSION: dict[str, type] = {"session_id": int, "session_auth": str}
+CALL: dict[str, type] = {"request_id": int, "param_info": list}
+VAR: dict[str, type] = {"var_id": str}
+TEXT: dict[str, type] = {"content": str}
+REFUSAL: dict[str, type] = {"error": dict, "traceback": str}
 
 
 class Exchange(NamedTuple):

@@ -88,14 +88,22 @@ def run_program(package: Path, url: str, name: str, tmp: Path) -> Run:
         return _run(package, tmp, [str(PROGRAMS), proxy, name], tmp, exchanges)
 
 
-def run_example(package: Path, url: str, name: str, tmp: Path, keys: str = "") -> Run:
+def run_example(
+    package: Path,
+    url: str,
+    name: str,
+    tmp: Path,
+    keys: str = "",
+    changed: tuple[str, str] = ("", ""),
+) -> Run:
     """Run one of the package's examples, a copy that has the address of a server in place of its
-    own. `keys` are what is typed."""
+    own, and the second of the texts `changed` in place of the first. `keys` are what is typed."""
     examples = tmp / "examples"
     shutil.copytree(package / "examples", examples)
     with recording(url) as (proxy, exchanges):
         program = examples / f"{name}.py"
-        program.write_text(program.read_text().replace(OWN_URL, proxy))
+        text = program.read_text().replace(OWN_URL, proxy)
+        program.write_text(text.replace(*changed) if changed[0] else text)
         (examples / "data").mkdir()
         (examples / "data" / "state_of_the_union.txt").write_text(_document())
         return _run(package, tmp, [program.name], examples, exchanges, keys)

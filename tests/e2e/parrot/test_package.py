@@ -97,6 +97,19 @@ def test_an_example_runs(package: Path, server: Server, name: str, tmp_path: Pat
     assert run.exchanges[-1].method == "DELETE"
 
 
+@pytest.mark.parametrize(
+    ("name", "gets"), [("playwriter_workflow", 3), ("summarization_map_reduce", 4)]
+)
+def test_an_example_runs_with_the_argument_that_it_lacks(
+    package: Path, server: Server, name: str, gets: int, tmp_path: Path
+) -> None:
+    changed = ("aget()", "aget(P.PerformanceCriteria.LATENCY)")
+    run = run_example(package, server.url, name, tmp_path, changed=changed)
+    assert "Error happens" not in run.output, run.output
+    assert {each.status for each in run.exchanges} == {200}, run.errors
+    assert sum(each.is_get for each in run.exchanges) == gets
+
+
 @pytest.mark.parametrize("name", FAILING)
 def test_an_example_that_cannot_run(
     package: Path, server: Server, name: str, tmp_path: Path

@@ -92,7 +92,7 @@ def output(name: str, **config: Any) -> dict[str, Any]:
     return {"name": name, "is_output": True, "sampling_config": {"max_gen_length": 2} | config}
 
 
-def given(name: str, **how: str) -> dict[str, Any]:
+def given(name: str, **how: Any) -> dict[str, Any]:
     return {"name": name, "is_output": False, **how}
 
 
