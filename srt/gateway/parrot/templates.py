@@ -133,6 +133,7 @@ def _names(
     """The call's names of the fields that may be refused in its program."""
     names: dict[str | None, str] = {
         "session": "session_id",
+        "vars": "parameters",
         _CALL: "template",
         f"{_CALL}.name": "func_name",
     }

@@ -50,6 +50,20 @@ class Exchange(NamedTuple):
         return TEXT if self.is_get else made.get(self.path, {})
 
 
+def check_reads(exchange: Exchange) -> None:
+    """Check that the client can read an answer: its types are pydantic's, which take no text that
+    is no number for an integer."""
+    for name, kind in exchange.reads().items():
+        assert type(exchange.answer[name]) is kind, exchange
+    if exchange.is_call:
+        inputs = {each["name"] for each in exchange.body["parameters"]}
+        for each in exchange.answer["param_info"]:
+            assert each["parameter_name"] == each["placeholder_name"] in inputs
+            assert each["var_id"].startswith("var-")
+    if exchange.status != 200:
+        assert exchange.answer["traceback"] == ""
+
+
 class Names:
     """The names of the ids in the answers of one program."""
 

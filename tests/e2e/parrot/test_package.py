@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.parrot.exchanges import named, recorded, texts_alone
+from tests.e2e.parrot.exchanges import check_reads, named, recorded, texts_alone
 from tests.e2e.parrot.recorder import NAMES, run_example, run_program
-from tests.e2e.parrot.test_recorded import check_reads
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
