@@ -2,7 +2,8 @@
 those of the call."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from srt.gateway.parrot.wire import ParrotCall, ParrotParameter, ParrotSampling
@@ -21,6 +22,9 @@ from srt.wire.sampling import SamplingParams
 # Parrot's own: any other text in braces is text.
 _PLACEHOLDER = re.compile(r"\{\{([a-zA-Z_][a-zA-Z0-9_]*)\}\}")
 _CALL = "calls[0]"
+# More than a call takes before its last output. They are looked at in one go, in which the gateway
+# does nothing else: some 20 ms.
+MAX_PIECES = 4096
 # Our names of the parameters whose names in a `sampling_config` are others.
 _THEIR_NAMES = {
     "max_new_tokens": "max_gen_length",
@@ -46,7 +50,10 @@ def program_of(body: ParrotCall) -> TemplateProgram:
     for each in body.parameters:
         _check(each, places[each.name])
     parameters = {each.name: each for each in body.parameters}
-    pieces = list(_pieces(body.template, parameters))
+    pieces = list(islice(_pieces(body.template, parameters), MAX_PIECES + 1))
+    if len(pieces) > MAX_PIECES:
+        reason = f" has more than {MAX_PIECES} placeholders and texts between them"
+        raise RequestError(reason, at="template")
     found = {each.name: each for each in pieces if isinstance(each, ParrotParameter)}
     for each in body.parameters:
         # Parrot's client has cut the text after the last output, and names its inputs all the same.
@@ -65,7 +72,7 @@ def program_of(body: ParrotCall) -> TemplateProgram:
         [Call(segments, name=body.func_name)],
         eager=body.output_criteria is not None,
     )
-    return TemplateProgram(program, list(found.values()), _names(segments, found, places))
+    return TemplateProgram(program, list(found.values()), _names(pieces, found, places))
 
 
 def _pieces(
@@ -128,7 +135,9 @@ def _sampling(given: ParrotSampling) -> SamplingParams:
 
 
 def _names(
-    segments: list[Segment], found: Mapping[str, ParrotParameter], places: Mapping[str, str]
+    pieces: Sequence[str | ParrotParameter],
+    found: Mapping[str, ParrotParameter],
+    places: Mapping[str, str],
 ) -> dict[str | None, str]:
     """The call's names of the fields that may be refused in its program."""
     names: dict[str | None, str] = {
@@ -138,13 +147,12 @@ def _names(
         f"{_CALL}.name": "func_name",
     }
     names |= {f"vars[{name!r}]": f"{places[name]}.value" for name in found}
-    by_reference = {each.var_id or name: name for name, each in found.items()}
-    for i, segment in enumerate(segments):
+    for i, piece in enumerate(pieces):
         at = f"{_CALL}.segments[{i}]"
-        if isinstance(segment, Text):
+        if isinstance(piece, str):
             names[f"{at}.text"] = "template"
             continue
-        place = places[by_reference[segment.var]]
+        place = places[piece.name]
         names |= {f"{at}.input": f"{place}.var_id", f"{at}.output": f"{place}.name"}
         config = f"{place}.sampling_config"
         names[f"{at}.sampling_params"] = config

@@ -58,6 +58,14 @@ async def test_its_client_cannot_log_in_where_there_are_keys(method: str, path: 
         assert answer.status_code != 401
 
 
+@pytest.mark.parametrize("path", ["/v1///session/1", "/v1//semantic_call", "/v1/semantic_call/"])
+async def test_further_slashes_change_no_error(path: str) -> None:
+    """Its client puts the path behind the address that it is given, which may end with a slash."""
+    async with in_process(FakeClient()) as http:
+        answer = await http.post(path, json={"x": 1})
+    assert answer.status_code in (400, 405) and answer.json()["traceback"] == ""
+
+
 async def test_other_routes_have_no_traceback() -> None:
     async with in_process(FakeClient()) as http:
         for path in ("/v1/sessions", "/v1/sessions/x", "/v1/semantic_variable", "/v1/get"):
