@@ -137,7 +137,7 @@ def speaks_anthropic(scope: Scope) -> bool:
 
 
 def _is_below(path: str, start: str) -> bool:
-    """Repeated slashes mean nothing, as in routes: clients put theirs behind a base that has one."""
+    """Repeated slashes mean nothing, as in routes: some clients add one to an address with one."""
     path = "/" + "/".join(filter(None, path.split("/")))
     return path == start or path.startswith(f"{start}/")
 
