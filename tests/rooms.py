@@ -267,7 +267,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "batch": "limits media context",
         "http": "errors limits wire context",
         "ops": "errors limits wire context http",
-        "parrot": "limits wire context http",
+        "parrot": "errors limits wire context http",
         "ui": "wire context http",
         "openai": "constraint media wire context batch http",
         "native": "media wire context batch http openai",

@@ -68,9 +68,17 @@ class Programs:
     # ---- for programs --------------------------------------------------------------------------
 
     async def open_session(
-        self, idle_s: float = IDLE_S, cache_salt: str = "", tenant: str = ""
+        self,
+        idle_s: float = IDLE_S,
+        cache_salt: str = "",
+        tenant: str = "",
+        *,
+        is_numbered: bool = False,
     ) -> SessionInfo:
-        return await self._session(OpenSession(self._id(), tenant, idle_s, cache_salt))
+        """A new session, which ends after `idle_s` seconds without use. The id of one that
+        `is_numbered` is a random number of 63 bits, in decimal; RingError over HTTP."""
+        question = OpenSession(self._id(), tenant, idle_s, cache_salt, is_numbered)
+        return await self._session(question)
 
     async def read_session(self, session: str, tenant: str = "") -> SessionInfo:
         return await self._session(ReadSession(self._id(), session, tenant))

@@ -1,5 +1,6 @@
 """Turns every failure into the one error body, `{"error": {message, type, code, param, ...}}`; for
-Anthropic's clients into theirs, `{"type": "error", "error": {type, message}}`.
+Anthropic's clients into theirs, `{"type": "error", "error": {type, message}}`; on Parrot's routes
+with a `traceback` beside it, which is empty.
 
 Nothing else in the gateway writes an error. A 500 has a request id, under which the log has
 the traceback; the client never sees one.
@@ -61,6 +62,7 @@ _ANTHROPICS_TYPES = {
 _RETRIED_LATER = (429, 503, 529)  # these say when to try again
 ANTHROPICS_HEADER = b"anthropic-version"
 ANTHROPICS_PATH = "/v1/messages"
+PARROTS_PATHS = ("/v1/session", "/v1/semantic_call", "/v1/semantic_var", "/v1/py_native_call")
 MAX_REASON_CHARS = 400
 # What msgspec says of a value or name that a client wrote, with its beginning.
 _QUOTING = re.compile(
@@ -95,6 +97,13 @@ class ErrorBody(Struct, frozen=True):
     error: ErrorDetail
 
 
+class ParrotsError(ErrorBody, frozen=True):
+    """The body of an error on Parrot's routes. Its client reads a `traceback` too: ours is never
+    shown."""
+
+    traceback: Literal[""] = ""
+
+
 class ThreadDetails(Struct, frozen=True):
     """By this the tool runner of Anthropic's package knows that it must send whole conversations.
     It asks for a thread first."""
@@ -123,9 +132,14 @@ class AnthropicsError(Struct, frozen=True, kw_only=True):
 
 def speaks_anthropic(scope: Scope) -> bool:
     """Whether a request is of a client of Anthropic's API, by its path or its header."""
-    path: str = scope["path"]
-    is_theirs = path == ANTHROPICS_PATH or path.startswith(f"{ANTHROPICS_PATH}/")
+    is_theirs = _is_below(scope["path"], ANTHROPICS_PATH)
     return is_theirs or any(name == ANTHROPICS_HEADER for name, _ in scope["headers"])
+
+
+def _is_below(path: str, start: str) -> bool:
+    """Repeated slashes mean nothing, as in routes: some clients add one to an address with one."""
+    path = "/" + "/".join(filter(None, path.split("/")))
+    return path == start or path.startswith(f"{start}/")
 
 
 def anthropics_body(exc: BaseException) -> AnthropicsError:
@@ -193,6 +207,8 @@ def body_of(exc: BaseException) -> ErrorBody:
 
 def encoded_error(exc: BaseException, scope: Scope | None) -> bytes:
     """The body for a failure, in the form of the API that the request's `scope` says."""
+    if scope is not None and any(_is_below(scope["path"], path) for path in PARROTS_PATHS):
+        return msgspec.json.encode(ParrotsError(body_of(exc).error))
     is_anthropics = scope is not None and speaks_anthropic(scope)
     return msgspec.json.encode((anthropics_body if is_anthropics else body_of)(exc))
 

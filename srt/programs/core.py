@@ -173,6 +173,8 @@ class Core:
         if not 0 < question.idle_s <= MAX_IDLE_S:
             raise RequestError(f" must be above 0, and at most {MAX_IDLE_S:g}", at="idle_s")
         session_id = SESSION_PREFIX + secrets.token_hex(16)
+        if question.is_numbered:
+            session_id = str(secrets.randbits(63))
         self._shares.take_or_refuse("sessions", question.tenant, 1)
         session = Session(session_id, question.tenant, question.cache_salt, question.idle_s, now)
         self._shares.take("bytes", session.tenant, session.size)

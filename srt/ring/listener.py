@@ -17,6 +17,9 @@ _ADVICE = {
     errno.EADDRINUSE: "end what listens there, or take another: --port 0 finds a free one",
     errno.EACCES: "this user may not take a port below 1024: --port names another",
 }
+# A peer that is gone without a word, while it waits for an answer that may take hours, is known to
+# be gone after two minutes. Connections have these options from the socket that listens.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
 OTHER_FILES = 256  # files that a process has open besides its connections
 
 
@@ -27,6 +30,10 @@ def bind_listener(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):  # not on every system
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         sock.bind((host, port))
         sock.listen(BACKLOG)
     except (OSError, UnicodeError) as error:  # the latter of a name that no host can have

@@ -13,12 +13,14 @@ from srt.wire.programs import Perf, Program, SessionInfo, VarInfo
 
 
 class OpenSession(RingMessage, frozen=True):
-    """Open a session. Answered by SessionTold."""
+    """Open a session. Answered by SessionTold. The id of one that `is_numbered` is a random number
+    of 63 bits, in decimal, for clients whose ids of sessions are integers."""
 
     rid: str
     tenant: str = ""
     idle_s: float = 600.0
     cache_salt: str = ""
+    is_numbered: bool = False
 
 
 class ReadSession(RingMessage, frozen=True):

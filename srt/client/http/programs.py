@@ -87,6 +87,8 @@ def _request_of(question: ProgramsQuestion) -> tuple[str, str, dict[str, Any]]:
     """The method, the path and the options of the request that asks this."""
     if isinstance(question, CountPrograms | GetVars | EndGet):
         raise RingError("over HTTP the counts of programs are in /metrics")
+    if isinstance(question, OpenSession) and question.is_numbered:
+        raise RingError("over HTTP the ids of sessions are no numbers")
     check_tenant(question.tenant)
     match question:
         case OpenSession(idle_s=idle_s, cache_salt=salt):

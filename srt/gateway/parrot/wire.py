@@ -15,39 +15,53 @@ _SAMPLING = Kind(
         "logit_bias": OnlyNeutral(({},), "use /v1/submit"),
     }
 )
-SESSION_KIND = Kind({"api_key": Ignored("the header Authorization has the key")})
+# The asynchronous calls of Parrot's client send an argument of their own.
+_RETRY_TIMES = {"retry_times": Ignored("what clients do after an error is their affair")}
+SESSION_KIND = Kind(
+    {
+        "api_key": Ignored("the header Authorization has the key"),
+        "apps": Ignored("sessions are the same for all applications"),
+    }
+)
 CALL_KIND = Kind(
     {
+        **_RETRY_TIMES,
         "cache_prefix": Ignored("all prefixes are cached"),
         "fuse_fill": Ignored("text is always joined before it is encoded"),
-        "output_criteria": Ignored("criteria have no effect yet"),
         "model_type": OnlyNeutral(("token_id", "text"), "unknown"),
     },
     {"parameters": Kind({}, {"sampling_config": _SAMPLING})},
 )
+GET_KIND = Kind(_RETRY_TIMES)
+
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1, description="A random number of 63 bits.")]
+Criteria = Annotated[
+    str | None, Meta(description="latency, throughput, TTFT or TPOT, in any case.")
+]
 
 
 class ParrotSession(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The body of /v1/session."""
 
-    apps: list[str] = field(default_factory=list)
-
 
 class ParrotSessionAnswer(Struct, frozen=True, kw_only=True):
-    """A session, and the word that opens it."""
+    """A session. Its number is the secret that opens it, as the calls of Parrot's client have no
+    other; `session_auth` is the same in digits."""
 
-    session_id: str
+    session_id: Number
     session_auth: str
 
 
 class ParrotAuth(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The body of a GET or DELETE of a session."""
+    """The body of a GET or DELETE of a session, and of a GET of all its variables."""
 
     session_auth: str | None = None
+    session_id: Number | None = None
 
 
 class ParrotSampling(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Parrot's `sampling_config`, with its defaults, but for those that the model may have."""
+    """Parrot's `sampling_config`, with its defaults, but for those that the model may have: its
+    client sends every field. A `repetition_penalty` of 0 is none."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -70,13 +84,13 @@ class ParrotParameter(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     sampling_config: ParrotSampling | None = None
 
 
-class ParrotList(ParrotAuth, kw_only=True, frozen=True):
-    """The body of a GET of all variables of a session."""
+class _OfSession(ParrotAuth, kw_only=True, frozen=True):
+    """The fields of what is sent to a session."""
 
-    session_id: str
+    session_id: Number
 
 
-class ParrotCall(ParrotList, kw_only=True, frozen=True):
+class ParrotCall(_OfSession, kw_only=True, frozen=True):
     """The body of /v1/semantic_call."""
 
     template: Annotated[str, Meta(description="Text with {{name}} for each parameter.")]
@@ -88,11 +102,16 @@ class ParrotCall(ParrotList, kw_only=True, frozen=True):
     remove_pure_fill: Annotated[bool, Meta(description="Drop the text after the last output.")] = (
         True
     )
+    output_criteria: Annotated[
+        str | None, Meta(description="If given, the call begins now, not with a GET.")
+    ] = None
 
 
 class ParrotParamInfo(Struct, frozen=True, kw_only=True):
-    """What became of a placeholder."""
+    """What became of a placeholder. Parrot's client reads the parameter's name as
+    `parameter_name`; its documents call it `placeholder_name`."""
 
+    parameter_name: str
     placeholder_name: str
     is_output: bool
     var_name: str
@@ -102,13 +121,15 @@ class ParrotParamInfo(Struct, frozen=True, kw_only=True):
 
 
 class ParrotCallAnswer(Struct, frozen=True, kw_only=True):
-    """The variables of a call, before anything runs."""
+    """The variables of a call, before anything runs: one entry for each placeholder. The
+    `request_id` is for logs."""
 
-    request_id: str
+    request_id: Number
+    session_id: Number
     param_info: list[ParrotParamInfo]
 
 
-class ParrotVar(ParrotList, kw_only=True, frozen=True):
+class ParrotVar(_OfSession, kw_only=True, frozen=True):
     """The body of a POST of /v1/semantic_var."""
 
     var_name: str
@@ -124,20 +145,22 @@ class ParrotContent(ParrotAuth, kw_only=True, frozen=True):
     """The text of a variable, to set it."""
 
     content: str
-    session_id: str | None = None
 
 
 class ParrotGet(ParrotAuth, kw_only=True, frozen=True):
     """The body of a GET of a variable."""
 
-    criteria: str | None = None
-    session_id: str | None = None
+    criteria: Criteria = None
 
 
 class ParrotText(Struct, frozen=True, kw_only=True):
     """The text of a variable."""
 
     content: str
+
+
+class ParrotDone(Struct, frozen=True):
+    """Nothing: it is done."""
 
 
 class ParrotVars(Struct, frozen=True, kw_only=True):

@@ -46,8 +46,8 @@ def _app(client: FakeClient, info: dict[str, Any]) -> ASGIApp:
     vocab = fake_vocab(client.pieces, info.pop("template", ""))
     if call_format := info.pop("call_format", ""):
         client.ring = msgspec.structs.replace(READY, call_format=call_format)
-    loader = info.pop("loader", None)
-    gateway = gateway_over(client, msgspec.structs.replace(INFO, **info), vocab)
+    loader, programs = info.pop("loader", None), info.pop("programs", None)
+    gateway = gateway_over(client, msgspec.structs.replace(INFO, **info), vocab, programs)
     if loader is not None:
         gateway.media = loader
     return app_of(gateway)

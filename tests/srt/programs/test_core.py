@@ -181,6 +181,16 @@ def test_setting() -> None:
     driver.set(late["v"], "é" * (MAX_TEXT_BYTES // 2))
 
 
+def test_ids_of_sessions() -> None:
+    driver = Driver()
+    assert driver.open().startswith("session-")
+    numbers = {driver.open(is_numbered=True) for _ in range(100)}
+    assert len(numbers) == 100 and max(map(int, numbers)) > 2**53
+    for number in numbers:
+        assert str(int(number)) == number and int(number) < 2**63
+        assert driver.submit(number, Program({"v": None})).keys() == {"v"}
+
+
 def test_tenants_share() -> None:
     driver = Driver()
     most = int(MAX_SESSIONS * TENANT_SHARE)

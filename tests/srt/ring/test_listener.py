@@ -1,6 +1,7 @@
 """The HTTP socket, and the limit of open files for its connections."""
 
 import resource
+import socket
 import subprocess
 import sys
 
@@ -27,6 +28,21 @@ def test_a_free_port_and_a_taken_one() -> None:
         assert url_of(sock) == f"http://127.0.0.1:{port}"
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
             bind_listener("127.0.0.1", port)
+
+
+def test_a_peer_that_has_gone_without_a_word_is_noticed() -> None:
+    """An answer may take as long as it likes, so nothing else ends its connection."""
+    with bind_listener("127.0.0.1", 0) as sock:
+        sock.setblocking(True)
+        with socket.create_connection(sock.getsockname()), sock.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+            if not all(hasattr(socket, name) for name in names):
+                pytest.skip("this system has no such options")
+            idle, between, count = (
+                accepted.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names
+            )
+            assert idle + between * count <= 120
 
 
 @pytest.mark.skipif(

@@ -22,6 +22,13 @@ from tests.waiting import SOON_S
 EVENTS = {"content-type": "text/event-stream"}
 
 
+async def test_sessions_over_http_have_no_numbers() -> None:
+    """The route that opens them knows no such sessions; Parrot's routes ask over the ring."""
+    async with served(FakeClient()) as server, HttpClient(server.url) as http:
+        with pytest.raises(RingError, match="no numbers"):
+            await http.programs.open_session(is_numbered=True)
+
+
 async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     fake = FakeClient()
     fake.jump_forward_tokens = 1
