@@ -92,6 +92,7 @@ PROGRAM_GAUGES = {
 }
 PROGRAM_COUNTERS = {
     "submits.total": "Programs that were submitted.",
+    "sessions.gave_way.total": "Sessions that were ended to make room for other callers.",
     "transforms.total": "Transforms that have ended.",
 }
 _FAMILIES = {True: GaugeMetricFamily, False: CounterMetricFamily}  # by whether it is a gauge
