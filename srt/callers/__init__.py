@@ -1,1 +1,1 @@
-"""Callers: who requests are from, and what each may take of what all share."""
+"""Callers: who they are, the limits of each that the files of keys have, and what each holds."""

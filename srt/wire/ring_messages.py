@@ -53,6 +53,10 @@ class TokenizedReq(RingMessage, frozen=True):
     it came (0: now), on the same clock.
 
     `media` are its prompt's spans for items, in order, `prediction` (packed) the ids it may give.
+
+    `caller` (at most 64 characters) is who gets what it computes charged: a key's name or digest,
+    `ip:` and an address, or `ring:` and a client's identity; "" is a caller like others. `weight`
+    (above 0) is the caller's share beside others; that of its latest request counts.
     """
 
     client: bytes
@@ -74,6 +78,8 @@ class TokenizedReq(RingMessage, frozen=True):
     media: list[MediaSpan] = []
     begun: bytes = b""
     prediction: bytes = b""
+    caller: str = ""
+    weight: float = 1.0
 
 
 class Abort(RingMessage, frozen=True):

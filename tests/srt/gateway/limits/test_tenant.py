@@ -36,8 +36,8 @@ async def tenants(client: FakeClient, key: str | None, **info: Any) -> set[str]:
 
 
 async def test_without_keys_it_is_the_address() -> None:
-    assert await tenants(FakeClient(), None) == {"127.0.0.1"}
-    assert await tenants(FakeClient(), "ignored") == {"127.0.0.1"}
+    assert await tenants(FakeClient(), None) == {"ip:127.0.0.1"}
+    assert await tenants(FakeClient(), "ignored") == {"ip:127.0.0.1"}
 
 
 async def test_with_keys_it_is_a_digest_of_the_key() -> None:
