@@ -113,7 +113,7 @@ class Core:
         """End the gets whose time has come, and sessions that nobody uses."""
         self.gets.tick(now)
         for session in list(self._sessions.values()):
-            if not session.is_idle:
+            if not _is_idle(session):
                 session.used_at = now
             elif now - session.used_at > session.idle_s:
                 self._close(session, SESSION_CLOSED)
@@ -326,11 +326,16 @@ class Core:
         self.answers.append((client, VarsTold(rid, [var.info()], var.has_ended)))
 
 
+def _is_idle(session: Session) -> bool:
+    """Whether nothing runs in it, and nobody waits for what it makes."""
+    return not (session.running or session.gets)
+
+
 def _idle_first(sessions: Collection[Session]) -> Iterable[Session]:
     """The order in which one caller's sessions give way: those that are idle, the one that was used
     longest ago first, then the newest of those that work."""
-    idle = sorted((one for one in sessions if one.is_idle), key=lambda one: one.used_at)
-    return [*idle, *(one for one in reversed(list(sessions)) if not one.is_idle)]
+    idle = sorted((one for one in sessions if _is_idle(one)), key=lambda one: one.used_at)
+    return [*idle, *(one for one in reversed(list(sessions)) if not _is_idle(one))]
 
 
 _STATES: tuple[VarState, ...] = ("ready", "skipped", "failed", "cancelled")

@@ -177,11 +177,6 @@ class Session:
     gets: int = 0
     closed: bool = False
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing runs in it, and nobody waits for it."""
-        return not (self.running or self.gets)
-
 
 @dataclass(eq=False, slots=True)
 class Get:
