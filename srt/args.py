@@ -43,6 +43,7 @@ MIN_CONTEXT = 16
 MAX_NUMBER = 2**40  # of any option; infinity does not reach the parts, as JSON has none
 _LEAST = {
     **dict.fromkeys(("max_running_requests", "max_queued_requests", "max_queued_tokens"), 1),
+    "min_body_rate": 1,
     **dict.fromkeys(("max_connections", "stream_interval", "media_queue_mb", "media_cache_mb"), 1),
     "chunked_prefill_size": 8,
     "grammar_compile_memory": 16,
@@ -98,6 +99,7 @@ class ServerArgs(Struct, frozen=True):
     allowed_hosts: str = ""
     trusted_proxies: str = ""
     max_connections: int = 2048
+    min_body_rate: int = 4096
     stream_interval: int = 1
     ring_dir: str = ""
     unknown_fields: str = "warn"

@@ -175,6 +175,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             is_list=True,
         ),
         Option("max-connections", "HTTP connections; beyond: the longest idle is closed"),
+        Option("min-body-rate", "bytes a second that the body of a request brings at least"),
         Option(
             "ring-dir",
             "private directory for the ring's sockets (default: a new one)",

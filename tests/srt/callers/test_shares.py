@@ -59,9 +59,7 @@ def test_nobody_gives_way_in_vain() -> None:
     held.shares.take("a", 0, 4)
     held.shares.take("b", 1, 6)
     held.busy = {1}
-    assert held.shares.take("c", 2, 3) == "" and held.gone == [
-        0
-    ]  # that of "b" is busy
+    assert held.shares.take("c", 2, 3) == "" and held.gone == [0]  # that of "b" is busy
     assert held.shares.take("d", 3, 2) == "" and held.gone == [0, 2]
     held.busy = {1, 3}
     assert held.shares.take("e", 4, 3) == "server" and held.gone == [0, 2]
