@@ -106,7 +106,7 @@ class Detokenizer:
                 progress = Progress(request.client, request.rid, request.reported)
                 loss.progress.append(progress)
             else:
-                loss.credits.append(Credit(request.client, request.rid, self._epoch))
+                loss.credits.append(self._credit(request))
         return loss
 
     def step(self, batch: TokenBatch) -> DetokenizerStep:
@@ -177,8 +177,11 @@ class Detokenizer:
             if request.is_open:
                 request.end(end.finish)
                 touched[end.handle] = request
-            credits.append(Credit(request.client, request.rid, self._epoch))
+            credits.append(self._credit(request))
         return credits
+
+    def _credit(self, request: Request) -> Credit:
+        return Credit(request.client, request.rid, self._epoch, request.num_tokens)
 
 
 def _origins(batch: TokenBatch) -> dict[int, Origin]:

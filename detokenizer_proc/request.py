@@ -148,6 +148,11 @@ class Request:
         return self._start.rid
 
     @property
+    def num_tokens(self) -> int:
+        """The tokens of its output so far."""
+        return self._text.num_tokens
+
+    @property
     def reported(self) -> Reported:
         """What the scheduler has reported so far."""
         return Reported(bytes(self._ids), self._is_forced, self._prompt_logprobs)

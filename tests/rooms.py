@@ -378,7 +378,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "prompt": "media",
         "tokenizing": "children queueing media prompt",
         "admission": "queueing dispatch media prompt tokenizing",
-        "process": "children dispatch media prompt tokenizing admission",
+        "process": "children queueing dispatch media prompt tokenizing admission",
         "actor": "routing dispatch media admission process",
     },
     "tokenizer_proc.media": {

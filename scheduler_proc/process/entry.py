@@ -16,7 +16,7 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.process.core_lock import CoreLock
 from srt.wire.errors import ErrorInfo
 from srt.wire.parcels import token_batches
-from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
+from srt.wire.ring_messages import Abort, GiveWay, TokenBatch, TokenizedReq
 
 
 class CoreEntry:
@@ -62,6 +62,17 @@ class CoreEntry:
             self._core.add(replace(req, grammar=""), time.monotonic())
             self._core.abort(Abort(req.client, req.rid, req.incarnation), error)
             self.changed()
+
+    def give_way(self, message: GiveWay) -> bool:
+        """End the parts of a request, unless one of them has begun; whether they have ended."""
+        names = [(message.client, rid) for rid in message.rids]
+        with self._lock:
+            if not self._core.may_give_way(names):
+                return False
+            for client, rid in names:
+                self._core.abort(Abort(client, rid, message.incarnation), message.error)
+            self.changed()
+        return True
 
     def changed(self) -> None:
         """Something has entered. The caller holds the lock."""

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from srt.callers.names import caller_of
 from srt.fair_queue import FairQueue, SerialQueue
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.media import MediaItem
@@ -89,6 +90,13 @@ class Turns:
     def named(self, client: bytes, rid: str) -> Piece | None:
         """The piece, waiting, held or being read, that has this part."""
         return self._by_name.get((client, rid))
+
+    def newest_of(self, caller: str) -> Piece | None:
+        """The request of this caller that came last of those that are not read yet."""
+        for piece in reversed(self._by_name.values()):
+            if piece.num_places and caller_of(piece.client, piece.req.tenant) == caller:
+                return piece
+        return None
 
     def late(self, now: float) -> list[Piece]:
         """The pieces that have passed their own deadline."""
