@@ -28,8 +28,10 @@ class Shares(Generic[Holder, Item]):
 
     Without room, the caller that holds most gives way, item by item: `order` says, of one caller's
     items from the oldest to the newest, which ones may, and which first. Each is removed, and
-    `give_way` is called with it, which must not take anything here. If it `takes_any`, an item that
-    is above a bound by itself is taken while its caller, and all others, hold nothing.
+    `give_way` is called with it, which must not take anything here, but may give back others. If it
+    `takes_any`, an item that is above a bound by itself is taken while its caller, and all others,
+    hold nothing. With `leaves_rest`, for what rarely gives way, a caller that holds something gets
+    no more than what is left to the others: so there is a rest for the next one.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class Shares(Generic[Holder, Item]):
         give_way: Callable[[Item], object],
         order: Callable[[Collection[Item]], Iterable[Item]] = newest_first,
         takes_any: bool = False,
+        leaves_rest: bool = False,
     ) -> None:
         self._bound = bound
         self._bound_of_one = bound if bound_of_one is None else bound_of_one
-        self._give_way, self._order, self._takes_any = give_way, order, takes_any
+        self._give_way, self._order = give_way, order
+        self._takes_any, self._leaves_rest = takes_any, leaves_rest
         self._items: dict[Holder, dict[Item, int]] = {}  # units, by item; without empty ones
         self._held: dict[Holder, int] = {}
         self._holders: dict[Item, Holder] = {}
@@ -61,6 +65,8 @@ class Shares(Generic[Holder, Item]):
         mine = self.held(holder) + more
         if mine > self._bound_of_one and not (self._takes_any and mine == more):
             return "caller"
+        if self._leaves_rest and more < mine > self._bound - self.total:
+            return "caller"
         return "server" if self._leaving(holder, more) is None else ""
 
     def take(self, holder: Holder, item: Item, more: int = 1) -> Full:
@@ -70,14 +76,17 @@ class Shares(Generic[Holder, Item]):
         if full:
             return full
         for leaving in self._leaving(holder, more) or ():
-            self.give_back(leaving)
-            self._give_way(leaving)
-        items = self._items.setdefault(holder, {})
-        items[item] = items.get(item, 0) + more
-        self._holders[item] = holder
-        self._held[holder] = self.held(holder) + more
-        self.total += more
+            if leaving in self:  # it may have gone with one before it
+                self.give_back(leaving)
+                self._give_way(leaving)
+        self._add(holder, item, more)
         return ""
+
+    def put(self, holder: Holder, item: Item, units: int) -> None:
+        """Count an item with this many units for this caller from now on, whatever the bounds and
+        whoever held it before."""
+        self.give_back(item)
+        self._add(holder, item, units)
 
     def give_back(self, item: Item, units: int | None = None) -> None:
         """Give back all of an item, or some of its units. One that is not held, because it has
@@ -94,6 +103,13 @@ class Shares(Generic[Holder, Item]):
             del items[item], self._holders[item]
         if not items:
             del self._items[holder], self._held[holder]
+
+    def _add(self, holder: Holder, item: Item, more: int) -> None:
+        items = self._items.setdefault(holder, {})
+        items[item] = items.get(item, 0) + more
+        self._holders[item] = holder
+        self._held[holder] = self.held(holder) + more
+        self.total += more
 
     def clear(self) -> None:
         """Give back everything."""

@@ -159,14 +159,7 @@ class MediaSent(RingMessage, frozen=True):
 
 
 SchedulerMessage = (
-    TokenizedReq
-    | Abort
-    | GiveWay
-    | Control
-    | PauseSet
-    | GrammarMade
-    | CacheSnapshotReq
-    | MediaSent
+    TokenizedReq | Abort | GiveWay | Control | PauseSet | GrammarMade | CacheSnapshotReq | MediaSent
 )
 
 
@@ -175,7 +168,7 @@ SchedulerMessage = (
 
 class CompileReq(RingMessage, frozen=True):
     """Compile a constraint. `id` is the front's; it may ask again, after a restart, and for each
-    `asker`, a client and tenant: askers take turns."""
+    `asker`, a caller: askers take turns."""
 
     id: int
     epoch: int

@@ -83,10 +83,9 @@ class Front:
         self.turns = Turns()
         self.callers = callers or Callers()
         self.giving_way = GivingWay(dispatch, self.turns, grammars, self.callers)
-        self.validator = Validator(
-            dispatch, self.turns, media, text, self.giving_way, self.callers
-        )
+        self.validator = Validator(dispatch, self.turns, media, text, self.giving_way, self.callers)
         self._builder = builder
+        self.turns.gave_way = media.gave_way = self.giving_way.end_waiting
         dispatch.places.freed = media.release
         dispatch.places.holdings.weight = self.callers.weight
 
@@ -249,7 +248,7 @@ class Front:
         return self.dispatch.replicas.pause.served_s(now)
 
     def _counts(self) -> dict[str, float]:
-        unread, in_flight = self.turns.before((b"", "")), len(self.dispatch.places)
+        unread, in_flight = self.turns.before(""), len(self.dispatch.places)
         return {
             "generation_paused": float(self.dispatch.replicas.pause.is_on),
             "num_tokenizing_reqs": len(self.turns),

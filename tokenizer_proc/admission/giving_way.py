@@ -11,7 +11,6 @@ what the others hold above their shares, and goes on to its end.
 
 from collections import Counter
 
-from srt.callers.names import caller_of
 from srt.wire.errors import OVERLOADED, ErrorInfo, RequestError
 from srt.wire.messages import Refused
 from srt.wire.ring_messages import Stays, TokenizedReq
@@ -23,6 +22,13 @@ from tokenizer_proc.queueing.callers import Callers
 from tokenizer_proc.queueing.capacity import overloaded
 from tokenizer_proc.queueing.holdings import Kind
 from tokenizer_proc.queueing.turns import Piece, Turns
+
+_MADE_ROOM = ErrorInfo(
+    OVERLOADED,
+    "the server is at its limit: the request made room for another caller's, as this caller has "
+    "the most that waits to be tokenized or decoded",
+    retryable=True,
+)
 
 _Victim = Piece | Admission | list[Kept]  # not read; parked; at a scheduler
 
@@ -95,6 +101,13 @@ class GivingWay:
         self._dispatch.places.free(piece.client, piece.rids)
         self.answers.append((piece.client, Refused(piece.req.rid, piece.req.epoch, error)))
 
+    def end_waiting(self, piece: Piece) -> None:
+        """Refuse one that waits to be read, or for its media: another caller's takes its room."""
+        self._callers.count("gave_way", piece.caller)
+        if piece.num_places:
+            self._callers.rates.take(piece.caller, requests=-1)
+        self.end_piece(piece, _MADE_ROOM)
+
     def take_answers(self) -> list[Answer]:
         """The refusals since the last call."""
         answers, self.answers = self.answers, []
@@ -162,7 +175,7 @@ class GivingWay:
 def _size(victim: _Victim) -> tuple[str, int, int]:
     """Whose it is, and how many requests and prompt tokens (0 if not known)."""
     if isinstance(victim, Piece):
-        return caller_of(victim.client, victim.req.tenant), victim.num_places, 0
+        return victim.caller, victim.num_places, 0
     parts = _parts(victim)
     return parts[0].caller, len(parts), sum(map(prompt_tokens, parts))
 

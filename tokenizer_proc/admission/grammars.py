@@ -54,7 +54,7 @@ class Grammars:
             self._num_found += 1
             made = self._with_grammar(admission, constraint, key)
             return self._dispatch.hand_on(without(made, piece.aborted), now)
-        asker, epoch = piece.client + b"/" + piece.req.tenant.encode(), self._dispatch.epoch
+        asker, epoch = piece.caller.encode(), self._dispatch.epoch
         parked = self.parking.park(admission, constraint, asker=asker, epoch=epoch, now=now)
         for number in piece.aborted:  # not all of them: then it would be gone
             self.parking.abort(piece.client, piece.rids[number])

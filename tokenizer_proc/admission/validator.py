@@ -44,9 +44,7 @@ class Validator:
         self._prompts, self._scores = text.prompts, text.scores
         self.is_closed = False
 
-    def checked(
-        self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()
-    ) -> Piece:
+    def checked(self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()) -> Piece:
         """The request to be read; `blobs` are the files of its media."""
         self._check_epoch(req.epoch)
         _check_names(req)
@@ -56,7 +54,7 @@ class Validator:
                 raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
             self._callers.check(caller, req, len(rids_of(req)), places.holdings.of(caller))
             self._callers.rates.check_request(caller, now)
-            unread = self._turns.before((client, req.tenant))
+            unread = self._turns.before(caller)
             self.check_wait(req, unread, len(places), caller, len(rids_of(req)))
         if isinstance(req, CaptureReq):
             self._prompts.check_chars(len(req.text), "text")
@@ -71,7 +69,7 @@ class Validator:
         if any((client, rid) in places or self._turns.named(client, rid) for rid in piece.rids):
             raise RequestError(" is already in use by a request in flight", at="rid")
         if not isinstance(req, Question):
-            self._media.check(req.media, blobs)
+            self._media.check(caller, req.media, blobs)
             self._giving_way.check_room(caller, len(piece.rids), now)
         if has_text(req):
             self._turns.check_room(piece.caller, piece.num_chars)

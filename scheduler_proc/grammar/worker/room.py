@@ -43,11 +43,10 @@ class QueueRoom(Generic[Job]):
     def join(self, asker: bytes, job: Job, num_chars: int) -> None:
         """One more asks for a job."""
         present = self._askers.get(job)
-        if present is None or self._jobs.held(asker) + 1 >= self._jobs.held(present):
-            return
-        self.give_back(job)
-        if not self.take(asker, job, num_chars):
-            self.take(present, job, num_chars)
+        if present is not None and self._jobs.held(asker) + 1 < self._jobs.held(present):
+            self._jobs.put(asker, job, 1)
+            self._chars.put(asker, job, num_chars)
+            self._askers[job] = asker
 
     def give_back(self, job: Job) -> None:
         """A job waits no more. Others are ignored."""

@@ -105,7 +105,8 @@ class _Pending:
 
 def _newest_first(waiting: Collection[_Pending]) -> Iterable[_Pending]:
     """The order in which jobs give way: those that have been begun once come last."""
-    return sorted(list(waiting)[::-1], key=lambda pending: pending.was_begun)
+    jobs = list(waiting)[::-1]
+    return [*(job for job in jobs if not job.was_begun), *(job for job in jobs if job.was_begun)]
 
 
 class _Queue(NamedTuple):

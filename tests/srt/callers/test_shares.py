@@ -75,6 +75,23 @@ def test_too_much_for_the_bound() -> None:
     assert held.shares.take("c", 4, 20) == "server"
 
 
+def test_a_rest_is_left_to_the_next() -> None:
+    shares: Shares[str, int] = Shares(16, 12, give_way=lambda item: None, leaves_rest=True)
+    assert shares.take("a", 0, 12) == "" and shares.take("a", 1, 1) == "caller"
+    shares.give_back(0, 4)
+    assert shares.take("a", 1, 1) == "caller"  # as much as is left
+    assert [shares.take("b", number, 2) for number in (2, 3, 4)] == ["", "", "caller"]
+    assert shares.take("c", 5, 4) == "" and shares.take("c", 6, 1) == "caller"
+
+
+def test_what_is_put_counts_whatever_the_bounds() -> None:
+    held = Held(10, 5)
+    held.shares.take("a", 0, 5)
+    held.shares.put("b", 0, 20)
+    assert (held.shares.held("a"), held.shares.held("b"), held.shares.total) == (0, 20, 20)
+    assert held.shares.take("a", 1, 1) == "" and held.gone == [0]
+
+
 @pytest.mark.parametrize("seed", seeds(300))
 def test_nobody_is_shut_out(seed: int) -> None:
     """Two to four callers take what they can, in any sizes and order; then one that holds nothing
