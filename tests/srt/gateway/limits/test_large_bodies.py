@@ -1,12 +1,14 @@
 """Room for large bodies: bounded for all, and for each caller; who has most gives way."""
 
 import asyncio
+import random
 from contextlib import ExitStack
 
 import pytest
 
 from srt.gateway.limits.large_bodies import LargeBodies, Room
 from srt.wire.errors import OVERLOADED, RequestError
+from tests.running.profiles import seeds
 from tests.waiting import SOON_S
 
 
@@ -89,3 +91,26 @@ async def test_one_that_has_arrived_stays() -> None:
         assert gone == [0]
         with pytest.raises(RequestError, match="made room for another"):
             rooms[0].take(1)
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+async def test_nobody_is_shut_out(seed: int) -> None:
+    """Two to four callers begin bodies that never end; another one's arrive all the same."""
+    rng = random.Random(seed)
+    large = LargeBodies(1000, rng.choice((250, 500)))
+    callers = ["a", "b", "c", "d"][: rng.randint(2, 4)]
+    theirs = []
+    for _ in range(rng.choice((10, 60))):
+        theirs.append(Body(large, rng.choice(callers), rng.randint(1, 250)))
+        await turn()
+        if rng.random() < 0.1:
+            rng.choice(theirs).go_on.set()
+    mine = [Body(large, "mine", size) for size in (80, 80, 40)]
+    await turn()
+    for body in mine:
+        assert not body.task.done()
+        body.go_on.set()
+        assert await body.reason() == "read"
+    for body in theirs:
+        body.go_on.set()
+        assert await body.reason()
