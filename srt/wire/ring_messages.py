@@ -159,14 +159,7 @@ class MediaSent(RingMessage, frozen=True):
 
 
 SchedulerMessage = (
-    TokenizedReq
-    | Abort
-    | GiveWay
-    | Control
-    | PauseSet
-    | GrammarMade
-    | CacheSnapshotReq
-    | MediaSent
+    TokenizedReq | Abort | GiveWay | Control | PauseSet | GrammarMade | CacheSnapshotReq | MediaSent
 )
 
 

@@ -83,9 +83,7 @@ class Front:
         self.turns = Turns()
         self.callers = callers or Callers()
         self.giving_way = GivingWay(dispatch, self.turns, grammars, self.callers)
-        self.validator = Validator(
-            dispatch, self.turns, media, text, self.giving_way, self.callers
-        )
+        self.validator = Validator(dispatch, self.turns, media, text, self.giving_way, self.callers)
         self._builder = builder
         dispatch.places.freed = media.release
         dispatch.places.holdings.weight = self.callers.weight

@@ -44,9 +44,7 @@ class Validator:
         self._prompts, self._scores = text.prompts, text.scores
         self.is_closed = False
 
-    def checked(
-        self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()
-    ) -> Piece:
+    def checked(self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()) -> Piece:
         """The request to be read; `blobs` are the files of its media."""
         self._check_epoch(req.epoch)
         _check_names(req)

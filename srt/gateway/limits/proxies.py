@@ -14,6 +14,7 @@ from srt.callers.names import Address, address_of
 HEADER = b"x-forwarded-for"
 MAX_PROXIES = 32  # between a caller and the server; entries beyond are not read
 
+
 def naming_callers(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
     """`app`, for which the client of a request from one of `proxies` is the one that the proxy
     names. It is found for each request, as a proxy sends those of several on one connection."""
