@@ -191,22 +191,11 @@ class ServerArgs(Struct, frozen=True):
 
         Raises ConfigError for a file that cannot be read and for what no header could carry.
         """
-        return tuple(line.key for line in self.key_lines() if not line.is_admin)
+        return tuple(line.key for line in key_lines_of(self) if not line.is_admin)
 
     def admin_keys(self) -> tuple[str, ...]:
         """The same of the keys for which every route is open, and every request."""
-        return tuple(line.key for line in self.key_lines() if line.is_admin)
-
-    def key_lines(self) -> list[KeyLine]:
-        """All keys, with what their files say of them. Raises ConfigError as `api_keys` does."""
-        lines = _keys("api_key", self.api_key, self.api_key_file)
-        admins = _keys("admin_api_key", self.admin_api_key, self.admin_api_key_file)
-        return lines + [replace(line, is_admin=True) for line in admins]
-
-    @property
-    def key_files(self) -> tuple[str, ...]:
-        """The files that keys are read from."""
-        return tuple(path for path in (self.api_key_file, self.admin_api_key_file) if path)
+        return tuple(line.key for line in key_lines_of(self) if line.is_admin)
 
     def cors_origins(self) -> tuple[str, ...]:
         """The web origins whose pages may call the HTTP routes."""
@@ -321,6 +310,19 @@ class ServerArgs(Struct, frozen=True):
         """The arguments without secrets, for /server_info."""
         hidden = ("api_key", "admin_api_key", "planned_bytes")
         return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in hidden}
+
+
+def key_lines_of(args: ServerArgs) -> list[KeyLine]:
+    """All keys of a server, with what their files say of them. Raises ConfigError as `api_keys`
+    does."""
+    lines = _keys("api_key", args.api_key, args.api_key_file)
+    admins = _keys("admin_api_key", args.admin_api_key, args.admin_api_key_file)
+    return lines + [replace(line, is_admin=True) for line in admins]
+
+
+def key_files_of(args: ServerArgs) -> tuple[str, ...]:
+    """The files that its keys are read from."""
+    return tuple(path for path in (args.api_key_file, args.admin_api_key_file) if path)
 
 
 def _require(ok: bool, name: str, rule: str) -> None:

@@ -95,7 +95,9 @@ async def weights(measured: Measured) -> AsyncIterator[Line]:
     offered = Traffic(rate=3 * measured.capacity)
     reports = await measured.served.send({"one": offered, "four": offered}, WEIGHTS_S, seed=50)
     ratio = rate(reports["four"]) / max(1e-9, rate(reports["one"]))
-    yield Line("shares 1 : 4", "tokens of 4 / tokens of 1", ratio, "3.6 to 4.4", 3.6 <= ratio <= 4.4)
+    yield Line(
+        "shares 1 : 4", "tokens of 4 / tokens of 1", ratio, "3.6 to 4.4", 3.6 <= ratio <= 4.4
+    )
 
 
 Part = Callable[[Measured], AsyncIterator[Line]]

@@ -63,9 +63,7 @@ class Served:
         seconds, steps = sorted(found.items())
         return float(seconds[1]), float(steps[1])
 
-    async def _generate(
-        self, key: str, load: Traffic, seconds: float, seed: int
-    ) -> OpenLoopReport:
+    async def _generate(self, key: str, load: Traffic, seconds: float, seed: int) -> OpenLoopReport:
         command = [sys.executable, "-m", GENERATOR, "--url", self._url, "--model", self._model]
         command += ["--cpu", str(max(os.sched_getaffinity(0))), "--key", KEYS[key]]
         command += ["--rate", str(load.rate), "--concurrency", str(load.concurrency)]

@@ -141,12 +141,6 @@ class Scheduler:
         if req is not None:
             self.state.finish(req, Finish("abort", error=error))
 
-    def may_give_way(self, names: list[Name]) -> bool:
-        """Whether these requests, the parts of one, wait and none has begun: neither here nor at an
-        earlier scheduler."""
-        reqs = [self.state.live.by_name.get(name) for name in names]
-        return all(req and not req.is_admitted and not req.is_resumed for req in reqs)
-
     def reset(self, incarnation: int) -> None:
         """A new incarnation without a new process: forget every request and all unsent output;
         cached prefixes stay."""

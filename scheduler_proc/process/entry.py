@@ -65,14 +65,20 @@ class CoreEntry:
 
     def give_way(self, message: GiveWay) -> bool:
         """End the parts of a request, unless one of them has begun; whether they have ended."""
-        names = [(message.client, rid) for rid in message.rids]
         with self._lock:
-            if not self._core.may_give_way(names):
+            if not self._may_give_way(message):
                 return False
-            for client, rid in names:
-                self._core.abort(Abort(client, rid, message.incarnation), message.error)
+            for rid in message.rids:
+                abort = Abort(message.client, rid, message.incarnation)
+                self._core.abort(abort, message.error)
             self.changed()
         return True
+
+    def _may_give_way(self, message: GiveWay) -> bool:
+        """Whether none of these has begun, here or at an earlier scheduler, nor ended."""
+        live = self._core.state.live.by_name
+        reqs = [live.get((message.client, rid)) for rid in message.rids]
+        return all(req and not req.is_admitted and not req.is_resumed for req in reqs)
 
     def changed(self) -> None:
         """Something has entered. The caller holds the lock."""

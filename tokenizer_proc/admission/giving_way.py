@@ -85,7 +85,7 @@ class GivingWay:
         replicas = self._dispatch.replicas
         if message.incarnation not in replicas.incarnations:
             return
-        self._dispatch.relay.stay(message)
+        self._dispatch.leaving.stay((message.client, rid) for rid in message.rids)
         caller = self._dispatch.places.caller(message.client, message.rids[0])
         lowest = min(
             self._dispatch.places.holdings.callers,
@@ -142,12 +142,12 @@ class GivingWay:
         parked = self._grammars.parking.newest_of(caller)
         if parked is not None:
             return parked
-        return self._dispatch.relay.newest_waiting(caller) or None
+        return self._dispatch.leaving.newest_waiting(caller) or None
 
     def _leaving(self) -> dict[str, Counter[str]]:
         """What each caller has that schedulers were asked to end."""
         leaving: dict[str, Counter[str]] = {"requests": Counter(), "tokens": Counter()}
-        for kept in self._dispatch.relay.leaving:
+        for kept in self._dispatch.leaving.requests:
             leaving["requests"][kept.req.caller] += 1
             leaving["tokens"][kept.req.caller] += prompt_tokens(kept.req)
         return leaving
@@ -169,7 +169,7 @@ class GivingWay:
             self._grammars.parking.remove(part.client, part.rid)
             self.answers += self._grammars.refuse(victim, error)
             return
-        self._dispatch.relay.give_way(victim, error)
+        self._dispatch.leaving.ask(victim, error)
 
 
 def _size(victim: _Victim) -> tuple[str, int, int]:

@@ -10,20 +10,17 @@ each incarnation gets it at most once.
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, ValuesView
 from dataclasses import dataclass, field
 
 from cachetools import FIFOCache
 from msgspec.structs import replace
 
 from srt.ring.crash_file import Left, Name
-from srt.wire.errors import ErrorInfo
 from srt.wire.ring_messages import (
     Abort,
-    GiveWay,
     Reported,
     SchedulerLost,
-    Stays,
     TokenizedReq,
 )
 from tokenizer_proc.dispatch.admission import Admission
@@ -39,8 +36,7 @@ NOWHERE = -1  # the replica of a request that no scheduler has had
 class Kept:
     """A request, when it came, who is placed with it and where that is, and what is known of it.
     `was_killed`: a scheduler was killed, perhaps from outside, in its trial, or crashed while that
-    went on. `gives_way`: its scheduler was asked to end it if it has not begun; `stays`: it was
-    found to have begun, or may have at a scheduler that is lost."""
+    went on."""
 
     req: TokenizedReq
     arrival_s: float
@@ -52,13 +48,6 @@ class Kept:
     is_suspect: bool = False
     was_killed: bool = False
     is_guilty: bool = False
-    gives_way: bool = False
-    stays: bool = False
-
-    @property
-    def may_give_way(self) -> bool:
-        """Whether its scheduler may be asked to end it."""
-        return self.is_sent and not (self.gives_way or self.stays or self.is_aborted)
 
     @property
     def name(self) -> Name:
@@ -90,7 +79,7 @@ class Relay:
         self._placing.clear()
 
     @property
-    def requests(self) -> Iterable[Kept]:
+    def requests(self) -> ValuesView[Kept]:
         """All that are kept, in order of arrival."""
         return self._kept.values()
 
@@ -133,36 +122,6 @@ class Relay:
                 incarnation = self.replicas.incarnations[kept.replica]
                 self.replicas.send(Abort(client, rid, incarnation))
 
-    def newest_waiting(self, caller: str) -> list[Kept]:
-        """The parts of the newest request of a caller that a scheduler has and that, as far as is
-        known, has not begun."""
-        for kept in reversed(self._kept.values()):
-            if kept.req.caller == caller and kept.may_give_way:
-                group = [one for one in self._kept.values() if one.group == kept.group]
-                if all(one.may_give_way for one in group):
-                    return group
-        return []
-
-    def give_way(self, group: list[Kept], error: ErrorInfo) -> None:
-        """Have a scheduler end the parts of a request, if none has begun."""
-        for kept in group:
-            kept.gives_way = True
-        incarnation = self.replicas.incarnations[group[0].replica]
-        rids = [kept.req.rid for kept in group]
-        self.replicas.send(GiveWay(group[0].req.client, rids, incarnation, error))
-
-    def stay(self, message: Stays) -> None:
-        """The parts of a request do not give way: one has begun."""
-        for rid in message.rids:
-            kept = self._kept.get((message.client, rid))
-            if kept is not None:
-                kept.gives_way, kept.stays = False, True
-
-    @property
-    def leaving(self) -> list[Kept]:
-        """Those that schedulers were asked to end, and have not answered about."""
-        return [kept for kept in self._kept.values() if kept.gives_way]
-
     def drop_client(self, client: bytes) -> None:
         """A client has gone: end its requests, and those that still come."""
         self._gone[client] = None
@@ -190,8 +149,7 @@ class Relay:
         if not lost:  # the detokenizer has nothing to report, and may not even have known of it
             self.replicas.settle(incarnation)
         for kept in lost:
-            kept.is_sent = kept.gives_way = False
-            kept.stays = True
+            kept.is_sent = False
             self._placing.ended(kept.group)
         self._placing.lost(replica)
         verdict = verdict_on(left, {kept.name for kept in lost if kept.was_killed})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from srt.args import ServerArgs
+from srt.args import ServerArgs, key_files_of, key_lines_of
 from srt.callers.changed_files import ChangedFiles
 from srt.callers.key_lines import CallerLimits, limits_by_caller
 from srt.machine import private
@@ -34,7 +34,7 @@ class KeyLimits:
 
     def __init__(self, args: ServerArgs, directory: Path) -> None:
         self._args, self._path = args, directory / _NAME
-        self._files = ChangedFiles(args.key_files)
+        self._files = ChangedFiles(key_files_of(args))
         self._table = self._read()
         self._checked_s = 0.0
         self._noted: dict[str, list[float | None]] = {}
@@ -49,7 +49,7 @@ class KeyLimits:
 
     def keep(self, callers: Callers, now: float) -> None:
         """Take over what has changed, and note what is left of rates; called often."""
-        if not self._args.key_files or now < self._checked_s + CHECK_INTERVAL_S:
+        if not key_files_of(self._args) or now < self._checked_s + CHECK_INTERVAL_S:
             return
         self._checked_s = now
         with suppress(ConfigError):
@@ -62,7 +62,7 @@ class KeyLimits:
             self._note(_Noted(time.time(), levels))
 
     def _read(self) -> dict[str, CallerLimits]:
-        return limits_by_caller(self._args.key_lines())
+        return limits_by_caller(key_lines_of(self._args))
 
     def _note(self, noted: _Noted) -> None:
         new = self._path.with_suffix(".new")

@@ -108,9 +108,7 @@ class QueueWait:
         """Take the scheduler's latest report."""
         self._pace = pace
 
-    def expected_s(
-        self, unread: int = 0, in_flight: int | None = None, part: float = 1.0
-    ) -> float:
+    def expected_s(self, unread: int = 0, in_flight: int | None = None, part: float = 1.0) -> float:
         """The time that what waits now takes until the next one has begun: its prompts, the whole
         of the requests that must end because there are no more places, the rest of the step that
         runs, and the step of the next one itself; 0 if nothing waits. `unread` requests also come

@@ -46,7 +46,9 @@ class Rates:
     def set_limits(self, table: Mapping[str, CallerLimits], now: float) -> None:
         """Set the limits of all callers. Who has a limit already keeps what is left of it."""
         self._requests = _buckets(
-            self._requests, {name: limits.requests_per_minute for name, limits in table.items()}, now
+            self._requests,
+            {name: limits.requests_per_minute for name, limits in table.items()},
+            now,
         )
         self._tokens = _buckets(
             self._tokens, {name: limits.tokens_per_minute for name, limits in table.items()}, now
@@ -88,7 +90,9 @@ class Rates:
                     bucket.level = min(float(bucket.per_minute), level + gained)
 
 
-def _buckets(before: Mapping[str, Bucket], limits: Mapping[str, int], now: float) -> dict[str, Bucket]:
+def _buckets(
+    before: Mapping[str, Bucket], limits: Mapping[str, int], now: float
+) -> dict[str, Bucket]:
     found: dict[str, Bucket] = {}
     for name, limit in limits.items():
         if not limit:

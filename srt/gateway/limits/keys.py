@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from srt.args import ServerArgs
+from srt.args import ServerArgs, key_files_of, key_lines_of
 from srt.callers.changed_files import ChangedFiles
 from srt.callers.names import key_digest, name_of_address, name_of_key
 from srt.wire.errors import ConfigError
@@ -70,9 +70,9 @@ class Keys:
     @classmethod
     def of(cls, args: ServerArgs, may_be_sole: bool = True, page_key: str = "") -> "Keys":
         """The keys of the command line and of the files. Raises ConfigError."""
-        for path in args.key_files:
+        for path in key_files_of(args):
             _warn_of_others(Path(path))
-        lines = args.key_lines()
+        lines = key_lines_of(args)
         return cls(
             [line.key for line in lines if not line.is_admin],
             [line.key for line in lines if line.is_admin],
@@ -100,7 +100,7 @@ class KeyFiles:
 
     def __init__(self, args: ServerArgs, page_key: str = "") -> None:
         self._args, self._page_key = args, page_key
-        self._files = ChangedFiles(args.key_files)
+        self._files = ChangedFiles(key_files_of(args))
         self.keys = Keys.of(args, page_key=page_key)
 
     def have_changed(self) -> bool:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from srt.callers.key_lines import CallerLimits
+from srt.ring.crash_file import Left
 from srt.wire.constraint import Constraint
 from srt.wire.errors import OVERLOADED, ErrorInfo
 from srt.wire.messages import AbortReq, Continuation, GenerateReq, Refused, ScoreReq, pack_ids
-from srt.wire.ring_messages import Credit, GiveWay, Pace, Stays, TokenizedReq
+from srt.wire.ring_messages import Credit, GiveWay, Pace, SchedulerLost, Stays, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, request
 from tests.tokenizer_proc.direct_front import DirectFront
@@ -140,12 +141,14 @@ def test_prompt_tokens_are_shared_too() -> None:
 
 def test_what_a_lost_scheduler_had_stays() -> None:
     front = full_front()
-    assert comes(front, B, "b0")
-    front.sent(GiveWay)
-    kept = next(iter(front.dispatch.relay.requests))
-    front.dispatch.replicas.hear([EPOCH], [0])
-    kept.stays = True
-    assert kept not in front.dispatch.relay.newest_waiting(kept.req.caller)
+    front.dispatch.scheduler_lost(EPOCH + 1, Left())
+    front.dispatch.hear([EPOCH + 1], [0])
+    front.dispatch.settle(SchedulerLost(EPOCH + 1))
+    front.sent(TokenizedReq)
+    assert comes(front, B, "b0") and not asked(front)
+    front.credit(Credit(A, "a3", EPOCH), 0.0)
+    assert comes(front, A, "a4") is False
+    assert front.in_flight == 4
 
 
 def test_weights_divide_a_full_server() -> None:
