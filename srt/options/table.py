@@ -174,8 +174,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "addresses or networks of proxies whose X-Forwarded-For says who calls (default: none)",
             is_list=True,
         ),
-        Option("max-connections", "HTTP connections; beyond: the longest idle is closed"),
-        Option("min-body-rate", "bytes a second that the body of a request brings at least"),
+        Option("max-connections", "HTTP connections; beyond: one that is idle is closed"),
+        Option(
+            "min-body-rate", "bytes a second of a request's body, measured over 30 s; below: 408"
+        ),
         Option(
             "ring-dir",
             "private directory for the ring's sockets (default: a new one)",
@@ -308,7 +310,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "hosts, separated by commas, that pictures may be fetched from (default: none)",
             is_list=True,
         ),
-        Option("media-queue-mb", "MB of files and pixels of requests in flight before 429"),
+        Option(
+            "media-queue-mb",
+            "MB of files and pixels of requests in flight before 429; of a caller half",
+        ),
         Option("media-cache-mb", "MB of embeddings of pictures that are kept"),
     ),
     "When something ends or breaks": (
