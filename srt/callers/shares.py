@@ -8,11 +8,11 @@ to one who would have as much or more, so two callers never take turns in ending
 """
 
 import heapq
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Generic, Literal, TypeVar
 
-Holder = TypeVar("Holder", bound=Hashable)
-Item = TypeVar("Item", bound=Hashable)
+Holder = TypeVar("Holder")
+Item = TypeVar("Item")
 
 # Whose bound is reached: no one's, the caller's own, or that of the server.
 Full = Literal["", "caller", "server"]

@@ -128,7 +128,7 @@ class MediaDesk:
     them a request, of which `max_bytes` are held."""
 
     def __init__(self, kinds: Collection[str], limit: int, max_bytes: int) -> None:
-        self._kinds, self._limit = kinds, limit
+        self._takes = kinds, limit
         self.store = MediaStore(max_bytes, self._waits, self._give_way)
         # Called with a request that waits, and is to be refused as another needs its room.
         self.gave_way: Callable[[Piece], None] = lambda piece: None
@@ -154,7 +154,7 @@ class MediaDesk:
 
     def check(self, caller: str, refs: Sequence[MediaRef], blobs: Sequence[Blob]) -> None:
         """Raise RequestError for media that cannot be shown, or for which a caller has no room."""
-        check_media(refs, blobs, self._kinds, self._limit)
+        check_media(refs, blobs, *self._takes)
         if refs:
             self.store.check_room(caller, sum(map(len, blobs)))
 

@@ -121,6 +121,13 @@ def test_a_caller_cannot_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(turns) == 0
 
 
+def gave_way(front: Front) -> set[str]:
+    """The rids of the requests that made room for others', since the last call."""
+    answers = [answer for _, answer in front.giving_way.take_answers()]
+    assert all(isinstance(answer, Refused) for answer in answers)
+    return {answer.rid for answer in answers if isinstance(answer, Refused)}
+
+
 @pytest.mark.parametrize("seed", seeds(60))
 def test_nobody_is_shut_out(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Two to four callers fill the queue of texts with many or with long ones; what another one
@@ -139,10 +146,10 @@ def test_nobody_is_shut_out(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         if rng.random() < 0.05:
             for rid in read_all(front, 1):
                 asked.pop(rid, None)
-    refused = {answer.rid for _, answer in front.giving_way.take_answers()}
+    refused = gave_way(front)
     for number in (1000, 1001):
         assert front.submit(b"mine", request(str(number), text="mine"), 0.0) is None
-    refused |= {answer.rid for _, answer in front.giving_way.take_answers()}
+    refused |= gave_way(front)
     assert len(front.turns) <= 40 + len(clients) and not {"1000", "1001"} & refused
     order = list(read_all(front))
     assert set(order) == {rid for rid in asked if rid not in refused} | {"1000", "1001"}
