@@ -181,14 +181,20 @@ async def test_one_asker_has_a_part_of_the_queue(
     assert bench.take() == []
 
 
-async def test_in_a_full_queue_who_has_least_gets_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The asker with most jobs loses its newest, which is refused."""
+async def full_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """One whose queue is full of one asker's jobs."""
     monkeypatch.setattr(room_module, "MAX_QUEUE", 4)
     bench = Bench(tmp_path)
     for i in range(6):
         await bench.ask(i, f"a{i}", asker=b"a")
+    return bench
+
+
+async def test_in_a_full_queue_who_has_least_gets_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The asker with most jobs loses its newest, which is refused."""
+    bench = await full_bench(tmp_path, monkeypatch)
     for i in (10, 11, 12):
         await bench.ask(i, f"b{i}", asker=b"b")
     # One of b's jobs runs instead of one of a's; two of each wait.
@@ -205,10 +211,7 @@ async def test_a_job_of_several_askers_is_that_of_who_has_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not give way for what the others have."""
-    monkeypatch.setattr(room_module, "MAX_QUEUE", 4)
-    bench = Bench(tmp_path)
-    for i in range(6):
-        await bench.ask(i, f"a{i}", asker=b"a")
+    bench = await full_bench(tmp_path, monkeypatch)
     await bench.ask(20, "a5", asker=b"b")
     await bench.ask(30, "c", asker=b"c")
     await bench.ask(31, "d", asker=b"c")
