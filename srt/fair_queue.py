@@ -3,10 +3,11 @@
 A lane is in order of arrival. Lanes are in the order of their turns: one that has had a turn goes
 to the end, so a flood of one asker's jobs delays each other asker by one job only. The user of a
 `FairQueue` decides which lane has the next turn; in a `SerialQueue` it is the first one whose asker
-has no job in progress.
+has no job in progress, in a `SlotQueue` the first one whose asker leaves room to the next.
 """
 
-from collections.abc import Iterator, KeysView
+from collections import Counter
+from collections.abc import Callable, Iterator, KeysView
 from typing import Generic, TypeVar
 
 Asker = TypeVar("Asker")
@@ -88,3 +89,47 @@ class SerialQueue(FairQueue[Asker, Job]):
     def done(self, asker: Asker) -> None:
         """The asker's job has ended."""
         self.in_progress.pop(asker, None)
+
+
+class SlotQueue(FairQueue[Asker, Job]):
+    """A fair queue that gives out jobs into `slots`, of which a job takes as many as `wanted` says.
+
+    An asker takes at most `slots_of_one`, and no more than are left to the others. So one alone
+    gets half of all, n of them an (n + 1)th each in the end, and the next one finds some. Those who
+    have some wait for one who has none and wants more than are left. A job that wants more than an
+    asker may have takes all of these.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        slots_of_one: int | None = None,
+        wanted: Callable[[Job], int] = lambda job: 1,
+    ) -> None:
+        super().__init__()
+        self._slots = slots
+        self._slots_of_one = slots if slots_of_one is None else slots_of_one
+        self._wanted = wanted
+        self._taken: Counter[Asker] = Counter()
+
+    def take(self) -> tuple[Asker, Job] | None:
+        """The next job, in progress until `done`, and its asker; None if none may begin now."""
+        left, is_waited_for = self._slots - self._taken.total(), False
+        for asker, lane in self._lanes.items():
+            taken, cost = self._taken[asker], self._cost(next(iter(lane)))
+            if taken and (is_waited_for or taken + cost > self._slots_of_one):
+                continue
+            if taken + cost <= left:
+                self._taken[asker] += cost
+                return asker, self.pop(asker)
+            is_waited_for |= not taken
+        return None
+
+    def done(self, asker: Asker, job: Job) -> None:
+        """A job that was taken for the asker has ended."""
+        self._taken[asker] -= self._cost(job)
+        if not self._taken[asker]:
+            del self._taken[asker]
+
+    def _cost(self, job: Job) -> int:
+        return min(self._wanted(job), self._slots_of_one, self._slots)

@@ -75,6 +75,7 @@ class GatewayActor(Actor):
         return GatewayInfo(
             model_name=self.args.model_name,
             model_names=self.args.model_names,
+            min_body_rate=self.args.min_body_rate,
             response_store_bytes=self.args.response_store_mib * 2**20,
             model_path=str(files.path),
             tokenizer_path=str(files.text_path),

@@ -11,6 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -223,6 +224,7 @@ async def submit_all(
         generations = [sample for samples in prompts for sample in samples]
         batch = Batch(gateway, generations, started, len(prompts[0]), names)
         if any(each.keeps for each in media):
+            room.on_give_way = partial(_forget, media)
             batch.held = held.pop_all()
     for request, samples in zip(requests, prompts, strict=True):
         if request.rid is not None and len(samples) > 1:
@@ -230,6 +232,11 @@ async def submit_all(
     if name is not None:
         batch.name(name, generations)
     return batch
+
+
+def _forget(media: Sequence[MediaList]) -> None:
+    for each in media:
+        each.forget()
 
 
 def _remember(gateway: Gateway, error: ErrorInfo) -> None:
@@ -290,13 +297,14 @@ async def _with_media(
     if not any(each.given for each in media):
         return await _admitted(gateway, requests, names)
     rids = [request.rid for request in requests if request.rid is not None]
-    files = await load_media(gateway, media, rids, room)
-    showing = [
-        msgspec.structs.replace(request, media=tuple(its_files))
-        for request, its_files in zip(requests, files, strict=True)
-    ]
-    del files
-    return await _admitted(gateway, showing, lambda i: {**names(i), **media[i].names})
+    async with room.giving_way():
+        files = await load_media(gateway, media, rids, room)
+        showing = [
+            msgspec.structs.replace(request, media=tuple(its_files))
+            for request, its_files in zip(requests, files, strict=True)
+        ]
+        del files
+        return await _admitted(gateway, showing, lambda i: {**names(i), **media[i].names})
 
 
 async def load_media(

@@ -52,9 +52,10 @@ class GatewayInfo(Struct, frozen=True):
     must hold no secrets. Without `api_keys` and `admin_keys` every route is open; with
     `share_cache_between_keys` all of them share the prefix cache. `reasoning` says that the model's
     answers begin with its reasoning, which chats keep apart. `stream_interval` is how many tokens
-    an event of a stream stands for. `cors_origins` are the web origins that may call,
-    `allowed_hosts` further names that a server without keys may be called by. `activations` is what
-    `--activations` resolves to; `fingerprint` tells the model's files, with that, from others.
+    an event of a stream stands for. Bodies bring `min_body_rate` bytes a second. `cors_origins` are
+    the web origins that may call, `allowed_hosts` further names that a server without keys may be
+    called by. `activations` is what `--activations` resolves to; `fingerprint` tells the model's
+    files, with that, from others.
     `sampling` has the defaults of parameters that requests leave unset, which the front fills in.
     `media` says what pictures and videos may be shown. `unknown_fields` ("warn", "refuse") is what
     becomes of fields that the OpenAI routes do not know; with `strict_model` other models' names
@@ -74,6 +75,7 @@ class GatewayInfo(Struct, frozen=True):
     reasoning: bool = False
     stream_interval: int = 1
     max_requests: int = 1024
+    min_body_rate: int = 4096
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ()

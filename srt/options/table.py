@@ -174,7 +174,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "addresses or networks of proxies whose X-Forwarded-For says who calls (default: none)",
             is_list=True,
         ),
-        Option("max-connections", "HTTP connections; beyond: the longest idle is closed"),
+        Option("max-connections", "HTTP connections; beyond: one that is idle is closed"),
+        Option(
+            "min-body-rate", "bytes a second of a request's body, measured over 30 s; below: 408"
+        ),
         Option(
             "ring-dir",
             "private directory for the ring's sockets (default: a new one)",
@@ -185,7 +188,9 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "api-key", "bearer tokens for HTTP, separated by commas", is_list=True, is_secret=True
         ),
-        Option("api-key-file", "file of further bearer tokens, one per line", is_path=True),
+        Option(
+            "api-key-file", "file of further bearer tokens, one per line, with limits", is_path=True
+        ),
         Option(
             "admin-api-key",
             "bearer tokens of admins, who may also flush and abort all",
@@ -305,7 +310,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "hosts, separated by commas, that pictures may be fetched from (default: none)",
             is_list=True,
         ),
-        Option("media-queue-mb", "MB of files and pixels of requests in flight before 429"),
+        Option(
+            "media-queue-mb",
+            "MB of files and pixels of requests in flight before 429; of a caller half",
+        ),
         Option("media-cache-mb", "MB of embeddings of pictures that are kept"),
     ),
     "When something ends or breaks": (

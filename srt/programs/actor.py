@@ -26,8 +26,8 @@ from srt.wire.programs import Truncate
 TICK_S = 0.1
 PIECE_S = 0.005  # for what has followed from events, before others get a turn
 MAX_STARTS = 16  # of calls, before that: each makes its prompt, some ms if it is long
-# Of the requests that the ring takes, so many may be those of programs, and of one tenant's.
-RUNNING_SHARE, TENANT_RUNNING_SHARE = 0.5, 0.25
+# Of the requests that the ring takes, so many may be those of programs, and of one caller's.
+RUNNING_SHARE, CALLER_RUNNING_SHARE = 0.5, 0.25
 
 
 class ProgramsActor(Actor):
@@ -38,10 +38,10 @@ class ProgramsActor(Actor):
 
     async def start(self) -> None:
         most = self.args.max_queued_requests
-        running, of_tenant = (
-            max(1, int(most * share)) for share in (RUNNING_SHARE, TENANT_RUNNING_SHARE)
+        running, of_caller = (
+            max(1, int(most * share)) for share in (RUNNING_SHARE, CALLER_RUNNING_SHARE)
         )
-        self._core = Core(running, of_tenant)
+        self._core = Core(running, of_caller)
         url = f"ipc://{self.ring.directory}"
         self._client = RingClient(url, self.dropped, self._on_failure)
         await self._client.start()

@@ -7,19 +7,31 @@ on, sends `answers`, starts the calls that `next_start` gives and ends those in 
 import hashlib
 import logging
 import secrets
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
+from cachetools import FIFOCache
 
+from srt.callers.names import caller_of
+from srt.callers.shares import Shares
+from srt.fair_queue import SlotQueue
 from srt.programs.gets import Gets
 from srt.programs.graph import DEFECT, Graph
-from srt.programs.limits import MAX_GET_VARS, MAX_IDLE_S, MAX_KEY_CHARS
+from srt.programs.limits import (
+    CALLER_SHARE,
+    MAX_BYTES,
+    MAX_ENDED,
+    MAX_GET_VARS,
+    MAX_IDLE_S,
+    MAX_KEY_CHARS,
+    MAX_SESSIONS,
+)
 from srt.programs.parts import CallWork, Session, Variable, Work
-from srt.programs.shares import Shares
+from srt.programs.refusals import SESSION_CLOSED, SESSION_GAVE_WAY, too_much
 from srt.programs.submissions import Submission
-from srt.wire.errors import CONFLICT, NOT_FOUND, UNAVAILABLE, RequestError
+from srt.wire.errors import CONFLICT, NOT_FOUND, UNAVAILABLE, ErrorInfo, RequestError
 from srt.wire.messages import RingMessage
 from srt.wire.program_messages import (
     CancelVar,
@@ -46,22 +58,25 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Core:
-    """All sessions. Calls that run have `max_running` requests at once, and those of one tenant
-    `max_of_tenant`."""
+    """All sessions. Calls that run have `max_running` requests at once, and those of one caller
+    `max_of_caller`."""
 
-    def __init__(self, max_running: int, max_of_tenant: int) -> None:
+    def __init__(self, max_running: int, max_of_caller: int) -> None:
         self.graph = Graph(self)
         self.answers: deque[tuple[bytes, RingMessage]] = deque()
         self.stops: deque[Work] = deque()
         self.is_draining = False
-        self._max_running, self._max_of_tenant = max_running, max_of_tenant
         self._sessions: dict[str, Session] = {}
         self._vars: dict[str, Variable] = {}
-        self._shares = Shares()
-        self.gets = Gets(self.graph, self.answers, self._shares)
-        # Calls that may start, by tenant; the tenant at the front is next.
-        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
-        self._running: dict[str, int] = {}  # requests, by tenant
+        self._open_sessions = self._shares(MAX_SESSIONS)
+        self._bytes = self._shares(MAX_BYTES)
+        # The tenants of sessions and variables that gave way, by id.
+        self._gave_way: FIFOCache[str, str] = FIFOCache(MAX_ENDED)
+        self.gets = Gets(self.graph, self.answers)
+        # Calls that may start, by caller.
+        self._calls: SlotQueue[str, Work] = SlotQueue(
+            max_running, max_of_caller, lambda work: work.weight
+        )
         self._num_running = 0
         self._totals = dict.fromkeys(_TOTALS, 0)
         self._handlers: dict[type, Callable[[bytes, Any, float], None]] = {
@@ -98,49 +113,32 @@ class Core:
         """End the gets whose time has come, and sessions that nobody uses."""
         self.gets.tick(now)
         for session in list(self._sessions.values()):
-            if session.running or session.gets:
+            if not _is_idle(session):
                 session.used_at = now
             elif now - session.used_at > session.idle_s:
-                self._close(session)
+                self._close(session, SESSION_CLOSED)
 
     def next_start(self) -> Work | None:
-        """A call, or a transform that needs tokens, that is to begin now. Tenants take turns."""
-        left = self._max_running - sum(self._running.values())
-        for tenant in list(self._waiting):
-            works = self._waiting[tenant]
-            while works and works[0].ended:
-                works.popleft()
-            if not works:
-                del self._waiting[tenant]
-                continue
-            cost, taken = self._cost(works[0]), self._running.get(tenant, 0)
-            if taken + cost > self._max_of_tenant:
-                continue
-            if cost > left:  # it is this one's turn, also if others would fit
-                return None
-            self._waiting.move_to_end(tenant)
-            self._running[tenant] = taken + cost
-            self._num_running += 1
-            return works.popleft()
-        return None
+        """A call, or a transform that needs tokens, that is to begin now. Callers take turns."""
+        for caller in list(self._calls.askers):
+            while (first := next(iter(self._calls.lane(caller)), None)) and first.ended:
+                self._calls.discard(caller, first)
+        taken = self._calls.take()
+        if taken is None:
+            return None
+        self._num_running += 1
+        return taken[1]
 
     def has_run(self, work: Work) -> None:
         """Work that `next_start` gave has come to its end."""
-        tenant = work.session.tenant
         self._num_running -= 1
-        self._running[tenant] -= self._cost(work)
-        if not self._running[tenant]:
-            del self._running[tenant]
-
-    def _cost(self, work: Work) -> int:
-        """One above a bound is taken alone."""
-        return min(work.weight, self._max_of_tenant, self._max_running)
+        self._calls.done(work.session.caller, work)
 
     # ---- for the graph -------------------------------------------------------------------------
 
     def may_start(self, work: Work) -> None:
         work.session.running += 1
-        self._waiting.setdefault(work.session.tenant, deque()).append(work)
+        self._calls.add(work.session.caller, work)
 
     def must_stop(self, work: Work) -> None:
         self.stops.append(work)
@@ -161,7 +159,12 @@ class Core:
             work.session.running -= 1
 
     def has_room(self, session: Session, more: int) -> bool:
-        if session.closed or not self._shares.take("bytes", session.tenant, more):
+        """Others' sessions may end by it, of which the graph changes none meanwhile."""
+        if session.closed:
+            return False
+        if more < 0:
+            self._bytes.give_back(session, -more)
+        elif self._bytes.take(session.caller, session, more):
             return False
         session.size += more
         return True
@@ -175,9 +178,12 @@ class Core:
         session_id = SESSION_PREFIX + secrets.token_hex(16)
         if question.is_numbered:
             session_id = str(secrets.randbits(63))
-        self._shares.take_or_refuse("sessions", question.tenant, 1)
-        session = Session(session_id, question.tenant, question.cache_salt, question.idle_s, now)
-        self._shares.take("bytes", session.tenant, session.size)
+        caller, salt = caller_of(client, question.tenant), question.cache_salt
+        session = Session(session_id, question.tenant, caller, salt, question.idle_s, now)
+        self._check_room(self._bytes, "bytes are taken by programs", caller, session.size)
+        self._check_room(self._open_sessions, "sessions are open", caller, 1)
+        self._open_sessions.take(caller, session)
+        self._bytes.take(caller, session, session.size)
         self._sessions[session_id] = session
         self._tell_session(client, question.rid, session)
 
@@ -187,7 +193,7 @@ class Core:
     def _close_session(self, client: bytes, question: CloseSession, now: float) -> None:
         session = self._session(question, now)
         self._tell_session(client, question.rid, session)
-        self._close(session)
+        self._close(session, SESSION_CLOSED)
 
     def _submit(self, client: bytes, question: SubmitProgram, now: float) -> None:
         self._check_open()
@@ -205,7 +211,7 @@ class Core:
         submission = Submission(session, program, len(encoded))
         size = submission.size
         texts = sum(len(text.encode()) for _, text in submission.given)
-        self._shares.check("bytes", session.tenant, size + texts)
+        self._check_room(self._bytes, "bytes are taken by programs", session.caller, size + texts)
         self.has_room(session, size)
         ids = submission.take()
         self._vars |= {var_id: session.vars[var_id] for var_id in ids.values()}
@@ -225,7 +231,7 @@ class Core:
             self._var(name, question.tenant, now, f"vars[{i}]")
             for i, name in enumerate(question.vars)
         ]
-        self.gets.begin(client, question, found, now)
+        self.gets.begin(client, caller_of(client, question.tenant), question, found, now)
 
     def _end_get(self, client: bytes, question: EndGet, now: float) -> None:
         self.gets.end(client, question.rid)
@@ -254,7 +260,7 @@ class Core:
             "sessions": len(self._sessions),
             "vars": len(self._vars),
             "gets": len(self.gets),
-            "bytes": self._shares.taken("bytes"),
+            "bytes": self._bytes.total,
             "calls.pending": max(0, started - running),
             "calls.running": running,
         }
@@ -268,6 +274,8 @@ class Core:
 
     def _session(self, question: Any, now: float) -> Session:
         session = self._sessions.get(question.session)
+        if self._gave_way.get(question.session) == question.tenant:
+            raise RequestError.from_info(SESSION_GAVE_WAY)
         if session is None or session.tenant != question.tenant:
             raise RequestError(": there is no such session", at="session", code=NOT_FOUND)
         session.used_at = now
@@ -278,19 +286,37 @@ class Core:
 
     def _var(self, name: str, tenant: str, now: float, at: str) -> Variable:
         var = self._vars.get(name)
+        if self._gave_way.get(name) == tenant:
+            raise RequestError.from_info(SESSION_GAVE_WAY)
         if var is None or var.session.tenant != tenant:
             raise RequestError(": there is no such variable", at=at, code=NOT_FOUND)
         var.session.used_at = now
         return var
 
-    def _close(self, session: Session) -> None:
+    def _close(self, session: Session, error: ErrorInfo) -> None:
+        """End a session; its gets are refused with this error."""
         del self._sessions[session.id]
-        self.gets.end_session(session)
+        self.gets.end_session(session, error)
         self.graph.close(session)
         for name in session.vars:
             del self._vars[name]
-        self._shares.take("bytes", session.tenant, -session.size)
-        self._shares.take("sessions", session.tenant, -1)
+        self._bytes.give_back(session)
+        self._open_sessions.give_back(session)
+
+    def _give_way(self, session: Session) -> None:
+        """End a session, as another caller needs its room."""
+        self._gave_way.update(dict.fromkeys((session.id, *session.vars), session.tenant))
+        self._totals["sessions.gave_way.total"] += 1
+        self._close(session, SESSION_GAVE_WAY)
+
+    def _shares(self, bound: int) -> Shares[str, Session]:
+        bound_of_one = int(bound * CALLER_SHARE)
+        return Shares(bound, bound_of_one, give_way=self._give_way, order=_idle_first)
+
+    def _check_room(self, shares: Shares[str, Session], what: str, caller: str, more: int) -> None:
+        """Raise RequestError (429) if a bound does not allow `more` of something."""
+        if whose := shares.full(caller, more):
+            raise too_much(what, whose)
 
     def _tell_session(self, client: bytes, rid: str, session: Session) -> None:
         told = SessionInfo(session.id, session.idle_s, list(session.vars), session.size)
@@ -302,9 +328,22 @@ class Core:
         self.answers.append((client, VarsTold(rid, [var.info()], var.has_ended)))
 
 
+def _is_idle(session: Session) -> bool:
+    """Whether nothing runs in it, and nobody waits for what it makes."""
+    return not (session.running or session.gets)
+
+
+def _idle_first(sessions: Collection[Session]) -> Iterable[Session]:
+    """The order in which one caller's sessions give way: those that are idle, the one that was used
+    longest ago first, then the newest of those that work."""
+    idle = sorted((one for one in sessions if _is_idle(one)), key=lambda one: one.used_at)
+    return [*idle, *(one for one in reversed(list(sessions)) if not _is_idle(one))]
+
+
 _STATES: tuple[VarState, ...] = ("ready", "skipped", "failed", "cancelled")
 _TOTALS = (
     *(f"{what}.{state}.total" for what in ("vars", "calls") for state in _STATES),
     "transforms.total",
     "submits.total",
+    "sessions.gave_way.total",
 )

@@ -4,11 +4,12 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
+from srt.callers.shares import Shares
 from srt.programs.graph import Graph
-from srt.programs.limits import MAX_GET_S, MAX_GETS, MAX_TOLD_BYTES
+from srt.programs.limits import CALLER_SHARE, MAX_GET_S, MAX_GETS, MAX_TOLD_BYTES
 from srt.programs.parts import Get, Session, Variable, text_bytes
-from srt.programs.shares import Shares
-from srt.wire.errors import NOT_FOUND, RequestError
+from srt.programs.refusals import GET_GAVE_WAY, too_much
+from srt.wire.errors import ErrorInfo, RequestError
 from srt.wire.messages import RingMessage
 from srt.wire.program_messages import GetVars, ProgramsRefused, VarsGrew, VarsTold
 
@@ -19,10 +20,11 @@ PROBE_S = 5.0
 class Gets:
     """The gets of all clients. What they are told goes to `answers`."""
 
-    def __init__(
-        self, graph: Graph, answers: deque[tuple[bytes, RingMessage]], shares: Shares
-    ) -> None:
-        self._graph, self._answers, self._shares = graph, answers, shares
+    def __init__(self, graph: Graph, answers: deque[tuple[bytes, RingMessage]]) -> None:
+        self._graph, self._answers = graph, answers
+        self._shares: Shares[str, Get] = Shares(
+            MAX_GETS, int(MAX_GETS * CALLER_SHARE), give_way=self._give_way
+        )
         self._waiting: dict[tuple[bytes, str], Get] = {}
         self._deadlines: list[tuple[float, int, Get]] = []
         self._count = 0
@@ -32,20 +34,19 @@ class Gets:
         return len(self._waiting)
 
     def begin(
-        self, client: bytes, question: GetVars, found: Sequence[Variable], now: float
+        self, client: bytes, caller: str, question: GetVars, found: Sequence[Variable], now: float
     ) -> None:
-        """Answer a get at once if all of its variables have ended; otherwise let it wait."""
+        """Answer a get of `caller` at once if all of its variables have ended; otherwise let it
+        wait."""
         if question.deadline_ms < 0:
             raise RequestError(" must be 0 or more", at="deadline_ms")
         if (client, question.rid) in self._waiting:
             raise RequestError(f" {question.rid!r} is already in use", at="rid")
         most_s = min(question.deadline_ms / 1e3 or MAX_GET_S, MAX_GET_S)
-        get = Get(
-            client, question.rid, question.tenant, found, question.stream, now + most_s, told_at=now
-        )
+        get = Get(client, question.rid, found, question.stream, now + most_s, told_at=now)
         left = {var for var in found if not var.has_ended}
-        if left:
-            self._shares.take_or_refuse("gets", get.tenant, 1)
+        if left and (whose := self._shares.take(caller, get)):
+            raise too_much("gets are waiting", whose)
         for var in found:
             if question.perf is not None:
                 var.perf = question.perf
@@ -114,12 +115,17 @@ class Gets:
         for get in [get for get in self._waiting.values() if get.client == client]:
             self._leave(get)
 
-    def end_session(self, session: Session) -> None:
-        """A session ends: its gets are refused."""
-        error = RequestError("the session was closed", code=NOT_FOUND).info
+    def end_session(self, session: Session, error: ErrorInfo) -> None:
+        """A session ends: its gets are refused with this error."""
         for get in {get for var in session.vars.values() for get in var.gets}:
-            self._leave(get)
-            self._answers.append((get.client, ProgramsRefused(get.rid, error)))
+            self._refuse(get, error)
+
+    def _give_way(self, get: Get) -> None:
+        self._refuse(get, GET_GAVE_WAY)
+
+    def _refuse(self, get: Get, error: ErrorInfo) -> None:
+        self._leave(get)
+        self._answers.append((get.client, ProgramsRefused(get.rid, error)))
 
     def _begin_text(self, get: Get, var: Variable) -> None:
         """Tell what there is, even if it is nothing: the client learns that the get was taken."""
@@ -145,7 +151,7 @@ class Gets:
         """It waits no longer."""
         get.ended = True
         del self._waiting[get.client, get.rid]
-        self._shares.take("gets", get.tenant, -1)
+        self._shares.give_back(get)
         for var in get.vars:
             var.gets.discard(get)
         for session in {var.session for var in get.vars}:

@@ -1,5 +1,6 @@
 """Bounds on what programs may take. Beyond those of a submission a request is refused (400), beyond
-those of a tenant or of the server it may be made again later (429)."""
+those of a caller it may be made again later (429), and so it may beyond those of the server, where
+callers who hold more give way."""
 
 MAX_TEXT_BYTES = 2**20  # of a variable, in UTF-8
 MAX_PROMPT_CHARS = 4 * 2**20  # of an output; a variable may be in it many times
@@ -24,11 +25,12 @@ MAX_TOLD_BYTES = 16 * 2**20  # of texts in one answer
 MAX_IDLE_S = 86_400.0
 MAX_GET_S = 600.0
 
-# Of the server. One tenant may take a TENANT_SHARE of each, so that others find room.
+# Of the server. One caller may take a CALLER_SHARE of each.
 MAX_SESSIONS = 1024
 MAX_GETS = 1024
 MAX_BYTES = 256 * 2**20
-TENANT_SHARE = 0.25
+CALLER_SHARE = 0.25
+MAX_ENDED = 2**16  # ids of what was ended for other callers, whose clients are told so
 
 # Of what is told of a variable.
 MAX_CAUSES = 16

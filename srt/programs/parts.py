@@ -156,7 +156,8 @@ class TransformWork(Work):
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """Variables that belong together, of one tenant, in one part of the prefix cache.
+    """Variables that belong together, of one tenant, in one part of the prefix cache; `caller` is
+    who holds it.
 
     `keys` are the idempotency keys of submissions, with the hash of each and its answer. `running`
     counts calls that run or wait for their turn, `gets` those that wait.
@@ -164,6 +165,7 @@ class Session:
 
     id: str
     tenant: str
+    caller: str
     cache_salt: str
     idle_s: float
     used_at: float
@@ -183,7 +185,6 @@ class Get:
 
     client: bytes
     rid: str
-    tenant: str
     vars: Sequence[Variable]
     stream: bool
     deadline: float

@@ -53,6 +53,10 @@ class TokenizedReq(RingMessage, frozen=True):
     it came (0: now), on the same clock.
 
     `media` are its prompt's spans for items, in order, `prediction` (packed) the ids it may give.
+
+    `caller` (at most 64 characters) is who gets what it computes charged: a key's name or digest,
+    `ip:` and an address, or `ring:` and a client's identity; "" is a caller like others. `weight`
+    (above 0) is the caller's share beside others; that of its latest request counts.
     """
 
     client: bytes
@@ -74,6 +78,8 @@ class TokenizedReq(RingMessage, frozen=True):
     media: list[MediaSpan] = []
     begun: bytes = b""
     prediction: bytes = b""
+    caller: str = ""
+    weight: float = 1.0
 
 
 class Abort(RingMessage, frozen=True):
@@ -83,6 +89,16 @@ class Abort(RingMessage, frozen=True):
     client: bytes
     rid: str
     incarnation: int
+
+
+class GiveWay(RingMessage, frozen=True):
+    """End the requests `rids` of a client, the parts of one request, with this error if none of
+    them has begun: others have room then. Answered by their credits, or by Stays."""
+
+    client: bytes
+    rids: list[str]
+    incarnation: int
+    error: ErrorInfo
 
 
 class Control(RingMessage, frozen=True):
@@ -143,7 +159,7 @@ class MediaSent(RingMessage, frozen=True):
 
 
 SchedulerMessage = (
-    TokenizedReq | Abort | Control | PauseSet | GrammarMade | CacheSnapshotReq | MediaSent
+    TokenizedReq | Abort | GiveWay | Control | PauseSet | GrammarMade | CacheSnapshotReq | MediaSent
 )
 
 
@@ -152,7 +168,7 @@ SchedulerMessage = (
 
 class CompileReq(RingMessage, frozen=True):
     """Compile a constraint. `id` is the front's; it may ask again, after a restart, and for each
-    `asker`, a client and tenant: askers take turns."""
+    `asker`, a caller: askers take turns."""
 
     id: int
     epoch: int
@@ -290,11 +306,21 @@ DetokenizerMessage = TokenBatch | ControlReply
 
 
 class Credit(RingMessage, frozen=True):
-    """One request has ended, for whatever reason: its places at the front are free again."""
+    """One request has ended, for whatever reason: its places at the front are free again. Its
+    output had so many `tokens`."""
 
     client: bytes
     rid: str
     epoch: int
+    tokens: int = 0
+
+
+class Stays(RingMessage, frozen=True):
+    """The requests of a GiveWay go on: one of them had begun."""
+
+    client: bytes
+    rids: list[str]
+    incarnation: int
 
 
 class TextStopped(RingMessage, frozen=True):
@@ -390,6 +416,7 @@ class CacheEvents(RingMessage, frozen=True):
 
 FrontNews = (
     Credit
+    | Stays
     | TextStopped
     | ClientGone
     | SchedulerLost

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from srt.programs.limits import MAX_GETS, MAX_SESSIONS, MAX_TEXT_BYTES, TENANT_SHARE
+from srt.programs.limits import CALLER_SHARE, MAX_GETS, MAX_SESSIONS, MAX_TEXT_BYTES
 from tests.e2e.conftest import KEYS
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
@@ -202,15 +202,15 @@ async def test_a_flood_gives_others_no_429(callers: list[httpx2.AsyncClient]) ->
     """One caller opens sessions and gets until it is refused; the other one goes on."""
     victim, attacker = callers
     sessions: list[str] = []
-    while len(sessions) <= MAX_SESSIONS * TENANT_SHARE:
+    while len(sessions) <= MAX_SESSIONS * CALLER_SHARE:
         answer = await attacker.post("/v1/sessions", json={})
         if answer.status_code == 429:
             break
         sessions.append(answer.json()["id"])
-    assert len(sessions) == MAX_SESSIONS * TENANT_SHARE
+    assert len(sessions) == MAX_SESSIONS * CALLER_SHARE
     body = {"session": sessions[0], "vars": {"never": None}}
     never = (await attacker.post("/v1/submit", json=body)).json()["vars"]["never"]
-    most = int(MAX_GETS * TENANT_SHARE)
+    most = int(MAX_GETS * CALLER_SHARE)
     gets = [
         asyncio.create_task(attacker.post("/v1/get", json={"vars": [never]}))
         for _ in range(most + 20)

@@ -1,11 +1,12 @@
 """Askers take turns with their jobs, whatever is added and removed meanwhile."""
 
+import random
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.fair_queue import FairQueue, SerialQueue
+from srt.fair_queue import FairQueue, SerialQueue, SlotQueue
 
 
 def filled(*jobs: str) -> FairQueue[str, str]:
@@ -103,3 +104,54 @@ def test_nobody_waits_for_more_than_one_job_of_another(askers: list[str], taken:
         queue.done(job[0])
         before[job[0]] += 1
     assert job == ("late", -1) and max(before.values(), default=0) <= 1
+
+
+def test_slots_are_left_to_the_next_asker() -> None:
+    queue: SlotQueue[str, int] = SlotQueue(16)
+    for asker in "abc":
+        for job in range(20):
+            queue.add(asker, job)
+        started = list(iter(queue.take, None))
+        assert started[0][0] == asker
+    taken = Counter({"a": 8, "b": 4, "c": 2})
+    assert queue._taken == taken
+    for _ in range(100):  # in the end each has a fourth, and a fourth is left
+        for asker in "abc":
+            queue.done(asker, 0)
+            queue.take()
+    assert sorted(queue._taken.values()) == [4, 4, 4] or queue._taken.total() <= 13
+    queue.add("d", 0)
+    assert queue.take() == ("d", 0)
+
+
+def test_who_has_none_is_waited_for() -> None:
+    queue: SlotQueue[str, int] = SlotQueue(8, 4, lambda job: job)
+    for asker, job in [("a", 1), ("a", 2), ("b", 3), ("c", 9), ("a", 1), ("d", 1)]:
+        queue.add(asker, job)
+    assert queue.take() == ("a", 1) and queue.take() == ("b", 3)
+    assert queue.take() == ("c", 9)  # four: more than one may have
+    assert queue.take() is None
+    queue.done("b", 3)
+    assert queue.take() == ("d", 1) and queue.take() is None  # "a" has one, and two are left
+    queue.add("e", 4)
+    queue.done("d", 1)
+    assert queue.take() == ("a", 2)  # it was its turn, before that of "e"
+    queue.done("a", 1)
+    assert queue.take() is None  # two are left, and "e" wants four
+    queue.done("c", 9)
+    assert queue.take() == ("e", 4)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=200), st.randoms())
+def test_four_askers_leave_a_slot_to_the_fifth(
+    jobs: list[tuple[str, bool]], rng: random.Random
+) -> None:
+    queue: SlotQueue[str, int] = SlotQueue(16)
+    running: list[tuple[str, int]] = []
+    for number, (asker, ends) in enumerate(jobs):
+        queue.add(asker, number)
+        running += iter(queue.take, None)
+        if ends and running:
+            queue.done(*running.pop(rng.randrange(len(running))))
+    queue.add("e", -1)
+    assert ("e", -1) in list(iter(queue.take, None))

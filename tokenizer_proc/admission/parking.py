@@ -110,6 +110,18 @@ class Parking:
             return admission
         return None
 
+    def newest_of(self, caller: str) -> Admission | None:
+        """The parked request of this caller that came last."""
+        for waiter in reversed(self._waiters):
+            party = waiter.party
+            if isinstance(party, Admission) and party.parts[0].caller == caller:
+                return party
+        return None
+
+    def remove(self, client: bytes, rid: str) -> None:
+        """Let the request go that has this sample, and is refused."""
+        self._remove(self._samples[client, rid][0], answered=False)
+
     def take_compiled(self, compilation_id: int) -> list[tuple[Admission | Recall, Constraint]]:
         """Remove those that waited for this answer."""
         compilation = self._by_id.get(compilation_id)

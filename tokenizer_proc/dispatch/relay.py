@@ -10,7 +10,7 @@ each incarnation gets it at most once.
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, ValuesView
 from dataclasses import dataclass, field
 
 from cachetools import FIFOCache
@@ -79,7 +79,7 @@ class Relay:
         self._placing.clear()
 
     @property
-    def requests(self) -> Iterable[Kept]:
+    def requests(self) -> ValuesView[Kept]:
         """All that are kept, in order of arrival."""
         return self._kept.values()
 

@@ -5,7 +5,7 @@ thread, and decodes what `take_decode` gives, in children, and hands both back. 
 in both. A file that is known, or is being decoded for another request, is not decoded for this one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from srt.wire.media import MediaItem, MediaRef
 from srt.wire.ring_messages import MediaSent, MediaWanted
 from tokenizer_proc.media.checks import check_media, files_of
 from tokenizer_proc.media.store import Held, MediaStore, Name
-from tokenizer_proc.queueing.turns import Caller, Piece
+from tokenizer_proc.queueing.turns import Piece
 
 _NOT_THERE = ErrorInfo(UNAVAILABLE, "a picture of the request is not there any more", None, True)
 
@@ -84,10 +84,10 @@ class _Decodes:
     """The files that are to be decoded, or are being decoded: each once."""
 
     def __init__(self) -> None:
-        self._queue: SerialQueue[Caller, Decode] = SerialQueue()
+        self._queue: SerialQueue[str, Decode] = SerialQueue()
         self._by_file: dict[Held, Decode] = {}
 
-    def of(self, held: Held, caller: Caller) -> Decode:
+    def of(self, held: Held, caller: str) -> Decode:
         """The work of decoding a file, for which this caller waits too."""
         decode = self._by_file.get(held)
         if decode is None:
@@ -96,7 +96,7 @@ class _Decodes:
             self._queue.add(caller, decode)
         return decode
 
-    def take(self) -> tuple[Caller, Decode] | None:
+    def take(self) -> tuple[str, Decode] | None:
         """The next one, which then has begun, and the caller whose turn it is."""
         while (taken := self._queue.take()) is not None:
             caller, decode = taken
@@ -109,7 +109,7 @@ class _Decodes:
             self._queue.done(caller)
         return None
 
-    def done(self, caller: Caller, decode: Decode) -> bool:
+    def done(self, caller: str, decode: Decode) -> bool:
         """One has ended; returns whether it is of this epoch."""
         self._queue.done(caller)
         if self._by_file.get(decode.held) is not decode:
@@ -128,10 +128,12 @@ class MediaDesk:
     them a request, of which `max_bytes` are held."""
 
     def __init__(self, kinds: Collection[str], limit: int, max_bytes: int) -> None:
-        self._kinds, self._limit = kinds, limit
-        self.store = MediaStore(max_bytes)
+        self._takes = kinds, limit
+        self.store = MediaStore(max_bytes, self._waits, self._give_way)
+        # Called with a request that waits, and is to be refused as another needs its room.
+        self.gave_way: Callable[[Piece], None] = lambda piece: None
         self._waiters: dict[Name, _Waiter] = {}
-        self._files: SerialQueue[Caller, File] = SerialQueue()
+        self._files: SerialQueue[str, File] = SerialQueue()
         self._decodes = _Decodes()
         self._known: list[Known] = []
         self._sent: list[tuple[MediaSent, list[Blob]]] = []
@@ -150,11 +152,11 @@ class MediaDesk:
             "num_media_known_total": self._num_known,
         }
 
-    def check(self, refs: Sequence[MediaRef], blobs: Sequence[Blob]) -> None:
-        """Raise RequestError for media that cannot be shown, or for which there is no room."""
-        check_media(refs, blobs, self._kinds, self._limit)
+    def check(self, caller: str, refs: Sequence[MediaRef], blobs: Sequence[Blob]) -> None:
+        """Raise RequestError for media that cannot be shown, or for which a caller has no room."""
+        check_media(refs, blobs, *self._takes)
         if refs:
-            self.store.check_room(sum(map(len, blobs)))
+            self.store.check_room(caller, sum(map(len, blobs)))
 
     def add(self, piece: Piece, refs: Sequence[MediaRef], blobs: Sequence[Blob]) -> None:
         """Let a request that was checked wait for its media."""
@@ -163,13 +165,13 @@ class MediaDesk:
         waiter = _Waiter(piece, files, set(names))
         self._waiters.update((name, waiter) for name in names)
         fresh = dict.fromkeys(files)
-        self.store.hold(names, fresh)
+        self.store.hold(piece.caller, names, fresh)
         for held in fresh:
             self._files.add(piece.caller, File(held, waiter))
 
     # ---- hashing and decoding ------------------------------------------------------------------
 
-    def take_file(self) -> tuple[Caller, File] | None:
+    def take_file(self) -> tuple[str, File] | None:
         """The next file to hash, to be handed back with `hashed`."""
         while (taken := self._files.take()) is not None:
             caller, file = taken
@@ -178,7 +180,7 @@ class MediaDesk:
             self._files.done(caller)
         return None
 
-    def hashed(self, caller: Caller, file: File, key: bytes) -> None:
+    def hashed(self, caller: str, file: File, key: bytes) -> None:
         """A file's key is known."""
         self._files.done(caller)
         waiter, held = file.waiter, file.held
@@ -192,11 +194,11 @@ class MediaDesk:
             self._decodes.of(known, caller).waiters.append(waiter)
         self._look(waiter)
 
-    def take_decode(self) -> tuple[Caller, Decode] | None:
+    def take_decode(self) -> tuple[str, Decode] | None:
         """The next file to decode, to be handed back with `decoded`."""
         return self._decodes.take()
 
-    def decoded(self, caller: Caller, decode: Decode, made: Made | ErrorInfo) -> None:
+    def decoded(self, caller: str, decode: Decode, made: Made | ErrorInfo) -> None:
         """What a file has become; an error is about its medium, which it does not name."""
         self._num_decoded += 1
         held = decode.held
@@ -235,6 +237,15 @@ class MediaDesk:
             named = replace(error, param=f"media[{waiter.files.index(held)}]")
             self._known.append(Known(waiter.piece, named))
 
+    def _waits(self, name: Name) -> bool:
+        return name in self._waiters
+
+    def _give_way(self, held: Held) -> None:
+        """End the requests that hold a file, all of which wait."""
+        waiters = [self._waiters[name] for name in held.holders]
+        for piece in dict.fromkeys(waiter.piece for waiter in waiters):
+            self.gave_way(piece)
+
     def _forget(self, waiter: _Waiter) -> None:
         for name in waiter.names:
             del self._waiters[name]
@@ -256,7 +267,8 @@ class MediaDesk:
                 self._send(want, item, held.pixels[digest])
             else:
                 # Each scheduler has a turn of its own.
-                self._decodes.of(held, (b"", str(message.incarnation))).wants.append(want)
+                scheduler = f"scheduler:{message.incarnation}"
+                self._decodes.of(held, scheduler).wants.append(want)
 
     def take_sent(self, incarnations: Sequence[int]) -> list[tuple[int, MediaSent, list[Blob]]]:
         """The answers to schedulers that are still there, with their replicas and the frames

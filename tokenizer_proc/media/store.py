@@ -3,15 +3,17 @@ what items the files of earlier ones made.
 
 No I/O, no clock. A file is known by its key, a hash of its bytes and of how it is to be shown, that
 is computed here in this process and never taken from a client. Invariant: a file, or its pixels, is
-held as long as one of its holders, which are requests, and counts once; facts have no pixels.
+held as long as one of its holders, which are requests, and counts once, for the caller of one of
+them; facts have no pixels.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from cachetools import LRUCache
 
+from srt.callers.shares import Shares
 from srt.ring.socket import Blob
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.media import MediaItem, MediaRef
@@ -24,14 +26,14 @@ Name = tuple[bytes, str]  # client, rid
 @dataclass(eq=False)
 class Held:
     """A file, as frames or as the pixels of its items, by their digests. `items` is None until they
-    are known, `key` until the file was hashed."""
+    are known, `key` until the file was hashed. `holders` are requests, with their callers."""
 
     ref: MediaRef
     frames: Sequence[Blob]
     key: bytes = b""
     items: list[MediaItem] | None = None
     pixels: dict[bytes, Blob] = field(default_factory=dict)
-    holders: set[Name] = field(default_factory=set)
+    holders: dict[Name, str] = field(default_factory=dict)
     num_bytes: int = 0
 
 
@@ -45,11 +47,27 @@ def key_of(ref: MediaRef, frames: Sequence[Blob]) -> bytes:
 
 
 class MediaStore:
-    """Holds at most `max_bytes` of files and pixels, or one request's whose files are more."""
+    """Holds at most `max_bytes` of files and pixels, of one caller half of them, or one request's
+    whose files are more. A caller leaves a rest to the next one. Without room, files of the caller
+    that has most are given to `gave_way`, which is to end the requests that hold them: those for
+    which it `may_leave`."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        may_leave: Callable[[Name], bool] = lambda name: False,
+        gave_way: Callable[[Held], object] = lambda held: None,
+    ) -> None:
         self._max_bytes = max_bytes
-        self.num_bytes = 0
+        self._may_leave = may_leave
+        self._shares: Shares[str, Held] = Shares(
+            max_bytes,
+            max(1, max_bytes // 2),
+            give_way=gave_way,
+            order=self._leaving,
+            takes_any=True,
+            leaves_rest=True,
+        )
         self._of: dict[Name, list[Held]] = {}
         self._by_key: dict[bytes, Held] = {}
         self._by_digest: dict[bytes, dict[Held, None]] = {}  # files may look alike
@@ -58,25 +76,37 @@ class MediaStore:
             MAX_FACTS, getsizeof=lambda items: min(len(items), MAX_FACTS)
         )
 
-    def check_room(self, num_bytes: int) -> None:
-        """Raise RequestError (429) if there is no room for so many bytes more. What is too much
-        even for an empty store is taken when that is empty."""
-        if self.num_bytes and self.num_bytes + num_bytes > self._max_bytes:
-            held = self.num_bytes // 2**20
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all that is held."""
+        return self._shares.total
+
+    def check_room(self, caller: str, num_bytes: int) -> None:
+        """Raise RequestError (429) if there is no room for this many bytes more of a caller. What
+        is too much even for an empty store is taken when that is empty."""
+        whose = self._shares.full(caller, num_bytes) if num_bytes else ""
+        if whose:
+            held = self._shares.held(caller) if whose == "caller" else self.num_bytes
+            of = " of this caller" if whose == "caller" else ""
             raise RequestError(
-                f"the server is at its limit: {held} MB of pictures and videos are in flight",
+                f"the server is at its limit: {held // 2**20} MB of pictures and videos{of} are in "
+                "flight",
                 code=OVERLOADED,
                 retryable=True,
             )
 
-    def hold(self, names: Sequence[Name], files: Iterable[Held]) -> None:
-        """Hold files that are not hashed yet for these requests."""
+    def hold(self, caller: str, names: Sequence[Name], files: Iterable[Held]) -> None:
+        """Hold files that are not hashed yet for these requests of a caller; others give way."""
+        files = list(files)
         for held in files:
             held.num_bytes = sum(map(len, held.frames))
-            self.num_bytes += held.num_bytes
-            held.holders.update(names)
+            held.holders.update(dict.fromkeys(names, caller))
             for name in names:
                 self._of.setdefault(name, []).append(held)
+        if files:  # others give way to all of them at once, or to none
+            self._shares.take(caller, files[0], sum(held.num_bytes for held in files))
+        for held in files:
+            self._shares.put(caller, held, held.num_bytes)
 
     def identify(self, held: Held, key: bytes) -> Held:
         """A file was hashed. Returns it, or the one with the same key that is held already and
@@ -110,8 +140,8 @@ class MediaStore:
         others = self.num_bytes - held.num_bytes
         if others + size > self._max_bytes and size > held.num_bytes:
             return
-        held.pixels, held.frames = pixels, ()
-        held.num_bytes, self.num_bytes = size, others + size
+        held.pixels, held.frames, held.num_bytes = pixels, (), size
+        self._shares.put(next(iter(held.holders.values())), held, size)
 
     def find(self, digest: bytes) -> Held | None:
         """A file that has an item of this digest, one with its pixels if there is one."""
@@ -121,19 +151,22 @@ class MediaStore:
     def release(self, name: Name) -> None:
         """A request has ended. Unknown ones are ignored."""
         for held in self._of.pop(name, ()):
-            held.holders.discard(name)
-            if not held.holders:
+            caller = held.holders.pop(name)
+            callers = held.holders.values()
+            if not callers:
                 self._drop(held)
+            elif caller not in callers:
+                self._shares.put(next(iter(callers)), held, held.num_bytes)
 
     def clear(self) -> None:
         """Release all; facts stay."""
         self._of.clear()
         self._by_key.clear()
         self._by_digest.clear()
-        self.num_bytes = 0
+        self._shares.clear()
 
     def _drop(self, held: Held) -> None:
-        self.num_bytes -= held.num_bytes
+        self._shares.give_back(held)
         held.num_bytes = 0
         if self._by_key.get(held.key) is held:
             del self._by_key[held.key]
@@ -142,6 +175,15 @@ class MediaStore:
             files.pop(held, None)
             if not files:
                 self._by_digest.pop(item.digest, None)
+
+    def _leaving(self, files: Collection[Held]) -> list[Held]:
+        """Those of a caller's files that may give way, the newest first: no other caller has them,
+        and none of their requests has gone on."""
+        return [
+            held
+            for held in reversed(list(files))
+            if len(set(held.holders.values())) == 1 and all(map(self._may_leave, held.holders))
+        ]
 
     def _set_items(self, held: Held, items: list[MediaItem]) -> None:
         held.items = items

@@ -1,13 +1,15 @@
 """Whose text is read next: callers take turns, so that a flood delays each other one by one piece.
 
-The front queues here what has passed its cheap checks. Invariant: of each caller, which is a client
-of the ring and its tenant, at most one piece is being read at a time, and its pieces stay in order.
+The front queues here what has passed its cheap checks. Invariant: of each caller at most one piece
+is being read at a time, and its pieces stay in order.
 """
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from srt.callers.names import caller_of
+from srt.callers.shares import Full, Shares
 from srt.fair_queue import FairQueue, SerialQueue
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.media import MediaItem
@@ -15,8 +17,7 @@ from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq, sa
 
 TextReq = GenerateReq | ScoreReq | TokenizeReq | CaptureReq
 Question = TokenizeReq | CaptureReq  # these hold no place, and end at the front
-Caller = tuple[bytes, str]  # client, tenant
-# What may wait: of all callers, and of each, so that none fills the queue alone.
+# What may wait: of all callers, and of each.
 MAX_PIECES, MAX_CALLER_PIECES = 4096, 1024
 MAX_CHARS, MAX_CALLER_CHARS = 64 * 2**20, 16 * 2**20
 
@@ -37,7 +38,7 @@ class Piece:
     items: list[list[MediaItem]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.caller: Caller = (self.client, self.req.tenant)
+        self.caller = caller_of(self.client, self.req.tenant)
         self.num_places = 0 if isinstance(self.req, Question) else len(self.rids)
 
 
@@ -52,32 +53,37 @@ def rids_of(req: TextReq) -> list[str]:
 
 class Turns:
     """The waiting pieces by caller; callers are in the order of their turns. Pieces that are held
-    wait for something else before their turn."""
+    wait for something else before their turn. Without room for one more, the newest of the caller
+    that has most is forgotten, and given to `gave_way`."""
 
     def __init__(self) -> None:
-        self._waiting: SerialQueue[Caller, Piece] = SerialQueue()
-        self._held: FairQueue[Caller, Piece] = FairQueue()
-        self._chars: Counter[Caller] = Counter()  # of those that wait or are held
-        self._num_pieces = 0
+        self._waiting: SerialQueue[str, Piece] = SerialQueue()
+        self._held: FairQueue[str, Piece] = FairQueue()
+        # Of those that wait or are held.
+        self._pieces: Shares[str, Piece] = Shares(
+            MAX_PIECES, MAX_CALLER_PIECES, give_way=self._give_way
+        )
+        self._chars: Shares[str, Piece] = Shares(
+            MAX_CHARS, MAX_CALLER_CHARS, give_way=self._give_way, takes_any=True
+        )
+        self.gave_way: Callable[[Piece], None] = lambda piece: None
         self._by_name: dict[tuple[bytes, str], Piece] = {}  # (client, rid) of each part
 
     def __len__(self) -> int:
         """The pieces that wait, are held, or are being read."""
-        return self._num_pieces + len(self._waiting.in_progress)
+        return self._pieces.total + len(self._waiting.in_progress)
 
-    def check_room(self, caller: Caller, num_chars: int) -> None:
-        """Raise RequestError (429) if there is no room for a piece of this many characters."""
-        mine = len(self._waiting.lane(caller)) + len(self._held.lane(caller))
-        if mine >= MAX_CALLER_PIECES or self._num_pieces >= MAX_PIECES:
-            raise _overloaded("requests")
-        of_caller, of_all = self._chars[caller], self._chars.total()
-        # A piece that is too long even for an empty queue is taken when the queue is empty.
-        if of_caller and of_caller + num_chars > MAX_CALLER_CHARS:
-            raise _overloaded("characters")
-        if of_all and of_all + num_chars > MAX_CHARS:
-            raise _overloaded("characters")
+    def check_room(self, caller: str, num_chars: int) -> None:
+        """Raise RequestError (429) if there is no room for a piece of this many characters. One
+        that is too long even for an empty queue is taken when that is empty."""
+        for shares, more, what in (
+            (self._pieces, 1, "requests"),
+            (self._chars, num_chars, "characters"),
+        ):
+            if whose := shares.full(caller, more):
+                raise _overloaded(what, whose)
 
-    def before(self, caller: Caller) -> int:
+    def before(self, caller: str) -> int:
         """Requests whose texts are read before one that `caller` adds now: from each other caller,
         one piece for each piece of its own."""
         waits = self._waiting
@@ -90,27 +96,32 @@ class Turns:
         """The piece, waiting, held or being read, that has this part."""
         return self._by_name.get((client, rid))
 
+    def newest_of(self, caller: str) -> Piece | None:
+        """The request of this caller that came last of those that are not read yet."""
+        for piece in reversed(self._by_name.values()):
+            if piece.num_places and piece.caller == caller:
+                return piece
+        return None
+
     def late(self, now: float) -> list[Piece]:
         """The pieces that have passed their own deadline."""
         return [p for p in dict.fromkeys(self._by_name.values()) if 0.0 < p.deadline_s <= now]
 
     def add(self, piece: Piece) -> None:
         """Let a piece wait, after its caller's others; it may have been held before."""
-        if piece in self._held.lane(piece.caller):
-            self._remove(piece)
-        else:
-            self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
-        self._enter(self._waiting, piece)
+        if not self._held.discard(piece.caller, piece):
+            self._enter(piece)
+        self._waiting.add(piece.caller, piece)
 
     def hold(self, piece: Piece) -> None:
         """Keep a piece until it is added or forgotten."""
-        self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
-        self._enter(self._held, piece)
+        self._enter(piece)
+        self._held.add(piece.caller, piece)
 
-    def _enter(self, pieces: FairQueue[Caller, Piece], piece: Piece) -> None:
-        pieces.add(piece.caller, piece)
-        self._chars[piece.caller] += piece.num_chars
-        self._num_pieces += 1
+    def _enter(self, piece: Piece) -> None:
+        self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
+        self._pieces.take(piece.caller, piece)
+        self._chars.take(piece.caller, piece, piece.num_chars)
 
     def take(self) -> Piece | None:
         """The next piece, which then counts as being read; None if none may be read now."""
@@ -118,7 +129,7 @@ class Turns:
         if taken is None:
             return None
         _, piece = taken
-        self._count_less(piece)
+        self._give_back(piece)
         return piece
 
     def done(self, piece: Piece) -> None:
@@ -141,15 +152,17 @@ class Turns:
                 del self._by_name[piece.client, rid]
 
     def _remove(self, piece: Piece) -> None:
-        for pieces in (self._waiting, self._held):
-            if pieces.discard(piece.caller, piece):
-                self._count_less(piece)
+        self._waiting.discard(piece.caller, piece)
+        self._held.discard(piece.caller, piece)
+        self._give_back(piece)
 
-    def _count_less(self, piece: Piece) -> None:
-        self._num_pieces -= 1
-        self._chars[piece.caller] -= piece.num_chars
-        if not self._chars[piece.caller]:
-            del self._chars[piece.caller]
+    def _give_back(self, piece: Piece) -> None:
+        self._pieces.give_back(piece)
+        self._chars.give_back(piece)
+
+    def _give_way(self, piece: Piece) -> None:
+        self.forget(piece)
+        self.gave_way(piece)
 
     def clear(self) -> None:
         """Forget everything. A piece that is being read keeps its caller's turn until its end."""
@@ -158,10 +171,11 @@ class Turns:
         self._by_name.clear()
         self._waiting.clear()
         self._held.clear()
+        self._pieces.clear()
         self._chars.clear()
-        self._num_pieces = 0
 
 
-def _overloaded(what: str) -> RequestError:
-    reason = f"the server is at its limit: too many {what} wait to be tokenized"
+def _overloaded(what: str, whose: Full) -> RequestError:
+    by = " of this caller" if whose == "caller" else ""
+    reason = f"the server is at its limit: too many {what}{by} wait to be tokenized"
     return RequestError(reason, code=OVERLOADED, retryable=True)

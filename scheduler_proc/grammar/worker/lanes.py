@@ -58,10 +58,6 @@ class Lanes(Generic[Job]):
         """One asker's jobs that wait, the newest last."""
         return [*self._put_off.lane(asker), *self._new.lane(asker)]
 
-    def askers(self) -> set[bytes]:
-        """The askers for whom a job waits."""
-        return self._put_off.askers | self._new.askers
-
     def add(self, job: Job, asker: bytes = b"") -> None:
         """A new one, at the end of its asker's queue; or one more who asks for it."""
         if job in self._runs:

@@ -9,7 +9,7 @@ waits, with a bounded part for each asker, and failures are remembered. Compilin
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -20,6 +20,7 @@ from cachetools import TLRUCache
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.worker.job import SHORTAGES, Outcome
 from scheduler_proc.grammar.worker.lanes import Lanes
+from scheduler_proc.grammar.worker.room import QueueRoom
 from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, UNAVAILABLE, ErrorInfo
@@ -27,10 +28,6 @@ from srt.wire.ring_messages import CompileCancel, CompileReply, CompileReq
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUE = 1024
-MAX_QUEUE_CHARS = 64 * 2**20
-MAX_ASKER_QUEUE = 256
-MAX_ASKER_CHARS = 16 * 2**20
 MAX_FAILURES = 4096
 _TIMER_S = 0.01  # added to timers, so that what they are for is due when they fire
 FORGET_AFTER_S = 30.0  # failures that may not happen again
@@ -94,14 +91,29 @@ class _Pending:
 
     key: str
     constraint: Constraint
+    asker: bytes  # the first one
     since: float
     epoch: int
     asking: list[int] = field(default_factory=list)
+    was_begun: bool = False
     task: "asyncio.Task[None] | None" = None
 
+    @property
+    def num_chars(self) -> int:
+        return len(self.constraint.source)
 
-def _num_chars(waiting: list[_Pending]) -> int:
-    return sum(len(pending.constraint.source) for pending in waiting)
+
+def _newest_first(waiting: Collection[_Pending]) -> Iterable[_Pending]:
+    """The order in which jobs give way: those that have been begun once come last."""
+    jobs = list(waiting)[::-1]
+    return [*(job for job in jobs if not job.was_begun), *(job for job in jobs if job.was_begun)]
+
+
+class _Queue(NamedTuple):
+    """Which of the jobs are compiled now, and how many may wait."""
+
+    lanes: Lanes[_Pending]
+    room: QueueRoom[_Pending]
 
 
 class CompileService:
@@ -121,7 +133,8 @@ class CompileService:
         self._folder, self._key_of, self._run, self._answer = folder, key_of, run, answer
         self._rules, self._tasks = rules, tasks
         self._pending: dict[str, _Pending] = {}
-        self._lanes: Lanes[_Pending] = Lanes(rules.workers, rules.quantum_s)
+        lanes: Lanes[_Pending] = Lanes(rules.workers, rules.quantum_s)
+        self._queue = _Queue(lanes, QueueRoom(self._give_way, _newest_first))
         self._timer: asyncio.TimerHandle | None = None
         self._failures: TLRUCache[str, _Failure, float] = TLRUCache(
             MAX_FAILURES, lambda _, failure, now: now + failure.seconds, lambda: monotonic()
@@ -130,11 +143,11 @@ class CompileService:
 
     @property
     def num_queued(self) -> int:
-        return len(self._lanes.waiting)
+        return len(self._queue.lanes.waiting)
 
     @property
     def num_running(self) -> int:
-        return self._lanes.num_running
+        return self._queue.lanes.num_running
 
     @property
     def is_busy(self) -> bool:
@@ -150,8 +163,7 @@ class CompileService:
         elif self._folder.touch(key):
             self.counters.reused += 1
             self._answer(CompileReply(req.id, req.epoch, key))
-        elif key in self._pending or self._has_room(req):
-            self._enqueue(key, req)
+        elif self._enqueue(key, req):
             self._schedule()
         else:
             self.counters.refused += 1
@@ -170,7 +182,7 @@ class CompileService:
 
     def reset(self, epoch: int) -> None:
         """A new epoch: forget what was queued before it. What is being compiled goes on."""
-        for pending in self._lanes.waiting:
+        for pending in self._queue.lanes.waiting:
             if pending.epoch < epoch:
                 self._drop(pending)
 
@@ -181,43 +193,41 @@ class CompileService:
 
     # ---- the queue -----------------------------------------------------------------------------
 
-    def _has_room(self, req: CompileReq) -> bool:
-        """Whether one more may wait. If the queue is full, the newest job of the asker who has most
-        makes room for those who have less."""
-        size, mine = len(req.constraint.source), self._lanes.waiting_for(req.asker)
-        if len(mine) >= MAX_ASKER_QUEUE or _num_chars(mine) + size > MAX_ASKER_CHARS:
-            return False
-        while (waiting := self._lanes.waiting) and (
-            len(waiting) >= MAX_QUEUE or _num_chars(waiting) + size > MAX_QUEUE_CHARS
-        ):
-            asker = max(self._lanes.askers(), key=lambda one: len(self._lanes.waiting_for(one)))
-            theirs = self._lanes.waiting_for(asker)
-            if len(theirs) <= len(mine) + 1:
-                return False
-            self._refuse(theirs[-1], self._overloaded(asker))
-        return True
-
-    def _enqueue(self, key: str, req: CompileReq) -> None:
+    def _enqueue(self, key: str, req: CompileReq) -> bool:
+        """Let a request wait for its constraint; False if there is no room for that."""
         pending = self._pending.get(key)
         if pending is None:
-            pending = _Pending(key, req.constraint, monotonic(), req.epoch)
+            pending = _Pending(key, req.constraint, req.asker, monotonic(), req.epoch)
+            if not self._queue.room.take(req.asker, pending, pending.num_chars):
+                return False
             self._pending[key] = pending
-        self._lanes.add(pending, req.asker)
+        else:
+            self._queue.room.join(req.asker, pending, pending.num_chars)
+        self._queue.lanes.add(pending, req.asker)
         if req.epoch != pending.epoch:  # those who asked in the previous epoch are gone
             pending.asking, pending.epoch = [], req.epoch
         if req.id not in pending.asking:  # a front asks again when the compiler has started
             pending.asking.append(req.id)
+        return True
+
+    def _give_way(self, pending: _Pending) -> None:
+        self._refuse(pending, self._overloaded(pending.asker))
 
     def _schedule(self) -> None:
         """Start and stop what the lanes say, now and when they next change by themselves."""
         now = monotonic()
-        for pending in self._lanes.waiting:
+        for pending in self._queue.lanes.waiting:
             if now - pending.since > self._rules.max_wait_s:
                 self._refuse(pending, self._too_late())
-        changes = self._lanes.changes(now)
+        changes = self._queue.lanes.changes(now)
+        for pending in changes.start:
+            self._queue.room.give_back(pending)
         for pending in changes.stop:
             self._stop(pending)
-            pending.since = now
+            pending.since, pending.was_begun = now, True
+            self._queue.room.take(
+                pending.asker, pending, pending.num_chars
+            )  # it stays if there is none
         for pending in changes.start:
             pending.task = self._tasks.start(self._work(pending))
         self._set_timer()
@@ -226,8 +236,8 @@ class CompileService:
         """Act on what only time changes: a quantum ends, or a request has waited too long."""
         if self._timer is not None:
             self._timer.cancel()
-        due = [p.since + self._rules.max_wait_s + _TIMER_S for p in self._lanes.waiting]
-        quantum = self._lanes.next_change_s()
+        due = [p.since + self._rules.max_wait_s + _TIMER_S for p in self._queue.lanes.waiting]
+        quantum = self._queue.lanes.next_change_s()
         if quantum is not None:
             due.append(quantum)
         if due:
@@ -237,13 +247,15 @@ class CompileService:
     def _refuse(self, pending: _Pending, error: ErrorInfo) -> None:
         """Remove a job that waits and is not to be compiled."""
         self.counters.refused += len(pending.asking)
-        self._lanes.remove(pending)
+        self._queue.room.give_back(pending)
+        self._queue.lanes.remove(pending)
         self._settle(pending, error)
 
     def _drop(self, pending: _Pending) -> None:
         """Drop a job that nobody waits for any more."""
         del self._pending[pending.key]
-        self._lanes.remove(pending)
+        self._queue.room.give_back(pending)
+        self._queue.lanes.remove(pending)
         self._stop(pending)
 
     def _stop(self, pending: _Pending) -> None:
@@ -264,7 +276,7 @@ class CompileService:
         seconds = monotonic() - started
         if pending.task is not asyncio.current_task():
             return  # it was stopped and failed while ending: nobody waits for it any more
-        self._lanes.remove(pending)
+        self._queue.lanes.remove(pending)
         self._settle(pending, self._conclude(pending, outcome, seconds))
         self._schedule()
 
@@ -315,7 +327,7 @@ class CompileService:
         return ErrorInfo(INTERNAL, "compiling it failed (the server's log says why)")
 
     def _overloaded(self, asker: bytes) -> ErrorInfo:
-        mine = len(self._lanes.waiting_for(asker))
+        mine = len(self._queue.lanes.waiting_for(asker))
         reason = (
             f"the server is at its limit: {self.num_queued} grammars wait to be compiled, "
             f"{mine} of them this client's"

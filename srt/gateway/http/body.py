@@ -26,7 +26,7 @@ from srt.wire.errors import RequestError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_MEDIA_BODY_BYTES = 48 * 1024 * 1024  # of routes that take pictures, if the model sees
-BODY_TIMEOUT_S = 60.0
+PACE_S = 30.0  # the time over which the pace of a body is measured
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -51,7 +51,8 @@ async def read_body(
     long_texts: list[str] | None = None if media_texts is None else []
     sees = media_texts is not None and media_rules(gateway).kinds != frozenset()
     with large.room(tenant()) as room:
-        data = await _read(request, room, MAX_MEDIA_BODY_BYTES if sees else MAX_BODY_BYTES)
+        most = MAX_MEDIA_BODY_BYTES if sees else MAX_BODY_BYTES
+        data = await _read(request, room, most, gateway.info.min_body_rate)
         if empty is not None and not data:
             return empty
         is_large = len(data) > PIECE_BYTES
@@ -86,18 +87,25 @@ def _check_texts(long_texts: list[str], media_texts: Iterable[str]) -> None:
         raise text_too_long()
 
 
-async def _read(request: HttpRequest, room: Room, max_bytes: int) -> bytearray:
-    """The bytes of a body, at most `max_bytes`; what is large of them takes `room`."""
+async def _read(request: HttpRequest, room: Room, max_bytes: int, min_rate: int) -> bytearray:
+    """The bytes of a body, at most `max_bytes`; what is large of them takes `room`, and may give
+    way. Raises RequestError (408) if less than `min_rate` bytes a second come for PACE_S."""
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _pieces(request, room, max_bytes)
+        async with room.giving_way(), asyncio.timeout(PACE_S) as limit:
+            return await _pieces(request, room, max_bytes, min_rate, limit)
     except TimeoutError:
-        message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
-        raise RequestError(message, code=REQUEST_TIMEOUT) from None
+        reason = (
+            f"less than {min_rate} bytes a second of the body arrived for {PACE_S:g} s "
+            "(--min-body-rate)"
+        )
+        raise RequestError(reason, code=REQUEST_TIMEOUT) from None
 
 
-async def _pieces(request: HttpRequest, room: Room, max_bytes: int) -> bytearray:
-    data, taken = bytearray(), 0
+async def _pieces(
+    request: HttpRequest, room: Room, max_bytes: int, min_rate: int, limit: asyncio.Timeout
+) -> bytearray:
+    """The same; `limit` is put off whenever what it asks for has come."""
+    data, taken, asked = bytearray(), 0, min_rate * PACE_S
     length = request.headers.get("content-length", "")[:16]
     _check_size(int(length) if length.isdecimal() else 0, max_bytes)
     has_more = True
@@ -111,6 +119,9 @@ async def _pieces(request: HttpRequest, room: Room, max_bytes: int) -> bytearray
         if len(data) > LARGE_BYTES:
             room.take(len(data) - taken)
             taken = len(data)
+        if len(data) >= asked:
+            limit.reschedule(asyncio.get_running_loop().time() + PACE_S)
+            asked = len(data) + min_rate * PACE_S
     return data
 
 

@@ -2,12 +2,17 @@
 
 A connection is idle while the server waits for its client: for a request, or for the rest of one,
 even if it trickles in, or until the client has taken the rest of an answer. When all places are
-taken, the connection that has been idle longest is closed. When all are busy, a new connection gets
-one of the places above the bound, which serve probes only.
+taken, the one that has been idle longest of those of one peer is closed: of the peer that has most
+connections, if that has more than the new one's, or of its own. When none of these is idle, a new
+connection gets one of the places above the bound, which serve probes only.
 """
 
 import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from typing import Protocol
+
+from srt.callers.shares import Shares
 
 PROBE_PLACES = 256
 MIN_IDLE_S = 0.25  # the head of a request that was sent immediately may take this long
@@ -15,6 +20,8 @@ MIN_IDLE_S = 0.25  # the head of a request that was sent immediately may take th
 
 class Connection(Protocol):
     """One that has a place."""
+
+    peer: str  # the address, or network, at its other end
 
     def close_idle(self) -> None:
         """Close it: another one needs its place."""
@@ -25,48 +32,66 @@ class Places:
     """The connections of one server: `most` for requests, and PROBE_PLACES for probes."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._at_work: set[Connection] = set()
-        self._idle: dict[Connection, float] = {}  # since when, in ascending order
+        self._shares: Shares[str, Connection] = Shares(
+            most, give_way=self._close, order=self._old_idle
+        )
+        # By peer, since when each is idle, in ascending order.
+        self._idle: defaultdict[str, dict[Connection, float]] = defaultdict(dict)
         self._idle_probes: dict[Connection, float] = {}
         self._probes: set[Connection] = set()
 
     def enter(self, connection: Connection) -> bool:
         """Add a connection, idle for now; returns whether its place is for all requests."""
-        has_room = len(self._at_work) + len(self._idle) < self._most
-        if has_room or self._close_longest(self._idle, MIN_IDLE_S):
-            self._idle[connection] = time.monotonic()
+        peer = connection.peer
+        if self._shares.full(peer, 1):
+            own = next(self._old_idle([*self._idle.get(peer, ())][:1]), None)
+            if own is not None:
+                self._shares.give_back(own)
+                self._close(own)
+        if not self._shares.take(peer, connection):
+            self._idle[peer][connection] = time.monotonic()
             return True
         self._probes.add(connection)
         self._idle_probes[connection] = time.monotonic()
-        if len(self._probes) > PROBE_PLACES:
-            self._close_longest(self._idle_probes, 0.0)
+        if len(self._probes) > PROBE_PLACES and self._idle_probes:
+            longest = next(iter(self._idle_probes))
+            self.leave(longest)
+            longest.close_idle()
         return False
 
     def waits(self, connection: Connection) -> None:
         """It is idle from now on, unless it already was."""
-        idle = self._idle_probes if connection in self._probes else self._idle
-        if connection not in idle and (connection in self._at_work or idle is self._idle_probes):
-            self._at_work.discard(connection)
-            idle[connection] = time.monotonic()
+        if connection in self._probes:
+            self._idle_probes.setdefault(connection, time.monotonic())
+        elif connection in self._shares:
+            self._idle[connection.peer].setdefault(connection, time.monotonic())
 
     def works(self, connection: Connection) -> None:
         """It has a request that has arrived completely."""
-        if self._idle.pop(connection, None) is not None:
-            self._at_work.add(connection)
-        self._idle_probes.pop(connection, None)
+        self._is_idle_no_more(connection)
 
     def leave(self, connection: Connection) -> None:
         """It has ended."""
-        self._at_work.discard(connection)
-        self._idle.pop(connection, None)
-        self._idle_probes.pop(connection, None)
+        self._shares.give_back(connection)
+        self._is_idle_no_more(connection)
         self._probes.discard(connection)
 
-    def _close_longest(self, idle: dict[Connection, float], min_idle_s: float) -> bool:
-        connection, since = next(iter(idle.items()), (None, 0.0))
-        if connection is None or time.monotonic() - since < min_idle_s:
-            return False
-        self.leave(connection)
+    def _is_idle_no_more(self, connection: Connection) -> None:
+        self._idle_probes.pop(connection, None)
+        if idle := self._idle.get(connection.peer):
+            idle.pop(connection, None)
+            if not idle:
+                del self._idle[connection.peer]
+
+    def _close(self, connection: Connection) -> None:
+        self._is_idle_no_more(connection)
         connection.close_idle()
-        return True
+
+    def _old_idle(self, connections: Collection[Connection]) -> Iterator[Connection]:
+        """Those of one peer that have been idle for some time, the longest first."""
+        peer = next((one.peer for one in connections), "")
+        latest = time.monotonic() - MIN_IDLE_S
+        for connection, since in self._idle.get(peer, {}).items():
+            if since > latest:
+                return
+            yield connection

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from srt.args import Network
+from srt.callers.names import network_of
 from srt.gateway.errors import (
     RETRY_AFTER,
     UNSUPPORTED_MEDIA_TYPE,
@@ -104,6 +105,7 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         host, port = self.client or ("an unknown peer", 0)
+        self.peer = network_of(host)
         named = _PeersLog(self.logger, f"{host} port {port}", self._buffer)
         self.logger = named  # type: ignore[assignment]
         if not self._places.enter(self):

@@ -9,13 +9,14 @@ environment is used.
 import asyncio
 import socket
 import ssl
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 import h11
 
+from srt.callers.shares import Shares
+from srt.fair_queue import SlotQueue
 from srt.gateway.limits.large_bodies import Room
 from srt.gateway.media.urls import MAX_FILE_BYTES, PORTS, WebAddress, is_public
 from srt.wire.errors import OVERLOADED, RequestError
@@ -23,13 +24,14 @@ from srt.wire.errors import OVERLOADED, RequestError
 FETCH_TIMEOUT_S = 10.0  # for all of it, the look-up included
 MAX_FETCHES = 16  # at once
 MAX_WAITING = 256
-MAX_TENANT_WAITING = 128
+MAX_CALLER_WAITING = 128
 MAX_ADDRESSES = 3  # of a host that are tried
 MAX_HEAD_BYTES = 32 * 1024
 _READ_BYTES = 16 * 1024  # between turns of others
 
 _RESOLVERS = ThreadPoolExecutor(16, "resolver")
 
+_Turn = asyncio.Future[None]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 # The IP addresses of a host and port.
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -94,13 +96,15 @@ class Fetcher:
         self._resolve, self._connect = resolve or Resolver(), connect or Connector()
         self._is_public = is_public
         self._timeout_s = timeout_s
-        self._running: Counter[str] = Counter()  # by tenant
-        self._waiting: dict[asyncio.Future[None], str] = {}  # in the order that they came
+        self._turns: SlotQueue[str, _Turn] = SlotQueue(MAX_FETCHES)
+        self._waiting: Shares[str, _Turn] = Shares(
+            MAX_WAITING, MAX_CALLER_WAITING, give_way=self._give_way
+        )
 
-    async def fetch(self, address: WebAddress, tenant: str, room: Room) -> bytes:
+    async def fetch(self, address: WebAddress, caller: str, room: Room) -> bytes:
         """The file; `room` is taken for its bytes. Raises RequestError for the field ""."""
         try:
-            async with asyncio.timeout(self._timeout_s), self._turn(tenant):
+            async with asyncio.timeout(self._timeout_s), self._turn(caller):
                 return await self._file(address, room)
         except TimeoutError:
             reason = f": could not be fetched within {self._timeout_s:g} s"
@@ -109,47 +113,39 @@ class Fetcher:
         raise RequestError(reason, at="", retryable=True) from None
 
     @asynccontextmanager
-    async def _turn(self, tenant: str) -> AsyncIterator[None]:
-        if self._may_run(tenant):
-            self._running[tenant] += 1
-        else:
-            await self._wait(tenant)
+    async def _turn(self, caller: str) -> AsyncIterator[None]:
+        """One of the fetches that may be made at once. Raises RequestError (429) if too many wait,
+        or if this one gives way to another caller's."""
+        turn: _Turn = asyncio.get_running_loop().create_future()
+        self._turns.add(caller, turn)
+        self._begin()
         try:
+            if not turn.done():
+                await self._wait(caller, turn)
             yield
         finally:
-            self._leave(tenant)
+            if not self._turns.discard(caller, turn):
+                self._turns.done(caller, turn)
+            self._begin()
 
-    def _may_run(self, tenant: str) -> bool:
-        """Whether a tenant has less than what is left to others: one alone gets half of all, and
-        several together leave something to the next."""
-        return self._running[tenant] < MAX_FETCHES - self._running.total()
-
-    async def _wait(self, tenant: str) -> None:
-        """Wait for a place of the tenant's, which is taken then."""
-        own = sum(name == tenant for name in self._waiting.values())
-        if own >= MAX_TENANT_WAITING or len(self._waiting) >= MAX_WAITING:
-            reason = ": too many files are fetched at once"
-            raise RequestError(reason, at="", code=OVERLOADED, retryable=True)
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = tenant
+    async def _wait(self, caller: str, turn: _Turn) -> None:
+        if self._waiting.take(caller, turn):
+            raise _too_many()
         try:
             await turn
-        except asyncio.CancelledError:
-            if self._waiting.pop(turn, None) is None and not turn.cancelled():
-                self._leave(tenant)
-            raise
+        finally:
+            self._waiting.give_back(turn)
 
-    def _leave(self, tenant: str) -> None:
-        """Give back a place; those who may have it get it, tenants with the fewest first."""
-        self._running[tenant] -= 1
-        if not self._running[tenant]:
-            del self._running[tenant]
-        while able := [turn for turn, name in self._waiting.items() if self._may_run(name)]:
-            turn = min(able, key=lambda turn: self._running[self._waiting[turn]])
-            name = self._waiting.pop(turn)
+    def _begin(self) -> None:
+        """Let those go on that may: a caller leaves places to the next."""
+        while (taken := self._turns.take()) is not None:
+            turn = taken[1]
             if not turn.done():  # its task may have been cancelled just now
-                self._running[name] += 1
                 turn.set_result(None)
+
+    def _give_way(self, turn: _Turn) -> None:
+        if not turn.done():
+            turn.set_exception(_too_many())
 
     async def _file(self, address: WebAddress, room: Room) -> bytes:
         reader, writer = await self._connection(address)
@@ -222,6 +218,11 @@ def _check_head(response: h11.Response) -> None:
         raise RequestError(": its host sends it compressed, which was not asked for", at="")
     if int(headers.get(b"content-length", b"0")) > MAX_FILE_BYTES:
         raise _too_long()
+
+
+def _too_many() -> RequestError:
+    reason = ": too many files of this caller, or of all, are fetched at once"
+    return RequestError(reason, at="", code=OVERLOADED, retryable=True)
 
 
 def _too_long() -> RequestError:

@@ -42,8 +42,8 @@ class GivenMedia(NamedTuple):
 
 class MediaList:
     """Those of one request. With `bare`, base64 needs no `data:` in front; with `keeps`, their
-    `files` are kept once they have been loaded. Their sources are not: they are large. Those in
-    the fields `known` have been loaded before."""
+    `files` are kept once they have been loaded, until they are `forgotten`. Their sources are not:
+    they are large. Those in the fields `known` have been loaded before."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class MediaList:
         self.given: list[GivenMedia] = []
         self.files: list[MediaFile] = []
         self.keeps = keeps
+        self.forgotten = False
         self._rules, self._bare, self._known = rules, bare, known
 
     def add(self, media: GivenMedia) -> int:
@@ -88,6 +89,10 @@ class MediaList:
         self.given = [media._replace(source=()) for media in self.given]
         if self.keeps:
             self.files = files
+
+    def forget(self) -> None:
+        """Their files are not to be kept any more."""
+        self.files, self.forgotten = [], True
 
     def rename(self, names: Names) -> None:
         """Take the caller's names for the fields."""

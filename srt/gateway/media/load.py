@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from itertools import chain, pairwise
 
 from srt.client.media import MediaFile
@@ -17,7 +16,7 @@ from srt.wire.media import MAX_FRAMES
 # Of all requests: the texts of their files until all are loaded, and what these become until the
 # ring has it.
 MAX_HELD_BYTES = 256 * 1024 * 1024
-MAX_TENANT_BYTES = 128 * 1024 * 1024
+MAX_CALLER_BYTES = 128 * 1024 * 1024
 
 
 class MediaLoader:
@@ -25,22 +24,22 @@ class MediaLoader:
 
     def __init__(self, fetcher: Fetcher | None = None) -> None:
         self._fetcher = fetcher or Fetcher()
-        self._held = LargeBodies(MAX_HELD_BYTES, MAX_TENANT_BYTES, "pictures and videos")
+        self._held = LargeBodies(MAX_HELD_BYTES, MAX_CALLER_BYTES, "pictures and videos")
 
-    def room(self, tenant: str) -> AbstractContextManager[Room]:
-        """The room for what a request of `tenant` shows, in a `with` block, which lasts for as long
+    def room(self, caller: str) -> Room:
+        """The room for what a request of `caller` shows, in a `with` block, which lasts for as long
         as the files are in this process."""
-        return self._held.room(tenant)
+        return self._held.room(caller)
 
     async def load(
-        self, lists: Sequence[MediaList], domains: tuple[str, ...], tenant: str, room: Room
+        self, lists: Sequence[MediaList], domains: tuple[str, ...], caller: str, room: Room
     ) -> list[list[MediaFile]]:
         """The files of each list, which take their `room`. A source that several name is loaded
         once. Raises RequestError naming the body's field."""
         sources: dict[tuple[str, int | str], GivenMedia] = {}
         for media in chain.from_iterable(each.given for each in lists):
             sources.setdefault(_key(media), media)
-        work = (self._frames(media, domains, tenant, room) for media in sources.values())
+        work = (self._frames(media, domains, caller, room) for media in sources.values())
         frames = dict(zip(sources, await all_of(work), strict=True))
         files = [
             [MediaFile(m.kind, frames[_key(m)], m.detail, m.num_frames) for m in each.given]
@@ -52,7 +51,7 @@ class MediaLoader:
         return files
 
     async def _frames(
-        self, media: GivenMedia, domains: tuple[str, ...], tenant: str, room: Room
+        self, media: GivenMedia, domains: tuple[str, ...], caller: str, room: Room
     ) -> Frames:
         source = media.source
         with renaming({"": media.path}):
@@ -60,7 +59,7 @@ class MediaLoader:
                 return source
             if is_web(source):
                 address = web_address(source, domains)
-                return (await self._fetcher.fetch(address, tenant, room),)
+                return (await self._fetcher.fetch(address, caller, room),)
             return await self._decoded(source, media.kind == "video", room)
 
     async def _decoded(self, url: str, is_video: bool, room: Room) -> Frames:

@@ -34,7 +34,7 @@ from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import delete, get, json_reply, name_of, post
 from srt.gateway.http.sse import EventStream, named_events
 from srt.gateway.limits.tenant import tenant
-from srt.gateway.media.given import Frames, MediaList
+from srt.gateway.media.given import MediaList
 from srt.gateway.openai.chat import Chat, chat_of
 from srt.gateway.responses.answers import ResponseWriter, response_events
 from srt.gateway.responses.background import check_background, make_in_background
@@ -54,7 +54,7 @@ from srt.gateway.wire.responses import (
     ResponseTokens,
     TextFormatIn,
 )
-from srt.wire.errors import NOT_FOUND, RequestError, missing, quoted, renaming
+from srt.wire.errors import NOT_FOUND, OVERLOADED, RequestError, missing, quoted, renaming
 from srt.wire.filled_params import SamplingDefaults
 
 _NAMES: dict[str | None, str] = {
@@ -174,16 +174,19 @@ class _Asked:
         self.chat = _chat(body, items, earlier, self._tools, gateway)
         self._items = without_files(items)
         self.body = _echoed(body, gateway.info.sampling.defaults)
-        self._frames: list[Frames] = []
 
     def keep(self, writer: ResponseWriter) -> None:
         """Store the response if it has ended and is to be kept."""
         response = writer.stored
         if response is None:
             return
-        is_kept = self._stored.keep(self._owner, response, self._items, self._frames)
+        media = self.chat.media
+        frames = [file.frames for file in media.files]
+        is_kept = not media.forgotten and self._stored.keep(
+            self._owner, response, self._items, frames
+        )
         if response.background and not is_kept:  # whoever fetches it is told why there is none
-            writer.failed(RequestError("the response is too large to be kept", code=TOO_LARGE))
+            writer.failed(_lost(media.forgotten))
             self._stored.keep(self._owner, replace(writer.state, output=[]), [])
 
     async def begin(self, batch: Batch, writer: ResponseWriter) -> ResponseObject:
@@ -207,9 +210,8 @@ class _Asked:
             )
         files = [file.frames for file in chat.media.files]
         is_stored = body.store and self._stored.takes(files)
-        self._frames.extend(files if is_stored else ())
-        chat.media.files.clear()
         if not is_stored:
+            chat.media.files = []
             batch.held.close()
         (generation,) = batch.generations
         writer = ResponseWriter(
@@ -217,6 +219,14 @@ class _Asked:
             origins=self._tools.origins,
         )
         return batch, writer
+
+
+def _lost(made_room: bool) -> RequestError:
+    """Why a response in the background is not kept."""
+    if made_room:
+        reason = "the response's pictures made room for another caller's, and it was not kept"
+        return RequestError(reason, code=OVERLOADED, retryable=True)
+    return RequestError("the response is too large to be kept", code=TOO_LARGE)
 
 
 async def _read(request: HttpRequest) -> _Asked:

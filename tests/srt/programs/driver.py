@@ -90,8 +90,8 @@ class Running:
 class Driver:
     """A core, and one client of it. `tell` hears each message to the client."""
 
-    def __init__(self, max_running: int = 8, max_of_tenant: int = 8) -> None:
-        self.core = Core(max_running, max_of_tenant)
+    def __init__(self, max_running: int = 8, max_of_caller: int = 8) -> None:
+        self.core = Core(max_running, max_of_caller)
         self.now = 0.0
         self.running: list[Running] = []
         self.told: dict[str, list[Any]] = {}

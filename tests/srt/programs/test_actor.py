@@ -22,7 +22,7 @@ class Runner:
 
 async def test_many_calls_are_started_in_pieces() -> None:
     count = 5 * MAX_STARTS + 3
-    driver = Driver(max_running=count, max_of_tenant=count)
+    driver = Driver(max_running=2 * count, max_of_caller=count)
     calls = [Call([Text("x"), Output(f"o{i}")]) for i in range(count)]
     driver.submit(driver.open(), Program(calls=calls, eager=True))
     actor: Any = ProgramsActor.__new__(ProgramsActor)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from srt.programs.limits import MAX_BYTES, MAX_GET_S, MAX_SESSIONS, MAX_TEXT_BYTES, TENANT_SHARE
+from srt.programs.limits import CALLER_SHARE, MAX_BYTES, MAX_GET_S, MAX_SESSIONS, MAX_TEXT_BYTES
 from srt.wire.errors import CONFLICT, OVERLOADED, RequestError
 from srt.wire.program_messages import OpenSession, VarsGrew
 from srt.wire.programs import (
@@ -191,9 +191,9 @@ def test_ids_of_sessions() -> None:
         assert driver.submit(number, Program({"v": None})).keys() == {"v"}
 
 
-def test_tenants_share() -> None:
+def test_callers_have_bounds() -> None:
     driver = Driver()
-    most = int(MAX_SESSIONS * TENANT_SHARE)
+    most = int(MAX_SESSIONS * CALLER_SHARE)
     for _ in range(most):
         driver.open("a")
     with pytest.raises(RequestError) as refused:
@@ -205,7 +205,7 @@ def test_tenants_share() -> None:
 
 
 def test_calls_of_tenants_take_turns() -> None:
-    driver = Driver(max_running=1, max_of_tenant=1)
+    driver = Driver(max_running=1, max_of_caller=1)
     fan = Program(calls=[Call([Text("x"), Output(f"o{i}")]) for i in range(3)], eager=True)
     for tenant in ("a", "b"):
         driver.submit(driver.open(tenant), fan, tenant=tenant)
@@ -221,7 +221,7 @@ def test_calls_of_tenants_take_turns() -> None:
 
 def test_a_choice_counts_as_the_requests_that_it_makes() -> None:
     """One for each text, of all that the ring takes."""
-    driver = Driver(max_running=8, max_of_tenant=4)
+    driver = Driver(max_running=8, max_of_caller=4)
     core = driver.core
     choice = Call([Text("x"), Output("o", choices=["a", "b", "c"])])
     huge = Call([Text("x"), Output("o", choices=["a"] * 100)])
@@ -245,7 +245,7 @@ def test_a_choice_counts_as_the_requests_that_it_makes() -> None:
 
 def test_a_large_choice_has_its_turn() -> None:
     """Small calls of others do not take all that becomes free."""
-    driver = Driver(max_running=4, max_of_tenant=4)
+    driver = Driver(max_running=4, max_of_caller=4)
     core = driver.core
     fan = Program(calls=[Call([Text("x"), Output(f"o{i}")]) for i in range(6)], eager=True)
     choice = Program(calls=[Call([Text("x"), Output("o", choices=["a"] * 3)])], eager=True)
@@ -279,7 +279,7 @@ def test_bytes_are_given_back() -> None:
             driver.submit(session, Program({f"v{count}": text}))
             count += 1
     assert refused.value.info.code == OVERLOADED
-    assert count == int(MAX_BYTES * TENANT_SHARE / MAX_TEXT_BYTES) - 1
+    assert count == int(MAX_BYTES * CALLER_SHARE / MAX_TEXT_BYTES) - 1
     driver.close(session)
     assert driver.core.counts()["bytes"] == 0
     driver.submit(driver.open(), Program({"v": text}))

@@ -233,7 +233,7 @@ class Session:
 @given(st.integers(0, 2**32))
 def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
-    driver = Driver(max_running=rng.choice([1, 3, 8]), max_of_tenant=rng.choice([1, 8]))
+    driver = Driver(max_running=rng.choice([1, 3, 8]), max_of_caller=rng.choice([1, 8]))
     sessions = [Session(driver, rng, tenant) for tenant in ("", "b")]
     for _ in range(rng.randrange(4, 40)):
         rng.choice(sessions).act()

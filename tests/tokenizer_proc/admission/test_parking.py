@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from srt.callers.names import caller_of
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
@@ -92,6 +93,7 @@ def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
     assert isinstance(plain, Admission) and plain.parts[0].grammar == ""
     sampling = replace(plain.parts[0].sampling, close=False)
     part = replace(plain.parts[0], client=A, grammar="key", sampling=sampling)
+    part = replace(part, caller=caller_of(A, ""))
     assert admitted == {(A, "r"): part}
     assert front.aborted(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
     front.dispatch.credit(Credit(A, "r", EPOCH))
@@ -172,16 +174,17 @@ def test_a_parked_request_is_checked_and_holds_its_place() -> None:
 
 
 def test_each_asker_asks_once() -> None:
-    """All with one id: the compiler uses the best turn. After its restart all ask again."""
+    """All with one id: the compiler uses the best turn. After its restart all ask again. A caller
+    is one asker, whoever sends its requests."""
     front = make_front(max_requests=9)
     tenants = [(A, "1", "x"), (A, "2", "x"), (A, "3", "y"), (B, "1", "x"), (A, "4", "y")]
     found = [
         parked(front, constrained(rid), client, tenant=tenant) for client, rid, tenant in tenants
     ]
     questions = [question for question in found if question is not None]
-    assert [question is None for question in found] == [False, True, False, False, True]
+    assert [question is None for question in found] == [False, True, False, True, True]
     assert len({question.id for question in questions}) == 1
-    assert len({question.asker for question in questions}) == 3
+    assert len({question.asker for question in questions}) == 2
     assert unanswered(front) == questions
     answers = front.grammars.compiled(CompileReply(questions[0].id, EPOCH, "key"), 0.0)
     assert len(admitted_by(answers)) == 5

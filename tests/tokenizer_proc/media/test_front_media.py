@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from srt.callers.names import caller_of
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaRef
 from srt.wire.messages import (
@@ -370,14 +371,15 @@ def test_callers_take_turns() -> None:
         front.submit(A, request(f"a{i}"), 0.0, [picture(8, 8, i)])
     front.submit(B, request("b"), 0.0, [picture(8, 8, 9)])
     first, second = front.media.take_file(), front.media.take_file()
-    assert first and second and (first[0][0], second[0][0]) == (A, B)
+    callers = [caller_of(client, "") for client in (A, B)]
+    assert first and second and [first[0], second[0]] == callers
     assert front.media.take_file() is None
     front.media.hashed(*first, b"1")
     front.media.hashed(*second, b"2")
     while front.hash_one():
         pass
     decodes = front.media.take_decode(), front.media.take_decode()
-    assert decodes[0] and decodes[1] and {decodes[0][0][0], decodes[1][0][0]} == {A, B}
+    assert decodes[0] and decodes[1] and {decodes[0][0], decodes[1][0]} == set(callers)
     assert front.media.take_decode() is None
 
 
@@ -543,3 +545,21 @@ def test_different_files_with_the_same_item() -> None:
     assert wanted(front, item.digest) == [MediaSent(item, EPOCH)]
     credit(front, other)
     assert front.media.store.num_bytes == 0
+
+
+def test_who_has_most_pictures_waiting_gives_way() -> None:
+    """The whole request ends, and its client is told so."""
+    front = SeeingFront(media_bytes=600)
+
+    def sent(client: bytes, rid: str) -> Word | None:
+        return front.submit(client, request(rid), 0.0, [f"8 8 {rid} ".encode().ljust(100)])
+
+    assert [sent(A, rid) for rid in ("1", "2", "3")] == [None] * 3
+    word = sent(A, "4")
+    assert isinstance(word, Refused) and "of this caller" in word.error.message
+    assert [sent(B, "5"), sent(B, "6"), sent(b"c", "7")] == [None] * 3
+    assert sent(b"d", "8") is None
+    ((client, answer),) = front.giving_way.take_answers()
+    assert isinstance(answer, Refused) and (client, answer.rid) == (A, "3")
+    assert answer.error.code == OVERLOADED and "made room for another" in answer.error.message
+    assert front.media.store.num_bytes == 600 and (A, "3") not in front.dispatch.places

@@ -21,10 +21,12 @@ def check(store: MediaStore) -> None:
     assert store.num_bytes == sum(one.num_bytes for one in held)
     for one in held:
         assert one.num_bytes == sum(map(len, one.frames or list(one.pixels.values())))
-        assert one.holders == {name for name, files in store._of.items() if one in files}
+        assert set(one.holders) == {name for name, files in store._of.items() if one in files}
     assert {one.key for one in held if one.key} == set(store._by_key)
     digests = {i.digest for one in held for i in one.items or ()}
     assert digests == set(store._by_digest)
+    for one in held:
+        assert not one.num_bytes or store._shares._holders[one] in one.holders.values()
 
 
 def test_random_lives() -> None:
@@ -40,7 +42,7 @@ def test_random_lives() -> None:
         if kind < 2:
             files = [Held(image(), [bytes([rng.randrange(10)]) * 20]) for _ in range(2)]
             name = (b"c", str(step))
-            store.hold([name, (b"d", str(step))], files)
+            store.hold(rng.choice("abc"), [name, (b"d", str(step))], files)
             names[name] = names[(b"d", str(step))] = files
             unhashed += files
         elif kind < 4 and unhashed:
@@ -84,14 +86,14 @@ def test_facts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def knows(number: int) -> bool:
         held = Held(image(), [bytes([number])])
-        store.hold([(b"c", "r")], [held])
+        store.hold("a", [(b"c", "r")], [held])
         known = store.identify(held, key_of(held.ref, held.frames)).items is not None
         store.release((b"c", "r"))
         return known
 
     def learn(number: int, count: int) -> None:
         held = Held(image(), [bytes([number])])
-        store.hold([(b"c", "r")], [held])
+        store.hold("a", [(b"c", "r")], [held])
         held = store.identify(held, key_of(held.ref, held.frames))
         store.made(held, [(item(bytes([number, i])), b"x" * 30) for i in range(count)])
         store.release((b"c", "r"))
@@ -109,8 +111,43 @@ def test_facts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_room() -> None:
     store = MediaStore(100)
-    store.check_room(1000)  # nothing is there
-    store.hold([(b"c", "r")], [Held(image(), [bytes(60)])])
-    store.check_room(40)
-    with pytest.raises(RequestError, match="at its limit"):
-        store.check_room(41)
+    store.check_room("a", 1000)  # nothing is there
+    store.hold("a", [(b"c", "r")], [Held(image(), [bytes(40)])])
+    store.check_room("a", 10)
+    with pytest.raises(RequestError, match="of this caller are in flight"):
+        store.check_room("a", 11)  # a half is for others
+    store.check_room("b", 50)
+    store.hold("b", [(b"d", "r")], [Held(image(), [bytes(50)])])
+    store.check_room("c", 10)
+    with pytest.raises(RequestError, match="at its limit: 0 MB of pictures and videos are"):
+        store.check_room("c", 11)
+
+
+def test_what_waits_gives_way() -> None:
+    """The newest of who has most; not what others have too, nor what has gone on."""
+    waiting: set[Name] = set()
+
+    def end(held: Held) -> None:
+        for name in list(held.holders):
+            ended.append(name[1])
+            store.release(name)
+
+    ended: list[str] = []
+    store = MediaStore(100, waiting.__contains__, end)
+    files: dict[str, Held] = {}
+    for caller, rid, size in (("a", "1", 20), ("a", "2", 20), ("b", "3", 20), ("b", "4", 20)):
+        name = (b"c", rid)
+        waiting.add(name)
+        files[rid] = Held(image(), [rid.encode() * size])
+        store.hold(caller, [name], [files[rid]])
+    store.identify(files["4"], b"4")
+    shared = Held(image(), [b"4" * 20])
+    store.hold("x", [(b"x", "x")], [shared])
+    waiting.add((b"x", "x"))
+    assert store.identify(shared, b"4") is files["4"]
+    waiting.remove((b"c", "2"))  # it has gone on
+    store.hold("d", [(b"c", "5")], [Held(image(), [bytes(30)])])
+    assert ended == ["1"] and store.num_bytes == 90
+    store.release((b"c", "4"))  # from now on it counts for "x" alone
+    assert (store._shares.held("b"), store._shares.held("x")) == (20, 20)
+    check(store)

@@ -1,5 +1,6 @@
 """Callers take turns to have their texts read, within bounds; requests that end meanwhile."""
 
+import random
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from srt.wire.messages import (
 )
 from srt.wire.ring_messages import Abort
 from srt.wire.sampling import SamplingParams
+from tests.running.profiles import seeds
 from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, request
 from tokenizer_proc.admission.front import Front, Word
 from tokenizer_proc.admission.parking import Parked
@@ -52,10 +54,10 @@ def in_turn(turns: Turns) -> list[str]:
     return order
 
 
-def read_all(front: Front) -> dict[str, Word | None]:
-    """What becomes of everything that waits, by rid."""
-    words = {}
-    while waiting := front.turns.take():
+def read_all(front: Front, most: int = 10_000) -> dict[str, Word | None]:
+    """What becomes of everything that waits, by rid, or of the first ones of it."""
+    words: dict[str, Word | None] = {}
+    while len(words) < most and (waiting := front.turns.take()):
         words[waiting.req.rid] = front.has_read(waiting, front.text.read(waiting.req), 0.0)
     return words
 
@@ -85,27 +87,73 @@ def test_two_floods_alternate() -> None:
     assert in_turn(turns) == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
-def test_a_caller_cannot_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("PIECES", 5), ("CALLER_PIECES", 3), ("CHARS", 100), ("CALLER_CHARS", 60)):
+def small_bounds(monkeypatch: pytest.MonkeyPatch, **bounds: int) -> None:
+    for name, value in bounds.items():
         monkeypatch.setattr(tokenizer_proc.queueing.turns, f"MAX_{name}", value)
+
+
+def test_a_caller_cannot_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_bounds(monkeypatch, PIECES=5, CALLER_PIECES=3, CHARS=100, CALLER_CHARS=60)
     turns = Turns()
+    a, b, c = (piece(client, "").caller for client in (A, B, b"c"))
     for i in range(3):
-        turns.check_room((A, ""), 5)
+        turns.check_room(a, 5)
         turns.add(piece(A, f"{i}"))
-    for caller, chars in (((A, ""), 5), ((B, ""), 86)):
-        with pytest.raises(RequestError) as refused:
-            turns.check_room(caller, chars)
-        assert (refused.value.info.code, refused.value.info.retryable) == (OVERLOADED, True)
-    turns.check_room((B, ""), 85)
+    with pytest.raises(RequestError, match="too many requests of this caller") as refused:
+        turns.check_room(a, 5)
+    assert (refused.value.info.code, refused.value.info.retryable) == (OVERLOADED, True)
+    with pytest.raises(RequestError, match="too many characters wait"):
+        turns.check_room(b, 86)  # more than the other has
+    turns.check_room(b, 85)
     turns.add(piece(B, "b", text="x" * 55))
-    with pytest.raises(RequestError, match="characters"):
-        turns.check_room((B, ""), 6)
+    with pytest.raises(RequestError, match="too many characters of this caller"):
+        turns.check_room(b, 6)
     turns.add(piece(B, "b2"))
-    with pytest.raises(RequestError, match="requests"):
-        turns.check_room((b"c", ""), 1)
+    with pytest.raises(RequestError, match="too many requests wait"):
+        turns.check_room(b, 1)  # as many as the other has
+    gone: list[Piece] = []
+    turns.gave_way = gone.append
+    turns.check_room(c, 1)
+    turns.add(piece(b"c", "c"))
+    assert [one.req.rid for one in gone] == ["2"] and gone[0].gone and len(turns) == 5
     turns.clear()
-    turns.check_room((A, ""), 1000)  # more than may wait: only an empty queue takes it
+    turns.check_room(a, 1000)  # more than may wait: only an empty queue takes it
     assert len(turns) == 0
+
+
+def gave_way(front: Front) -> set[str]:
+    """The rids of the requests that made room for others', since the last call."""
+    answers = [answer for _, answer in front.giving_way.take_answers()]
+    assert all(isinstance(answer, Refused) for answer in answers)
+    return {answer.rid for answer in answers if isinstance(answer, Refused)}
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_nobody_is_shut_out(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Two to four callers fill the queue of texts with many or with long ones; what another one
+    sends is read all the same, after one of each of them, and who gives way is told."""
+    small_bounds(monkeypatch, PIECES=40, CALLER_PIECES=10, CHARS=4000, CALLER_CHARS=1000)
+    rng = random.Random(seed)
+    front = make_front(max_requests=rng.choice((30, 1000)), max_tokens=100_000)
+    clients = [b"c%d" % number for number in range(rng.randint(2, 4))]
+    asked: dict[str, bytes] = {}
+    for number in range(rng.choice((30, 200))):
+        client, rid = rng.choice(clients), str(number)
+        text = "x" * rng.choice((1, 10, 400, 900))
+        req: TextReq = rng.choice((tokenize(rid, text), request(rid, text=text)))
+        if front.submit(client, req, 0.0) is None:
+            asked[rid] = client
+        if rng.random() < 0.05:
+            for rid in read_all(front, 1):
+                asked.pop(rid, None)
+    refused = gave_way(front)
+    for number in (1000, 1001):
+        assert front.submit(b"mine", request(str(number), text="mine"), 0.0) is None
+    refused |= gave_way(front)
+    assert len(front.turns) <= 40 + len(clients) and not {"1000", "1001"} & refused
+    order = list(read_all(front))
+    assert set(order) == {rid for rid in asked if rid not in refused} | {"1000", "1001"}
+    assert order.index("1000") <= len(clients) and order.index("1001") <= 2 * len(clients) + 1
 
 
 # ---- at the front --------------------------------------------------------------------------------
@@ -251,7 +299,7 @@ def test_places_of_a_text_that_is_refused_are_free() -> None:
     fields: dict[str, Any] = {"sampling": SamplingParams(max_new_tokens=1, n=2)}
     assert front.submit(A, GenerateReq(rid="r", epoch=EPOCH, text="", **fields), 0.0) is None
     assert front.in_flight == 2
-    full = front.submit(B, request("r"), 0.0)
+    full = front.submit(A, request("other"), 0.0)
     assert isinstance(full, Refused) and full.error.code == OVERLOADED
     assert isinstance(read_all(front)["r"], Refused)
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
@@ -267,15 +315,15 @@ def test_a_piece_that_is_held_counts_and_waits_for_nothing_but_its_turn(
         turns.hold(one)
     assert len(turns) == 2 and turns.named(A, "held") is held and turns.take() is None
     with pytest.raises(RequestError, match="too many requests"):
-        turns.check_room((A, ""), 1)
+        turns.check_room(held.caller, 1)
     turns.forget(gone)
-    turns.check_room((A, ""), 1)
+    turns.check_room(held.caller, 1)
     turns.add(other)
     turns.add(held)
     assert in_turn(turns) == ["other", "held"]
     turns.forget(other)
     turns.forget(held)
-    assert len(turns) == 0 and not turns._chars
+    assert len(turns) == turns._chars.total == 0
     turns.hold(late := piece(B, "late"))
     turns.clear()
     assert late.gone and len(turns) == 0

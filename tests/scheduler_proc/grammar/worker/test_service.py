@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import random
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.cache import ArtefactFolder
+from scheduler_proc.grammar.worker import room as room_module
 from scheduler_proc.grammar.worker import service as module
 from scheduler_proc.grammar.worker.job import Outcome
 from scheduler_proc.grammar.worker.service import CompileService, Rules
@@ -18,6 +20,7 @@ from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.ring_messages import CompileCancel, CompileReply, CompileReq
+from tests.running.profiles import seeds
 from tests.waiting import SOON_S
 
 OK = Outcome("ok")
@@ -68,6 +71,11 @@ class Bench:
     async def cancel(self, request_id: int, epoch: int = 1) -> None:
         self.service.cancel(CompileCancel(request_id, epoch))
         await settle()
+
+    @property
+    def present(self) -> list[str]:
+        """Those that are being compiled."""
+        return [source for source, future in self.running.items() if not future.done()]
 
     async def end(self, source: str, outcome: Outcome = OK) -> None:
         self.running.pop(source).set_result(outcome)
@@ -121,8 +129,9 @@ async def test_few_at_once_in_order(bench: Bench) -> None:
     assert bench.service.num_running == 0
 
 
-async def test_a_full_queue_refuses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_QUEUE", 1)
+async def test_a_full_queue_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room_module, "MAX_QUEUE", 1)
+    bench = Bench(tmp_path)
     for i, source in enumerate("abcd"):
         await bench.ask(i, source)
     (refused,) = bench.take()
@@ -145,38 +154,47 @@ async def test_a_full_queue_refuses(bench: Bench, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_queue_is_bounded_in_characters(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_QUEUE_CHARS", 10)
+    monkeypatch.setattr(room_module, "MAX_QUEUE_CHARS", 10)
+    bench = Bench(tmp_path)
     for i, source in enumerate(("a", "b", "c" * 8, "d" * 3)):
         await bench.ask(i, source)
     assert [reply.id for reply in bench.take()] == [3]
 
 
 async def test_one_asker_has_a_part_of_the_queue(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_ASKER_QUEUE", 3)
+    monkeypatch.setattr(room_module, "MAX_ASKER_QUEUE", 3)
+    monkeypatch.setattr(room_module, "MAX_ASKER_CHARS", 8)
+    bench = Bench(tmp_path)
     for i in range(6):
         await bench.ask(i, f"a{i}", asker=b"a")
     (refused,) = bench.take()
     assert refused.id == 5 and refused.error is not None
     assert (refused.error.code, refused.error.retryable) == (OVERLOADED, True)
     assert "3 of them this client's" in refused.error.message
-    monkeypatch.setattr(module, "MAX_ASKER_CHARS", 8)
     await bench.ask(10, "b" * 9, asker=b"b")
     assert [reply.id for reply in bench.take()] == [10]
     await bench.ask(11, "b" * 8, asker=b"b")
     assert bench.take() == []
 
 
-async def test_in_a_full_queue_who_has_least_gets_room(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The asker with most jobs loses its newest, which is refused."""
-    monkeypatch.setattr(module, "MAX_QUEUE", 4)
+async def full_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """One whose queue is full of one asker's jobs."""
+    monkeypatch.setattr(room_module, "MAX_QUEUE", 4)
+    bench = Bench(tmp_path)
     for i in range(6):
         await bench.ask(i, f"a{i}", asker=b"a")
+    return bench
+
+
+async def test_in_a_full_queue_who_has_least_gets_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The asker with most jobs loses its newest, which is refused."""
+    bench = await full_bench(tmp_path, monkeypatch)
     for i in (10, 11, 12):
         await bench.ask(i, f"b{i}", asker=b"b")
     # One of b's jobs runs instead of one of a's; two of each wait.
@@ -187,6 +205,50 @@ async def test_in_a_full_queue_who_has_least_gets_room(
     await bench.ask(13, "b13", asker=b"b")
     assert [reply.id for reply in bench.take()] == [13]
     assert bench.service.counters.refused == 4
+
+
+async def test_a_job_of_several_askers_is_that_of_who_has_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not give way for what the others have."""
+    bench = await full_bench(tmp_path, monkeypatch)
+    await bench.ask(20, "a5", asker=b"b")
+    await bench.ask(30, "c", asker=b"c")
+    await bench.ask(31, "d", asker=b"c")
+    assert {5, 20} & {reply.id for reply in bench.take()} == set()
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+async def test_nobody_is_shut_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Two to four askers fill the queue, with many grammars or with large ones, which they share or
+    not; another one's small one is compiled all the same."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(room_module, "MAX_QUEUE", 24)
+    monkeypatch.setattr(room_module, "MAX_ASKER_QUEUE", 6)
+    monkeypatch.setattr(room_module, "MAX_QUEUE_CHARS", 400)
+    monkeypatch.setattr(room_module, "MAX_ASKER_CHARS", 100)
+    bench = Bench(tmp_path)
+    askers = [b"a", b"b", b"c", b"d"][: rng.randint(2, 4)]
+    for i in range(rng.choice((20, 100))):
+        source = f"{rng.randrange(40)}" * rng.choice((1, 1, 10, 45))
+        await bench.ask(i, source, asker=rng.choice(askers))
+        if rng.random() < 0.1:
+            await bench.end(rng.choice(bench.present))
+    bench.take()
+    for number in (1000, 1001):
+        await bench.ask(number, f"mine{number}", asker=b"mine")
+    assert not {1000, 1001} & {reply.id for reply in bench.take()}
+    for _ in range(200):
+        if {"mine1000", "mine1001"} <= set(bench.runs):
+            break
+        await bench.end(bench.present[0])
+    assert {"mine1000", "mine1001"} <= set(bench.runs)
+    room = bench.service._queue.room
+    waiting = bench.service._queue.lanes.waiting
+    assert room._jobs.total == len(waiting) <= 24
+    assert room._chars.total == sum(pending.num_chars for pending in waiting)
 
 
 async def test_a_flood_does_not_delay_another_asker(bench: Bench) -> None:

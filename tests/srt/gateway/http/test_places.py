@@ -9,7 +9,10 @@ from srt.gateway.http.places import Places
 
 
 class Peer:
-    def __init__(self) -> None:
+    """A connection of the host `peer`."""
+
+    def __init__(self, peer: str = "") -> None:
+        self.peer = peer
         self.closed = False
 
     def close_idle(self) -> None:
@@ -54,6 +57,42 @@ def test_a_young_connection_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken.enter(first) and not taken.enter(Peer()) and not first.closed
 
 
+def test_the_host_with_most_loses_its_longest_idle() -> None:
+    taken, mine = Places(6), Peer("b")
+    assert taken.enter(mine)  # and it stays idle, as with a body that trickles in
+    theirs = [Peer("a") for _ in range(5)]
+    assert all(map(taken.enter, theirs))
+    taken.works(theirs[0])
+    others = [Peer("c"), Peer("c")]
+    assert all(map(taken.enter, others))
+    assert [peer.closed for peer in theirs] == [False, True, True, False, False]
+    assert taken.enter(Peer("a")) and theirs[3].closed  # it has most: its own
+    assert not mine.closed and not any(peer.closed for peer in others)
+
+
+def test_hosts_at_work_do_not_close_the_idle_ones_of_others() -> None:
+    taken, mine = Places(4), Peer("b")
+    theirs = [Peer("a") for _ in range(4)]
+    assert taken.enter(mine) and all(map(taken.enter, theirs[:3]))
+    for peer in theirs:
+        taken.works(peer)
+    assert not taken.enter(theirs[3]) and not mine.closed
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_hosts_with_idle_connections_shut_out_nobody(seed: int) -> None:
+    """Not even by always making new ones."""
+    rng = random.Random(seed)
+    taken, hosts = Places(20), ["a", "b", "c", "d"][: rng.randint(2, 4)]
+    mine: list[Peer] = []
+    for number in range(400):
+        taken.enter(Peer(rng.choice(hosts)))
+        if number % 100 == 50:
+            mine.append(Peer("mine"))
+            assert taken.enter(mine[-1])
+    assert not any(peer.closed for peer in mine)
+
+
 def test_any_traffic_keeps_to_the_bound() -> None:
     rng = random.Random(0)
     taken, alive = Places(5), list[Peer]()
@@ -61,7 +100,7 @@ def test_any_traffic_keeps_to_the_bound() -> None:
         peer = rng.choice(alive) if alive else Peer()
         match rng.randrange(4):
             case 0:
-                alive.append(Peer())
+                alive.append(Peer(rng.choice("abc")))
                 taken.enter(alive[-1])
             case 1:
                 taken.works(peer)

@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -18,6 +19,7 @@ from srt.gateway.http import body as body_module
 from srt.gateway.http import places, unread
 from srt.gateway.http import server as server_module
 from srt.gateway.http.server import BoundedProtocol, GatewayServer
+from srt.gateway.limits.large_bodies import LargeBodies
 from srt.gateway.ops import health as health_module
 from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from srt.wire.ring_state import RingEvent
@@ -235,7 +237,7 @@ async def test_a_connection_without_a_head_is_dropped(monkeypatch: pytest.Monkey
 
 
 async def test_a_slow_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "BODY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(body_module, "PACE_S", 0.1)
     async with served(FakeClient()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
@@ -243,6 +245,23 @@ async def test_a_slow_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
             status = await reader.readline()
         writer.close()
     assert status.startswith(b"HTTP/1.1 408")
+
+
+async def test_a_body_that_keeps_its_pace_has_more_time() -> None:
+    """Each time that it has brought what it is asked for, and not for less than that."""
+    pieces = [b"a" * size for size in (2000, 999, 1, 2999, 1, 10_000, 2999)]
+    put_off: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        body = pieces.pop(0)
+        return {"type": "http.request", "body": body, "more_body": bool(pieces)}
+
+    request: Any = SimpleNamespace(headers={}, receive=receive)
+    limit: Any = SimpleNamespace(reschedule=lambda when: put_off.append(len(pieces)))
+    assert body_module.PACE_S == 30.0
+    with LargeBodies().room("a") as room:
+        read = await body_module._pieces(request, room, 100_000, 100, limit)
+    assert len(read) == 18_999 and put_off == [4, 2, 1]
 
 
 async def test_connections_above_the_bound_get_a_503() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from srt.gateway.limits.large_bodies import LargeBodies, Room
+from srt.gateway.limits.large_bodies import LargeBodies
 from srt.gateway.media import fetch as fetch_module
 from srt.gateway.media.fetch import Connector, Fetcher, Resolver
 from srt.gateway.media.urls import WebAddress, is_public
@@ -162,7 +162,8 @@ async def test_room_is_taken_as_it_comes() -> None:
         with pytest.raises(RequestError) as caught, held.room("a") as room:
             await net.fetcher().fetch(CAT, "a", room)
     assert caught.value.info.code == OVERLOADED
-    held.take(100, "a")  # all was given back
+    with held.room("a") as room:
+        room.take(100)  # all was given back
 
 
 async def test_a_slow_body() -> None:
@@ -316,7 +317,7 @@ class Slow:
         self.running = Counter[str]()
         self.go_on = asyncio.Event()
         self.fetcher = Fetcher(self._look_up)
-        self._room = Room(LargeBodies(), "a")
+        self._room = LargeBodies().room("a")
 
     async def _look_up(self, host: str, port: int) -> list[str]:
         self.running[host] += 1
@@ -344,7 +345,7 @@ async def test_no_tenants_keep_out_others(monkeypatch: pytest.MonkeyPatch) -> No
     """Neither by their running fetches nor by those that wait."""
     monkeypatch.setattr(fetch_module, "MAX_FETCHES", 8)
     monkeypatch.setattr(fetch_module, "MAX_WAITING", 16)
-    monkeypatch.setattr(fetch_module, "MAX_TENANT_WAITING", 6)
+    monkeypatch.setattr(fetch_module, "MAX_CALLER_WAITING", 6)
     slow = Slow()
     tasks = await slow.fetch("a", 10)
     assert slow.running == {"a": 4}
@@ -366,6 +367,26 @@ async def test_no_tenants_keep_out_others(monkeypatch: pytest.MonkeyPatch) -> No
             await task
 
 
+async def test_the_newest_that_waits_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_module, "MAX_FETCHES", 8)
+    monkeypatch.setattr(fetch_module, "MAX_WAITING", 12)
+    monkeypatch.setattr(fetch_module, "MAX_CALLER_WAITING", 6)
+    slow = Slow()
+    of_a, of_b = await slow.fetch("a", 10), await slow.fetch("b", 8)  # all that may wait, wait
+    late = await slow.fetch("c", 4)
+    assert slow.running == {"a": 4, "b": 2, "c": 1}
+    refused = [task for task in (*of_a, *of_b, *late) if task.done()]
+    assert set(refused) == {of_a[9], of_b[7], of_a[8]}
+    for task in refused:
+        with pytest.raises(RequestError) as caught:
+            await task
+        assert caught.value.info.code == OVERLOADED
+    slow.go_on.set()
+    await asyncio.wait([*of_a, *of_b, *late])
+    with pytest.raises(RequestError, match="host is not known"):
+        await late[3]
+
+
 async def test_cancelled_fetches_keep_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they run, wait, or have just been given a place."""
     monkeypatch.setattr(fetch_module, "MAX_FETCHES", 2)
@@ -379,7 +400,7 @@ async def test_cancelled_fetches_keep_no_places(monkeypatch: pytest.MonkeyPatch)
     assert slow.running == {"a": 1} and not third.done()
     third.cancel()
     await asyncio.wait([running, first, second, third])
-    assert slow.running.total() == 0 and not slow.fetcher._waiting
+    assert slow.running.total() == slow.fetcher._waiting.total == 0
     await slow.fetch("b")
     assert slow.running["b"] == 1
     slow.go_on.set()

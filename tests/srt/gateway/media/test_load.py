@@ -94,7 +94,7 @@ async def test_what_several_name_is_loaded_once() -> None:
 
 
 async def test_room_is_held_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "MAX_TENANT_BYTES", 300)
+    monkeypatch.setattr(load, "MAX_CALLER_BYTES", 300)
     loader = MediaLoader()
     cat = GivenMedia("image", data_url(b"c" * 100), "a")
     with loader.room("a") as room:
@@ -109,7 +109,7 @@ async def test_room_is_held_until_the_block_ends(monkeypatch: pytest.MonkeyPatch
 
 async def test_texts_take_room_until_all_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are there as long, although some have become files."""
-    monkeypatch.setattr(load, "MAX_TENANT_BYTES", 1000)
+    monkeypatch.setattr(load, "MAX_CALLER_BYTES", 1000)
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(host: str, port: int) -> list[str]:

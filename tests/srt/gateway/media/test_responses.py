@@ -190,7 +190,7 @@ async def test_pictures_that_are_kept_take_room_until_then(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that are not kept only until the ring has them."""
-    monkeypatch.setattr(load, "MAX_TENANT_BYTES", 20_000)
+    monkeypatch.setattr(load, "MAX_CALLER_BYTES", 20_000)
     client = SeeingClient()
     client.hold.clear()
     large = {"input": [user(image(data_url(b"a" * 6000)))], "stream": stream}
