@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from srt.wire.answer_meta import AnswerMeta
 from srt.callers.names import caller_of
+from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import AbortReq, Admitted, ControlReq, GenerateReq, Refused
