@@ -72,6 +72,8 @@ class Served:
             *command, "--seed", str(seed), stdout=asyncio.subprocess.PIPE
         )
         data, _ = await process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"the generator of {key} ended with status {process.returncode}")
         return msgspec.json.decode(data, type=OpenLoopReport)
 
 
