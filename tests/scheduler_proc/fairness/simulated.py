@@ -23,7 +23,6 @@ from srt.wire.ring_messages import Abort, TokenizedReq
 
 VOCAB = 32000
 QUEUED = 1024
-COST = StepCost()
 
 
 class Asked(NamedTuple):
@@ -95,9 +94,17 @@ def unique(length: int) -> Callable[[random.Random], np.ndarray]:
 class Shared:
     """One run of a core."""
 
-    def __init__(self, config: SchedulerConfig, *, has_callers: bool = True, check: bool = False):
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cost: StepCost = StepCost(),
+        *,
+        has_callers: bool = True,
+        check: bool = False,
+    ) -> None:
         self.core = Scheduler(config)
-        self.core.measure(StepCosts(COST.step_s, COST.row_s, COST.token_s, COST.row_s))
+        self.core.measure(StepCosts(cost.step_s, cost.row_s, cost.token_s, cost.row_s))
+        self.cost = cost
         self.has_callers, self.check = has_callers, check
         self.now = 0.0
         self.first: dict[str, float] = {}
@@ -125,7 +132,7 @@ class Shared:
             if step is not None:
                 step.finalize(None if running is None else null_result(running.batch))
             if running is not None:
-                seconds = COST.of(running)
+                seconds = self.cost.of(running)
                 longest_s = max(longest_s, seconds)
                 self.now += seconds
                 self.core.commit(running, null_result(running.batch))
