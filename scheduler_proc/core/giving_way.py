@@ -7,15 +7,18 @@ for `fair_wait_s` for a row or for memory, a running req of the latter goes back
 
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.core.state import SchedulerState
+from scheduler_proc.core.state import SchedulerConfig, SchedulerState
+
+GAP = 3  # quanta of credit between two callers, so that one's prompts hold up the other's
 
 
 class GivingWay:
     """Looks at the callers of `state` before each step. While only one has reqs, nobody is in
     debt."""
 
-    def __init__(self, state: SchedulerState, fair_wait_s: float) -> None:
-        self._state, self._fair_wait_s = state, fair_wait_s
+    def __init__(self, config: SchedulerConfig, state: SchedulerState) -> None:
+        self._state, self._fair_wait_s = state, config.fair_wait_s
+        self._quantum = config.chunked_prefill_size
         self._since_s: dict[str, float] = {}  # since when these callers wait and have credit left
         self._able: set[str] = set()  # at the last look
 
@@ -33,6 +36,16 @@ class GivingWay:
         """Whether a running req has to wait for those that wait for memory."""
         caller = req.wish.caller
         return bool(self._able - {caller}) and self._state.credits.left(caller) <= 0.0
+
+    def holds_up(self, req: Req) -> bool:
+        """Whether a running req's prompt has to wait for those of waiting callers: its caller is in
+        debt, and one of these is that far ahead of it. Many callers in turn do not get so far: what
+        one of them has begun is not to lie in memory half computed."""
+        if not self.is_in_debt(req):
+            return False
+        credits = self._state.credits
+        most = max(credits.left(caller) for caller in self._able)
+        return most - credits.left(req.wish.caller) > GAP * self._quantum
 
     def victim(self, now: float) -> Req | None:
         """The running req that has to go back to the queue now: of the caller that is most in debt

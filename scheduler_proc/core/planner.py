@@ -52,7 +52,7 @@ class StepPlanner:
             self._follows,
             state.speculation,
         )
-        self._giving_way = GivingWay(state, config.fair_wait_s)
+        self._giving_way = GivingWay(config, state)
         self._is_trials_turn = True
         self._beside = NO_DECODES  # prompts, in the last plan
         self._slice_s = 0.0  # that have been taken before the next step
@@ -111,7 +111,7 @@ class StepPlanner:
         self._decodes.plan(plan, self._others(), self._expected_room())
         budget = self._prefill_budget(plan)
         cut = [req for req in self._others() if _is_cut(req)]
-        in_debt = [req for req in cut if others.is_in_debt(req)]
+        in_debt = [req for req in cut if others.holds_up(req)]
         budget -= self._plan_prefills(plan, budget, [req for req in cut if req not in in_debt])
         if in_debt:
             budget -= self._admit_waiting(plan, budget, suspect, are_first=True)

@@ -33,7 +33,7 @@ from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
 
 PREFIX_TOKENS = 48  # behind the place where a prompt leaves the tree: enough for some words
-QUANTA = 4  # of credit in a step, so that callers take turns several times in one
+
 MOST_PAST = 1024  # deadlines that are kept although their reqs have ended, and no more than half
 
 
@@ -114,7 +114,7 @@ class SchedulerState:
         cache = NoCache(pool) if config.disable_radix_cache else RadixCache(pool, hashes)
         rng = random.Random(config.random_seed)
         self.live = LiveReqs()
-        self.credits = Credits(config.chunked_prefill_size // QUANTA)
+        self.credits = Credits(config.chunked_prefill_size)
         policy, max_wait_s = config.schedule_policy, config.max_wait_s
         self.waiting = WaitingQueue(policy, max_wait_s, rng, cache, self.credits)
         self.running: dict[int, Req] = {}  # by handle, in order of admission

@@ -16,7 +16,7 @@ decide who is next. Here they say who is next *enough*, and the policy chooses a
 from collections.abc import Collection
 from dataclasses import dataclass
 
-BURST = 8  # most credit of a caller, in quanta
+BURST = 4  # most credit of a caller, in quanta
 MOST_IDLE = 1024  # callers with no requests that are remembered
 
 
