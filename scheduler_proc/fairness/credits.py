@@ -46,7 +46,9 @@ class Credits:
         """A request of the caller has come. `weight` (above 0) is its share from now on."""
         account = self._accounts.get(caller)
         if account is None:
-            account = self._accounts[caller] = _Account(self._level - self._quantum / weight, weight)
+            account = self._accounts[caller] = _Account(
+                self._level - self._quantum / weight, weight
+            )
         elif account.weight != weight:
             left = self.left(caller)
             account.weight, account.used = weight, self._level - left / weight

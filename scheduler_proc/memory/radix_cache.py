@@ -163,9 +163,7 @@ class RadixCache:
         """
         return self._match(tokens, salt, spans, caller, uses=1)
 
-    def _match(
-        self, tokens: np.ndarray, salt: str, spans: Spans, caller: str, uses: int
-    ) -> Match:
+    def _match(self, tokens: np.ndarray, salt: str, spans: Spans, caller: str, uses: int) -> Match:
         """`match_prefix`, counted as so many uses of the nodes."""
         node, parts, matched = self._roots.get(salt, self._nowhere), [], 0
         is_text = spans is NO_SPANS

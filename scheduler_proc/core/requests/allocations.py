@@ -133,9 +133,7 @@ class ReqMemory:
         length, row = held.computed_len, self.table.slots[held.row]
         tokens = req.tokens.known[:length]
         wish = req.wish
-        done = self.cache.insert(
-            tokens, row[:length], wish.salt, held.node, req.spans, wish.caller
-        )
+        done = self.cache.insert(tokens, row[:length], wish.salt, held.node, req.spans, wish.caller)
         if done.owned == 0:
             return
         if done.existing > held.shared_len:  # someone else computed it too: keep the tree's copy

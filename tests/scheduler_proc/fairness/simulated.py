@@ -23,6 +23,7 @@ from srt.wire.ring_messages import Abort, TokenizedReq
 
 VOCAB = 32000
 QUEUED = 1024
+COST = StepCost()
 
 
 class Asked(NamedTuple):
@@ -76,8 +77,13 @@ class Outcome(NamedTuple):
 
 
 def poisson(
-    seed: str, caller: str, rate: float, until_s: float, prompt_of: Callable[..., np.ndarray],
-    outputs: int = 16, weight: float = 1.0,
+    seed: str,
+    caller: str,
+    rate: float,
+    until_s: float,
+    prompt_of: Callable[[random.Random], np.ndarray],
+    outputs: int = 16,
+    weight: float = 1.0,
 ) -> list[Asked]:
     """Reqs at random times, `rate` of them a second."""
     rng, now, asked = random.Random(f"{seed} {caller}"), 0.0, []
@@ -88,7 +94,11 @@ def poisson(
 
 def unique(length: int) -> Callable[[random.Random], np.ndarray]:
     """Prompts of that length with nothing in common."""
-    return lambda rng: np.array([rng.randrange(1, VOCAB) for _ in range(length)], np.int32)
+
+    def prompt(rng: random.Random) -> np.ndarray:
+        return np.random.default_rng(rng.getrandbits(32)).integers(1, VOCAB, length, np.int32)
+
+    return prompt
 
 
 class Shared:
@@ -97,7 +107,7 @@ class Shared:
     def __init__(
         self,
         config: SchedulerConfig,
-        cost: StepCost = StepCost(),
+        cost: StepCost = COST,
         *,
         has_callers: bool = True,
         check: bool = False,
@@ -110,7 +120,9 @@ class Shared:
         self.first: dict[str, float] = {}
         self.ended: dict[str, float] = {}
         self.cached: dict[str, int] = {}
+        self.admitted: list[str] = []  # rids, in this order
         self.waiting: dict[str, dict[str, None]] = defaultdict(dict)  # rids by caller
+        self.tokens = Counter[str]()
         self._rids: dict[int, str] = {}
         self._callers: dict[str, str] = {}
 
@@ -144,25 +156,20 @@ class Shared:
             Served(one, self.first.get(rid), self.ended.get(rid), self.cached.get(rid, 0))
             for rid, one in ((str(i), one) for i, one in enumerate(asked[:number]))
         ]
-        tokens = self._tokens(served)
-        return Outcome(
-            served, tokens, self.now, longest_s, self.core.state.counters.retracted
-        )
-
-    def _tokens(self, served: list[Served]) -> Counter[str]:
-        tokens = Counter[str]()
-        for one in served:
-            if one.first_s is not None:
-                tokens[one.asked.caller] += len(one.asked.prompt) - one.cached
-            if one.ended_s is not None:
-                tokens[one.asked.caller] += one.asked.outputs
-        return tokens
+        retracted = self.core.state.counters.retracted
+        return Outcome(served, self.tokens, self.now, longest_s, retracted)
 
     def _add(self, rid: str, asked: Asked) -> None:
         sampling = FilledParams(max_new_tokens=asked.outputs, temperature=0.0)
         wire = TokenizedReq(
-            b"c", rid, 0, pack_ids(asked.prompt), sampling,
-            caller=asked.caller if self.has_callers else "", weight=asked.weight,
+            b"c",
+            rid,
+            0,
+            pack_ids(asked.prompt),
+            sampling,
+            stream=True,
+            caller=asked.caller if self.has_callers else "",
+            weight=asked.weight,
         )
         self.core.add(wire, asked.at_s)
         self.waiting[asked.caller][rid] = None
@@ -179,11 +186,16 @@ class Shared:
         if batch is None:
             return
         for start in batch.starts:
+            self.admitted.append(start.rid)
             self._rids[start.handle] = start.rid
             self.waiting.get(self._callers.get(start.rid, ""), {}).pop(start.rid, None)
-            self.cached.setdefault(start.rid, start.meta.cached_tokens or 0)
+            cached = self.cached.setdefault(start.rid, start.meta.cached_tokens or 0)
+            if start.rid in self._callers:
+                self.tokens[self._callers[start.rid]] += (start.meta.prompt_tokens or 0) - cached
         for handle in batch.firsts:
             self.first.setdefault(self._rids[handle], self.now)
+        for handle, count in zip(batch.handles, batch.counts, strict=True):
+            self.tokens[self._callers[self._rids[handle]]] += count
         for end in batch.ends:
             rid = self._rids[end.handle]
             if end.finish.type != "abort":
