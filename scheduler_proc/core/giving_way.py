@@ -25,7 +25,7 @@ class GivingWay:
     def look(self, now: float) -> None:
         """See who waits and has credit left, refilled if need be."""
         state = self._state
-        self._able = state.credits.able(state.waiting.callers)
+        self._able = state.waiting.credits.able(state.waiting.callers)
         self._since_s = {caller: self._since_s.get(caller, now) for caller in self._able}
 
     def is_first(self, req: Req) -> bool:
@@ -35,7 +35,7 @@ class GivingWay:
     def is_in_debt(self, req: Req) -> bool:
         """Whether a running req has to wait for those that wait for memory."""
         caller = req.wish.caller
-        return bool(self._able - {caller}) and self._state.credits.left(caller) <= 0.0
+        return bool(self._able - {caller}) and self._state.waiting.credits.left(caller) <= 0.0
 
     def holds_up(self, req: Req) -> bool:
         """Whether a running req's prompt has to wait for those of waiting callers: its caller is in
@@ -43,7 +43,7 @@ class GivingWay:
         one of them has begun is not to lie in memory half computed."""
         if not self.is_in_debt(req):
             return False
-        credits = self._state.credits
+        credits = self._state.waiting.credits
         most = max(credits.left(caller) for caller in self._able)
         return most - credits.left(req.wish.caller) > GAP * self._quantum
 
@@ -65,7 +65,7 @@ class GivingWay:
         return self._state.waiting.oldest_s(caller)
 
     def _debt_key(self, req: Req) -> tuple[float, int, int]:
-        credits, caller = self._state.credits, req.wish.caller
+        credits, caller = self._state.waiting.credits, req.wish.caller
         return credits.left(caller) / credits.weight(caller), *retraction_key(req)
 
 

@@ -119,7 +119,7 @@ class StepPlanner:
         if len(state.waiting) == 0:
             state.admissions.nobody_is_stopped()
             state.memory.cache.want(())
-            state.credits.forgive()
+            state.waiting.credits.forgive()
         self._admit_waiting(plan, budget, suspect)
         return budget
 

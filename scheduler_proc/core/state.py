@@ -114,9 +114,9 @@ class SchedulerState:
         cache = NoCache(pool) if config.disable_radix_cache else RadixCache(pool, hashes)
         rng = random.Random(config.random_seed)
         self.live = LiveReqs()
-        self.credits = Credits(config.chunked_prefill_size)
+        credits = Credits(config.chunked_prefill_size)
         policy, max_wait_s = config.schedule_policy, config.max_wait_s
-        self.waiting = WaitingQueue(policy, max_wait_s, rng, cache, self.credits)
+        self.waiting = WaitingQueue(policy, max_wait_s, rng, cache, credits)
         self.running: dict[int, Req] = {}  # by handle, in order of admission
         self.memory = ReqMemory(pool, table, cache, self.running)
         self.admissions = Admissions()
@@ -130,7 +130,7 @@ class SchedulerState:
     def add(self, req: Req) -> None:
         """Queue a new req."""
         self.live.add(req)
-        self.credits.join(req.wish.caller, req.wish.weight)
+        self.waiting.credits.join(req.wish.caller, req.wish.weight)
         self.waiting.add(req)
         self.trials.add(req)
         self.admissions.memory_changed()
@@ -151,7 +151,7 @@ class SchedulerState:
                 req.tokens.known_len - prefix_len if req.is_resumed else 0
             )
             if not req.is_resumed:  # else an earlier scheduler has computed and charged it
-                self.credits.charge(req.wish.caller, req.tokens.prompt_len - num_cached)
+                self.waiting.credits.charge(req.wish.caller, req.tokens.prompt_len - num_cached)
             self.outputs.admitted(req, prefix)
         self.waiting.remove(req)
         self.running[req.handle] = req
@@ -188,11 +188,11 @@ class SchedulerState:
         if req.residency is not None:
             if not req.is_resumed and "retractions" not in req.counts:
                 uncomputed = req.tokens.prompt_len - req.held.computed_len
-                self.credits.charge(req.wish.caller, -max(0, uncomputed))
+                self.waiting.credits.charge(req.wish.caller, -max(0, uncomputed))
             self._release(req)
         else:
             self.waiting.remove(req)
-        self.credits.leave(req.wish.caller)
+        self.waiting.credits.leave(req.wish.caller)
         self.live.remove(req)
         self.trials.remove(req)
         self.speculation.ended(req)
@@ -207,7 +207,7 @@ class SchedulerState:
     def count_outputs(self, req: Req, num_tokens: int) -> None:
         """The req has that many more."""
         self.counters.generation_tokens += num_tokens
-        self.credits.charge(req.wish.caller, num_tokens)
+        self.waiting.credits.charge(req.wish.caller, num_tokens)
 
     def abort(self, req: Req, code: str, reason: str) -> None:
         """End a req as failed."""

@@ -79,7 +79,7 @@ class WaitingQueue:
         self._order_of = partial(order_of, policy, rng=rng)
         self._max_wait_s = max_wait_s
         self._cache = cache
-        self._credits = credits
+        self.credits = credits
         self._lanes: dict[str, _Lane] = {}  # by caller; none is empty
         self._len = 0  # of all together
         self._window: dict[int, Req] = {}  # those in the windows of all, by handle
@@ -156,7 +156,7 @@ class WaitingQueue:
     def _by_credit(self, resumed: list[Req]) -> Iterator[Req]:
         """The waiting reqs of callers with credit left, as of when they are reached; then, after a
         refill, of those who have some by it, and so on."""
-        credits, passed = self._credits, set[int]()
+        credits, passed = self.credits, set[int]()
         left = {caller: len(lane) for caller, lane in self._lanes.items()}  # not reached yet
         while left:
             able = credits.able(left)

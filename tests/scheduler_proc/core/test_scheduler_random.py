@@ -300,10 +300,10 @@ def drive(
     callers: Sequence[str] = ("",),
     **config: Any,
 ) -> Traffic:
-    """Random traffic of these callers, in which the core is lost in the share `losses` of the turns, pauses change
-    in `pausing`, costs in `measuring`, and `showing` of the reqs show new pictures. Tokens are
-    guessed, of which the share `right` is right. Rows that read a token of `poison` fail; if it is
-    empty, some steps do, and some encodes."""
+    """Random traffic of these callers, in which the core is lost in the share `losses` of the
+    turns, pauses change in `pausing`, costs in `measuring`, and `showing` of the reqs show new
+    pictures. Tokens are guessed, of which the share `right` is right. Rows that read a token of
+    `poison` fail; if it is empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
     guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
     driver = Driver(
@@ -402,13 +402,13 @@ def test_random_traffic_outlives_its_cores(seed: int) -> None:
     assert seed > 0 or traffic.driver.num_resumed > 20
 
 
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_random_traffic_of_several_callers(seed: int) -> None:
     """Whoever gives way to whom, each req has the outputs that it has alone, and callers come and
     go with their reqs."""
     policy, lag, losses = forms(seed, POLICIES, (1, 0), (0.05, 0.0))
     traffic = drive(
-        *(53 + seed, 200, lag, policy, 220),
+        *(53 + seed, 100, lag, policy, 220),
         constrained=0.2,
         wishing=0.2,
         losses=losses,
@@ -419,7 +419,7 @@ def test_random_traffic_of_several_callers(seed: int) -> None:
     )
     state = traffic.driver.core.state
     assert seed > 0 or state.counters.retracted > 0
-    assert not state.waiting.callers and len(state.credits) <= 3
+    assert not state.waiting.callers and len(state.waiting.credits) <= 3
 
 
 @pytest.mark.parametrize("seed", seeds(2))
