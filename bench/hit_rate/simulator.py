@@ -111,10 +111,10 @@ class Simulator:
             plan = self.core.prepare(self._now)
             step = None if plan is None else self.core.seal(plan)
             if step is not None:
-                step.finalize(None if running is None else null_result(running.batch))
+                step.finalize(None if running is None else _result(running.batch))
             if running is not None:
                 self._now += self._setting.cost.of(running)
-                self.core.commit(running, null_result(running.batch))
+                self.core.commit(running, _result(running.batch))
             running = step
             self._collect(planned_s)
         return self._finished()
@@ -157,7 +157,7 @@ class Simulator:
         return outcome
 
 
-def null_result(batch: ForwardBatch) -> StepResult:
+def _result(batch: ForwardBatch) -> StepResult:
     samples = len(batch.sample_tokens)
     return StepResult(
         np.full(samples, OUTPUT_TOKEN, np.int32),

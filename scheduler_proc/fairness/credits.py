@@ -33,6 +33,7 @@ class Credits:
 
     def __init__(self, quantum: int) -> None:
         self._quantum = max(1, quantum)
+        self._burst = float(BURST * self._quantum)
         self._level = 0.0
         self._most_used = 0.0
         self._accounts: dict[str, _Account] = {}
@@ -68,16 +69,19 @@ class Credits:
 
     def charge(self, caller: str, tokens: int) -> None:
         """Tokens of the caller have been computed, or if negative, were charged and will not be."""
-        account = self._accounts[caller]
-        least = self._least_used(account.weight)
-        account.used = max(account.used, least) + tokens / account.weight
-        self._most_used = max(self._most_used, account.used)
+        account = self._accounts[caller]  # no calls: this is done for each output
+        used, least = account.used, self._level - self._burst / account.weight
+        if used < least:
+            used = least
+        account.used = used = used + tokens / account.weight
+        if used > self._most_used:
+            self._most_used = used
 
     def left(self, caller: str) -> float:
         """The caller's credit, in tokens; negative is a debt."""
         account = self._accounts[caller]
         left = (self._level - account.used) * account.weight
-        return min(left, float(BURST * self._quantum))
+        return min(left, self._burst)
 
     def weight(self, caller: str) -> float:
         """Its share beside others; 1 for those who are not known."""
@@ -100,6 +104,3 @@ class Credits:
     def forgive(self) -> None:
         """Nobody waits: nobody is in debt."""
         self._level = max(self._level, self._most_used)
-
-    def _least_used(self, weight: float) -> float:
-        return self._level - BURST * self._quantum / weight

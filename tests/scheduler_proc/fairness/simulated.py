@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.hit_rate.simulator import StepCost, null_result
+from bench.hit_rate.simulator import StepCost
+from bench.scheduler import null_result
 from scheduler_proc.core.invariants import check_invariants
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
