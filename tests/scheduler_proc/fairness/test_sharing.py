@@ -67,6 +67,22 @@ def test_rows_with_long_outputs_give_way_after_the_bound(cost: StepCost) -> None
     assert both.ttfts_s("B")[-1] <= bound_s + 10 * 3.6 * full_s  # its prompt takes some steps too
 
 
+def test_memory_with_long_outputs_gives_way_too() -> None:
+    """There are rows enough, and the pool is full of one caller's."""
+    bound_s, until_s = 0.5, 40.0
+    flood = [Asked(0.0, "A", prompt, 1000) for prompt in map(unique(64), [random.Random(1)] * 70)]
+    others = poisson("below", "B", 0.3, 20.0, unique(100), outputs=8)
+    others = [one._replace(at_s=one.at_s + 15.0) for one in others]
+    settings = config(3000, fair_wait_s=bound_s)
+    waits_s = []
+    for has_callers in (True, False):
+        shared = Shared(settings, CHEAP, has_callers=has_callers)
+        both = shared.run(flood + others, until_s)
+        assert max(map(len, shared.waiting.values())) > 0
+        waits_s.append([one.ttft_s if one.first_s else until_s for one in both.of("B")])
+    assert max(waits_s[0]) <= bound_s + 1.0 < max(waits_s[1])
+
+
 @pytest.mark.parametrize("weight", [1.0, 4.0])
 @pytest.mark.parametrize("outputs", [pytest.param((16, 16), marks=pytest.mark.full), (4, 200)])
 def test_weights_divide_what_is_computed(weight: float, outputs: tuple[int, int]) -> None:
