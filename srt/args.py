@@ -49,7 +49,7 @@ _LEAST = {
     "grammar_compile_memory": 16,
 }
 _NOT_NEGATIVE = (
-    *("schedule_max_wait", "step_target_ms", "response_store_mib"),
+    *("schedule_max_wait", "fair_wait", "step_target_ms", "response_store_mib"),
     *("drain_timeout", "resume_timeout"),
 )
 # What may name files and folders of the machine: /server_info tells it to admins alone.
@@ -123,6 +123,7 @@ class ServerArgs(Struct, frozen=True):
     router_policy: str = "cache-aware"
     schedule_policy: str = "lpm"
     schedule_max_wait: float = 30.0
+    fair_wait: float = 2.0
     limit_media: int = 32
     media_domain: str = ""
     media_queue_mb: int = 1024

@@ -63,6 +63,13 @@ def _check_sizes(cache: RadixCache, nodes: list[TreeNode]) -> None:
     protected = sum(len(node.key) for node in nodes if node.lock_ref > 0)
     assert evictable == cache.evictable_size, "evictable_size is wrong"
     assert protected == cache.protected_size, "protected_size is wrong"
+    tokens, counts = Counter[str](), Counter[str]()
+    for node in nodes:
+        tokens[node.owner] += len(node.key)
+        counts[node.owner] += 1
+        assert not node.is_evictable or node.heap == node.owner, "a leaf cannot be found"
+    owners = cache.owners
+    assert (owners.tokens, owners.nodes) == (tokens, counts), "what callers have is wrong"
     assert all(len(node.key) == len(node.slots) > 0 for node in nodes), "an edge is malformed"
 
 

@@ -64,7 +64,7 @@ class Jumps:
                 tokens, finish = jump.tokens[: i + 1], Finish("stop", matched=token)
                 break
         req.replace_tail(jump.drop, tokens)
-        self._count(max(0, len(tokens) - jump.drop))  # totals never shrink
+        self._count(req, max(0, len(tokens) - jump.drop))  # totals never shrink
         assert req.grammar is not None
         if finish is None and req.grammar.is_terminated():
             finish = Finish("stop")
@@ -93,12 +93,12 @@ class Jumps:
         if not retokeniser.only_eos(req.grammar):
             return
         req.replace_tail(0, [eos])
-        self._count(1)
+        self._count(req, 1)
         self._state.outputs.jump(req, 0, 0, [eos], [math.nan])
         self._state.finish(req, Finish("stop", matched=eos))
 
-    def _count(self, num_tokens: int) -> None:
-        self._state.counters.generation_tokens += num_tokens
+    def _count(self, req: Req, num_tokens: int) -> None:
+        self._state.count_outputs(req, num_tokens)
         self._state.counters.jump_forward_tokens += num_tokens
 
 

@@ -7,10 +7,12 @@ have steps in turn: a step has either the one suspect whose trial it is, or no s
 
 import math
 from collections.abc import Iterable
+from itertools import takewhile
 
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
 from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
+from scheduler_proc.core.giving_way import GivingWay
 from scheduler_proc.core.jumps import fail_grammar
 from scheduler_proc.core.requests.admission import is_being_computed, matched_len, prefix_need
 from scheduler_proc.core.requests.request import Req
@@ -50,6 +52,7 @@ class StepPlanner:
             self._follows,
             state.speculation,
         )
+        self._giving_way = GivingWay(config, state)
         self._is_trials_turn = True
         self._beside = NO_DECODES  # prompts, in the last plan
         self._slice_s = 0.0  # that have been taken before the next step
@@ -101,23 +104,45 @@ class StepPlanner:
 
     def _plan_others(self, plan: Plan, suspect: Req | None) -> int:
         """The rows of all but suspects; returns the prompt tokens for which there is still room."""
-        state = self._state
+        state, others = self._state, self._giving_way
+        others.look(self._now)
+        if (victim := others.victim(self._now)) is not None:
+            state.retract(victim, for_memory=False)
         self._decodes.plan(plan, self._others(), self._expected_room())
         budget = self._prefill_budget(plan)
-        budget -= self._plan_prefills(plan, budget, self._others())
+        cut = [req for req in self._others() if _is_cut(req)]
+        in_debt = [req for req in cut if others.holds_up(req)]
+        budget -= self._plan_prefills(plan, budget, [req for req in cut if req not in in_debt])
+        if in_debt:
+            budget -= self._admit_waiting(plan, budget, suspect, are_first=True)
+            budget -= self._plan_prefills(plan, budget, in_debt)
         if len(state.waiting) == 0:
             state.admissions.nobody_is_stopped()
             state.memory.cache.want(())
-        elif budget > 0 and self._may_admit():
-            # A suspect that is not in memory may wait for that, or for what it shows, for which the
-            # others make room if nobody takes more.
-            if suspect is None:
-                self._admit(plan, budget, state.waiting.ordered())
-            elif suspect.residency is not None or not self._may_see(suspect):
-                waiting = state.waiting.ordered()
-                others = (r for r in waiting if not state.trials.is_suspect(r))
-                self._admit(plan, budget, others, may_pin=suspect.residency is not None)
+            state.waiting.credits.forgive()
+        self._admit_waiting(plan, budget, suspect)
         return budget
+
+    def _admit_waiting(
+        self, plan: Plan, budget: int, suspect: Req | None, *, are_first: bool = False
+    ) -> int:
+        """Look at the queue, if it is worth it; only at those who are first, if `are_first`.
+        Returns the tokens planned."""
+        state, before = self._state, plan.num_tokens
+        if len(state.waiting) == 0 or budget <= 0 or not self._may_admit():
+            return 0
+        # A suspect that is not in memory may wait for that, or for what it shows, for which the
+        # others make room if nobody takes more.
+        if suspect is not None and suspect.residency is None and self._may_see(suspect):
+            return 0
+        waiting = state.waiting.ordered()
+        if are_first:
+            waiting = takewhile(self._giving_way.is_first, waiting)
+        if suspect is not None:
+            waiting = (req for req in waiting if not state.trials.is_suspect(req))
+        may_pin = suspect is None or suspect.residency is not None
+        self._admit(plan, budget, waiting, may_pin=may_pin)
+        return plan.num_tokens - before
 
     def plan_deferred(self, plan: Plan) -> None:
         """The rows that had to wait for tokens, which are known now, and for what prompts leave to

@@ -20,6 +20,7 @@ from scheduler_proc.core.requests.allocations import ReqMemory
 from scheduler_proc.core.requests.outputs import OutputBuffer
 from scheduler_proc.core.requests.queue import WaitingQueue
 from scheduler_proc.core.requests.request import Req
+from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.media.encoder_cache import EncoderCache
 from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.memory.block_hashes import BlockHashes
@@ -32,6 +33,7 @@ from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
 
 PREFIX_TOKENS = 48  # behind the place where a prompt leaves the tree: enough for some words
+
 MOST_PAST = 1024  # deadlines that are kept although their reqs have ended, and no more than half
 
 
@@ -52,6 +54,7 @@ class SchedulerConfig:
     step_target_s: float = 0.0
     schedule_policy: str = "lpm"
     max_wait_s: float = 30.0
+    fair_wait_s: float = 2.0
     disable_radix_cache: bool = False
     random_seed: int = 0
     media: MediaFacts | None = None  # None: the model sees none
@@ -111,7 +114,9 @@ class SchedulerState:
         cache = NoCache(pool) if config.disable_radix_cache else RadixCache(pool, hashes)
         rng = random.Random(config.random_seed)
         self.live = LiveReqs()
-        self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, rng, cache)
+        credits = Credits(config.chunked_prefill_size)
+        policy, max_wait_s = config.schedule_policy, config.max_wait_s
+        self.waiting = WaitingQueue(policy, max_wait_s, rng, cache, credits)
         self.running: dict[int, Req] = {}  # by handle, in order of admission
         self.memory = ReqMemory(pool, table, cache, self.running)
         self.admissions = Admissions()
@@ -125,6 +130,7 @@ class SchedulerState:
     def add(self, req: Req) -> None:
         """Queue a new req."""
         self.live.add(req)
+        self.waiting.credits.join(req.wish.caller, req.wish.weight)
         self.waiting.add(req)
         self.trials.add(req)
         self.admissions.memory_changed()
@@ -144,6 +150,8 @@ class SchedulerState:
             self.counters.recomputed_tokens += (
                 req.tokens.known_len - prefix_len if req.is_resumed else 0
             )
+            if not req.is_resumed:  # else an earlier scheduler has computed and charged it
+                self.waiting.credits.charge(req.wish.caller, req.tokens.prompt_len - num_cached)
             self.outputs.admitted(req, prefix)
         self.waiting.remove(req)
         self.running[req.handle] = req
@@ -178,9 +186,13 @@ class SchedulerState:
             finish = replace(finish, steered=req.num_steered)
         req.finish = finish
         if req.residency is not None:
+            if not req.is_resumed and "retractions" not in req.counts:
+                uncomputed = req.tokens.prompt_len - req.held.computed_len
+                self.waiting.credits.charge(req.wish.caller, -max(0, uncomputed))
             self._release(req)
         else:
             self.waiting.remove(req)
+        self.waiting.credits.leave(req.wish.caller)
         self.live.remove(req)
         self.trials.remove(req)
         self.speculation.ended(req)
@@ -191,6 +203,11 @@ class SchedulerState:
             self.counters.ended += 1
             self.counters.ended_outputs += req.tokens.known_len - req.tokens.prompt_len
         self.outputs.end(req, finish)
+
+    def count_outputs(self, req: Req, num_tokens: int) -> None:
+        """The req has that many more."""
+        self.counters.generation_tokens += num_tokens
+        self.waiting.credits.charge(req.wish.caller, num_tokens)
 
     def abort(self, req: Req, code: str, reason: str) -> None:
         """End a req as failed."""

@@ -9,24 +9,22 @@ Rules that the rest of the scheduler relies on:
 * Only tokens whose KV has been computed are in the tree.
 * A running req locks the node where its prefix ends; a lock counts on every node up to the root,
   so `node.lock_ref >= child.lock_ref` and nothing on a locked path is evicted.
-* What is not locked is evictable, leaf by leaf: first what no waiting req has matched, the least
-  recently used first; then what waiting reqs have matched, the last in the queue first. A leaf
+* What is not locked is evictable, leaf by leaf: of callers above their share before others (see
+  `Owners`); first what no waiting req has matched, the least recently used first; then what waiting
+  reqs have matched, the last in the queue first. A leaf
   gives up its tail token by token, and its parent becomes a leaf once it has no children left.
 * A childless node that nobody but the inserting req locks grows in place, so that a prompt that
   grows by a token per request is one edge, not a chain of nodes.
 * Namespaces (`salt`) are separate trees that share the pool and the eviction order.
 
 Time is a counter, not a clock, so that a recorded trace replays exactly. What a look at the queue
-marks as wanted is stamped later than all uses until the next look. The eviction heap is lazy: a
-node has at most one entry, pushed when it becomes an evictable leaf and checked when popped
-(`last_access` only grows, so a stale entry comes up too early, never too late).
+marks as wanted is stamped later than all uses until the next look.
 
 Source: Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
 arXiv 2312.07104, section 3.
 """
 
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
 from itertools import islice, pairwise
 
 import numpy as np
@@ -34,6 +32,7 @@ import numpy as np
 from scheduler_proc.media.spans import NO_SPANS, EdgeKey, Spans
 from scheduler_proc.memory.block_hashes import BlockHashes
 from scheduler_proc.memory.match_trackers import Cursor, Watchers
+from scheduler_proc.memory.owners import Owners
 from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.tree_node import NO_SLOTS, Inserted, Match, TreeNode
 
@@ -54,7 +53,7 @@ class RadixCache:
         self._salts: dict[int, str] = {}  # a root's uid -> its salt
         # Where a match in an empty tree ends.
         self._nowhere = TreeNode(0, None, 0, NO_SLOTS, NO_SLOTS)
-        self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
+        self.owners = Owners()
         self._clock = 0
         self._last_wanted = 0  # the latest stamp that `want` has given
         self._least_wanted = 0  # below all of those, above all uses since
@@ -154,14 +153,17 @@ class RadixCache:
             left -= len(parts[-1])
         return np.concatenate(parts)
 
-    def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
-        """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
+    def match_prefix(
+        self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS, caller: str = ""
+    ) -> Match:
+        """The longest cached prefix of `tokens`; marks it used by the caller, whose it is from now
+        on. Splits the edge where it ends.
 
         The slots stay the tree's: lock the node before anything can evict them.
         """
-        return self._match(tokens, salt, spans, uses=1)
+        return self._match(tokens, salt, spans, caller, uses=1)
 
-    def _match(self, tokens: np.ndarray, salt: str, spans: Spans, uses: int) -> Match:
+    def _match(self, tokens: np.ndarray, salt: str, spans: Spans, caller: str, uses: int) -> Match:
         """`match_prefix`, counted as so many uses of the nodes."""
         node, parts, matched = self._roots.get(salt, self._nowhere), [], 0
         is_text = spans is NO_SPANS
@@ -178,6 +180,7 @@ class RadixCache:
             node = child if common == len(child.key) else self._split(child, common)
             node.last_access = max(node.last_access, self._clock)
             node.matched += uses
+            self.owners.take(node, caller)
             parts.append(node.slots)
             matched += common
             if child is not node:
@@ -191,14 +194,15 @@ class RadixCache:
         salt: str = "",
         own: TreeNode | None = None,
         spans: Spans = NO_SPANS,
+        caller: str = "",
     ) -> Inserted:
-        """Give the tree `tokens` (int32 [n]) whose KV lies in `slots` (int32 [n]). `own` is the
-        node that the caller has locked once, if any.
+        """Give the tree `tokens` (int32 [n]) whose KV lies in `slots` (int32 [n]), used by the
+        `caller`. `own` is the node that is locked once by who gives them, if any.
 
-        Of the caller's slots it takes those from `existing` on; those before stay the caller's
-        unless they are the tree's already. The caller frees its duplicates.
+        Of these slots it takes those from `existing` on; those before stay the giver's unless they
+        are the tree's already. The giver frees its duplicates.
         """
-        found = self._match(tokens, salt, spans, uses=0)
+        found = self._match(tokens, salt, spans, caller, uses=0)
         existing = found.length
         node = found.node
         cuts = () if spans is NO_SPANS else spans.cuts(existing, len(tokens))
@@ -211,7 +215,8 @@ class RadixCache:
                 self._grow(node, key, part)
             else:
                 node = self._root(salt) if node is self._nowhere else node
-                node = self._add_child(node, spans.key(tokens, start), key.copy(), part.copy())
+                edge = spans.key(tokens, start)
+                node = self._add_child(node, edge, key.copy(), part.copy(), caller)
             if self.hashes is not None:
                 self.hashes.added(node, start, salt)
         all_slots = np.concatenate((found.slots, slots[existing:]))
@@ -238,18 +243,10 @@ class RadixCache:
 
     def evict(self, n: int) -> int:
         """Return up to `n` slots of least recently used leaves to the pool; returns how many."""
-        evicted = 0
-        while evicted < n and self._heap:
-            last_access, _, node = heappop(self._heap)
-            node.in_heap = False
-            if not _is_evictable_leaf(node):
-                continue
-            if node.last_access != last_access:
-                self._push_if_evictable(node)
-                continue
+        evicted, leaves = 0, self.owners.leaves()
+        while evicted < n and (node := next(leaves, None)) is not None:
             evicted += self._evict_tail(node, n - evicted)
-        if evicted:
-            self.evicted_total += evicted
+        self.evicted_total += evicted
         return evicted
 
     def nodes(self) -> Iterator[TreeNode]:
@@ -289,9 +286,11 @@ class RadixCache:
         return node
 
     def _add_child(
-        self, parent: TreeNode, edge: EdgeKey, key: np.ndarray, slots: np.ndarray
+        self, parent: TreeNode, edge: EdgeKey, key: np.ndarray, slots: np.ndarray, caller: str
     ) -> TreeNode:
         node = self._new_node(parent, edge, key, slots)
+        node.owner = caller
+        self.owners.add(node)
         parent.children[edge] = node
         home = self._salts[parent.uid] if parent.is_root else parent.uid
         self.watchers.lengthened(home, parent.end, edge)
@@ -302,6 +301,7 @@ class RadixCache:
     def _grow(self, node: TreeNode, key: np.ndarray, slots: np.ndarray) -> None:
         """Lengthen the edge to a leaf that no req but the caller has locked."""
         self.watchers.lengthened(node.uid, node.end, int(key[0]))
+        self.owners.tokens[node.owner] += len(key)
         node.key = np.concatenate((node.key, key))
         node.slots = np.concatenate((node.slots, slots))
         node.end += len(key)
@@ -317,7 +317,8 @@ class RadixCache:
         upper = self._new_node(parent, node.edge, node.key[:at], node.slots[:at])
         upper.lock_ref = node.lock_ref
         upper.last_access = node.last_access
-        upper.matched = node.matched
+        upper.matched, upper.owner = node.matched, node.owner
+        self.owners.nodes[node.owner] += 1
         parent.children[upper.edge] = upper
         node.key, node.slots, node.parent = node.key[at:], node.slots[at:], upper
         node.edge = int(node.key[0])
@@ -328,9 +329,8 @@ class RadixCache:
         return upper
 
     def _push_if_evictable(self, node: TreeNode) -> None:
-        if _is_evictable_leaf(node) and not node.in_heap:
-            node.in_heap = True
-            heappush(self._heap, (node.last_access, node.uid, node))
+        if node.is_evictable:
+            self.owners.push(node)
 
     def _evict_tail(self, node: TreeNode, n: int) -> int:
         """Free the last `n` tokens of leaf `node`, or all of it if it has no more."""
@@ -348,6 +348,7 @@ class RadixCache:
         assert parent is not None
         del parent.children[node.edge]
         node.parent = None
+        self.owners.remove(node)
         self.watchers.removed(node)
         if self.hashes is not None:
             self.hashes.removed(node)
@@ -362,7 +363,9 @@ class NoCache(RadixCache):
 
     enabled = False
 
-    def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
+    def match_prefix(
+        self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS, caller: str = ""
+    ) -> Match:
         return Match(self._nowhere, NO_SLOTS)
 
     def want(self, cursors: Iterable[Cursor], at_once: int = 0) -> Iterator[None]:
@@ -375,6 +378,7 @@ class NoCache(RadixCache):
         salt: str = "",
         own: TreeNode | None = None,
         spans: Spans = NO_SPANS,
+        caller: str = "",
     ) -> Inserted:
         return Inserted(self._nowhere, 0, 0, slots)
 
@@ -386,7 +390,3 @@ def _common_len(a: np.ndarray, b: np.ndarray) -> int:
     differ = a[:n] != b[:n]
     first = int(differ.argmax())
     return first if differ[first] else n
-
-
-def _is_evictable_leaf(node: TreeNode) -> bool:
-    return node.lock_ref == 0 and not node.children and node.parent is not None

@@ -35,7 +35,8 @@ class TreeNode(Struct, gc=False, eq=False):
     lock_ref: int = 0
     matched: int = 0  # prompts that have gone through it, for those who watch
     last_access: int = 0
-    in_heap: bool = False  # has an entry in the eviction heap, perhaps a stale one
+    owner: str = ""  # the caller who used it last
+    heap: str | None = None  # the caller in whose heap of leaves its entry is, perhaps a stale one
 
     def __post_init__(self) -> None:
         self.end = len(self.key) + (0 if self.parent is None else self.parent.end)
@@ -43,6 +44,11 @@ class TreeNode(Struct, gc=False, eq=False):
     @property
     def is_root(self) -> bool:
         return self.parent is None
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it is a leaf of a tree, not locked."""
+        return self.lock_ref == 0 and not self.children and self.parent is not None
 
     @property
     def start(self) -> int:

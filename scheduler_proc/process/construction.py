@@ -111,6 +111,7 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         step_target_s=args.step_target_ms / 1000,
         schedule_policy=args.schedule_policy,
         max_wait_s=args.schedule_max_wait,
+        fair_wait_s=args.fair_wait,
         disable_radix_cache=args.disable_radix_cache,
         speculative=speculative(args),
         speculative_max_tokens=args.speculative_max_tokens,

@@ -246,6 +246,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "schedule-policy", "order of admission", choices=("lpm", "dfs-weight", "fcfs", "random")
         ),
         Option("schedule-max-wait", "seconds by which a later request may overtake"),
+        Option("fair-wait", "seconds until a caller above its share gives way to one below"),
         Option("disable-radix-cache", "reuse nothing between requests"),
         Option("disable-overlap-schedule", "plan each step after the previous one (lag 0)"),
     ),

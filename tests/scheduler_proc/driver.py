@@ -114,6 +114,8 @@ class Driver:
         healed: Sequence[int] = (),
         grammar_key: str = "",
         deadline: float = 0.0,
+        caller: str = "",
+        weight: float = 1.0,
     ) -> None:
         """Add a req; `sampling` has the fields that are not given here. The prompt may have numbers
         that stand for pictures."""
@@ -136,6 +138,8 @@ class Driver:
             grammar=grammar_key,
             deadline_s=deadline,
             media=spans_of(numbers),
+            caller=caller,
+            weight=weight,
         )
         self._asked[rid] = wire, self.now, None if grammar is None else grammar.fork()
         self.core.add(wire, self.now, grammar, self.retokeniser)

@@ -75,6 +75,7 @@ class ReqMemory:
 
     def enter(self, req: Req) -> int:
         """Lock the cached prefix and begin the req's new table row with it; returns its length."""
+        self.cache.owners.use(req.wish.caller, req.wish.weight)
         found = self._match(req, req.max_prefix_len)
         if (usable := req.spans.usable(found.length)) < found.length:
             found = self._match(req, usable)
@@ -123,14 +124,16 @@ class ReqMemory:
 
     def _match(self, req: Req, most: int) -> Match:
         """The cached prefix of its first `most` tokens."""
-        return self.cache.match_prefix(req.tokens.known[:most], req.wish.salt, req.spans)
+        wish = req.wish
+        return self.cache.match_prefix(req.tokens.known[:most], wish.salt, req.spans, wish.caller)
 
     def insert_computed(self, req: Req) -> None:
         """Give the tree what the req has computed, and move its lock to the new end."""
         held = req.held
         length, row = held.computed_len, self.table.slots[held.row]
         tokens = req.tokens.known[:length]
-        done = self.cache.insert(tokens, row[:length], req.wish.salt, held.node, req.spans)
+        wish = req.wish
+        done = self.cache.insert(tokens, row[:length], wish.salt, held.node, req.spans, wish.caller)
         if done.owned == 0:
             return
         if done.existing > held.shared_len:  # someone else computed it too: keep the tree's copy

@@ -6,6 +6,8 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
 
 * Reqs that have been admitted before (retracted, or begun by a scheduler that was lost) come first,
   oldest first.
+* Callers with credit left come before those without (`Credits`). Of each caller, and so of all
+  while only one waits:
 * No req comes after one that arrived more than `max_wait_s` later. The policy orders the reqs
   that arrived within `max_wait_s` of the oldest; then, of what is left, those within `max_wait_s`
   of the oldest of these; and so on. As the oldest is admitted, the next one's time begins: the
@@ -16,16 +18,22 @@ A look costs what has changed since the one before: the first window's order is 
 says whose match has changed. Later windows are ordered when they are reached. Of a long queue a
 look takes over only so many changes, and the looks after it the rest: until then some reqs have the
 places of their matches before, or are still behind the window.
+
+Each caller has windows of its own; the first ones of all have one order, which a look reads again
+as often as it refills credit. So a caller's credit ends in the midst of a look, and to pass over
+its reqs costs a little for each.
 """
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 
 from scheduler_proc.core.requests.queue_order import order_of
 from scheduler_proc.core.requests.request import Req
+from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.memory.match_trackers import Cursor, Watchers
 from scheduler_proc.memory.radix_cache import RadixCache
 
@@ -34,69 +42,145 @@ MOST_LATER = 256  # reqs after the first window that a look reaches and that are
 MATCHED, MARKED = 64, 128  # reqs at a look, so that it takes one or two milliseconds
 
 
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The reqs of one caller, by handle, in order of arrival."""
+
+    resumed: dict[int, Req] = field(default_factory=dict)  # those that have been admitted before
+    window: OrderedDict[int, Req] = field(default_factory=OrderedDict)  # the oldest of the others
+    later: OrderedDict[int, Req] = field(default_factory=OrderedDict)  # the rest of them
+    untracked: dict[int, Req] = field(default_factory=dict)  # of the rest: come since the look
+
+    def __len__(self) -> int:
+        return len(self.resumed) + len(self.window) + len(self.later)
+
+    def next_later(self, first: int, most: int) -> list[Req]:
+        """Of those after the first window, up to `most` from the number `first` on, the oldest
+        first."""
+        return list(islice(self.later.values(), first, first + most))
+
+    def is_beyond_window(self, req: Req, max_wait_s: float) -> bool:
+        oldest = next(iter(self.window.values()), req)
+        return req.arrival_s > oldest.arrival_s + max_wait_s
+
+
 class WaitingQueue:
     """Reqs that hold no memory. They arrive in order; those that were admitted before come back at
-    any time."""
+    any time. All of their callers have an account among the `credits`."""
 
     def __init__(
-        self, policy: str, max_wait_s: float, rng: random.Random, cache: RadixCache
+        self,
+        policy: str,
+        max_wait_s: float,
+        rng: random.Random,
+        cache: RadixCache,
+        credits: Credits,
     ) -> None:
         self._order_of = partial(order_of, policy, rng=rng)
         self._max_wait_s = max_wait_s
         self._cache = cache
-        self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
-        self._window: OrderedDict[int, Req] = OrderedDict()  # the oldest of the others, by handle
-        self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them; by arrival, as above
-        self._order = self._order_of(cache.watchers)
-        self._untracked: dict[int, Req] = {}  # of the later ones: those that came since the look
+        self.credits = credits
+        self._lanes: dict[str, _Lane] = {}  # by caller; none is empty
+        self._len = 0  # of all together
+        self._window: dict[int, Req] = {}  # those in the windows of all, by handle
+        self._order = self._order_of(cache.watchers)  # of these
         self._changes = 0  # since the marking of all that is wanted in the cache began
         self._marking: Iterator[None] | None = None  # what is left of it
 
     def __len__(self) -> int:
-        return len(self._resumed) + len(self._window) + len(self._later)
+        return self._len
 
     def __iter__(self) -> Iterator[Req]:
-        return chain(self._resumed.values(), self._window.values(), self._later.values())
+        lanes = self._lanes.values()
+        windows = chain.from_iterable(lane.window.values() for lane in lanes)
+        later = chain.from_iterable(lane.later.values() for lane in lanes)
+        return chain(self._resumed(), windows, later)
+
+    @property
+    def callers(self) -> Collection[str]:
+        """Those whose reqs wait."""
+        return self._lanes.keys()
+
+    def oldest_s(self, caller: str) -> float:
+        """When the first of a waiting caller's reqs came that have not been admitted before; that
+        of the others, if there are none."""
+        lane = self._lanes[caller]
+        reqs = chain(lane.window.values(), lane.later.values(), lane.resumed.values())
+        return next(reqs).arrival_s
 
     def add(self, req: Req) -> None:
         self._changes += 1
+        self._len += 1
+        lane = self._lanes.setdefault(req.wish.caller, _Lane())
         if req.is_admitted or req.is_resumed:
-            self._resumed[req.handle] = req
+            lane.resumed[req.handle] = req
         else:
-            self._later[req.handle] = self._untracked[req.handle] = req
+            lane.later[req.handle] = lane.untracked[req.handle] = req
 
     def remove(self, req: Req) -> None:
         self._changes += 1
+        self._len -= 1
+        lane = self._lanes[req.wish.caller]
         if req.handle in self._window:
-            del self._window[req.handle]
+            del self._window[req.handle], lane.window[req.handle]
             self._order.remove(req)
             self._cache.watchers.remove(req.cursor)
-        elif req.handle in self._later:
-            del self._later[req.handle]
-            self._untracked.pop(req.handle, None)
+        elif req.handle in lane.later:
+            del lane.later[req.handle]
+            lane.untracked.pop(req.handle, None)
         else:
-            del self._resumed[req.handle]
-        if len(self) == 0:
+            del lane.resumed[req.handle]
+        if len(lane) == 0:
+            del self._lanes[req.wish.caller]
+        if self._len == 0:
             self._marking = None
 
     def ordered(self) -> Iterable[Req]:
-        """The waiting reqs in the order of admission: the first window's as of now, those of later
+        """The waiting reqs in the order of admission: the first windows' as of now, those of later
         windows as of when they are reached. Reports to the cache what they have matched."""
         self._refresh()
-        resumed = sorted(self._resumed.values(), key=lambda req: req.handle)
-        order: Iterable[Req] = chain(resumed, self._in_window(), self._later_windows())
+        resumed = sorted(self._resumed(), key=lambda req: req.handle)
+        is_one = len(self._lanes) <= 1
+        order: Iterable[Req] = chain(resumed, self._in_windows(), self._later_windows(self._lanes))
         if self._marking is None and self._changes * RENEWALS >= len(self):
             self._changes = 0
-            marked: Iterable[Req] = chain(resumed, self._in_window(), self._next_later(0, MARKED))
-            if len(self) <= MARKED:
+            later = [lane.next_later(0, MARKED) for lane in self._lanes.values()]
+            marked: Iterable[Req] = chain(resumed, self._in_windows(), chain.from_iterable(later))
+            if is_one and len(self) <= MARKED:
                 order = marked = list(order)  # before edges are split where later matches end
             self._marking = self._cache.want(self._cursors(marked), at_once=0)
         if self._marking is not None and len(list(islice(self._marking, MARKED))) < MARKED:
             self._marking = None
-        return order
+        return order if is_one else self._by_credit(resumed)
 
-    def _in_window(self) -> Iterator[Req]:
-        """The reqs of the first window in order, those that wait when they are reached."""
+    def _by_credit(self, resumed: list[Req]) -> Iterator[Req]:
+        """The waiting reqs of callers with credit left, as of when they are reached; then, after a
+        refill, of those who have some by it, and so on."""
+        credits, passed = self.credits, set[int]()
+        left = {caller: len(lane) for caller, lane in self._lanes.items()}  # not reached yet
+        while left:
+            able = credits.able(left)
+            begun = set(able)
+            for req in chain(resumed, self._in_windows(), self._later_windows(able)):
+                caller = req.wish.caller
+                if caller not in able or req.handle in passed:
+                    continue
+                passed.add(req.handle)
+                left[caller] -= 1
+                yield req
+                if credits.left(caller) <= 0.0:
+                    able.discard(caller)
+                    if not able:
+                        break
+            for caller in begun:  # of those who still have credit, nothing more can be reached
+                if caller in able or left[caller] == 0:
+                    del left[caller]
+
+    def _resumed(self) -> Iterator[Req]:
+        return chain.from_iterable(lane.resumed.values() for lane in self._lanes.values())
+
+    def _in_windows(self) -> Iterator[Req]:
+        """The reqs of the first windows in order, those that wait when they are reached."""
         for handle in self._order.handles():
             if handle in self._window:
                 yield self._window[handle]
@@ -109,14 +193,9 @@ class WaitingQueue:
                     self._cache.track(*req.tracked)
                 yield req.cursor
 
-    def _next_later(self, first: int, most: int) -> list[Req]:
-        """Of those after the first window, up to `most` from the number `first` on, the oldest
-        first."""
-        return list(islice(self._later.values(), first, first + most))
-
     def _refresh(self) -> None:
-        """Bring matches and the first window up to date, as far as one look does."""
-        cache, seen = self._cache, [*self._resumed.values()]
+        """Bring matches and the first windows up to date, as far as one look does."""
+        cache, seen = self._cache, [*self._resumed()]
         for req in seen:
             cache.track(*req.tracked)
         moved = cache.watchers.take_moved(MATCHED)
@@ -127,41 +206,52 @@ class WaitingQueue:
             self._order.moved(req)
             seen.append(req)
         left = MATCHED
-        while left > 0:
-            first = next(iter(self._later.values()), None)
-            if first is None or self._is_beyond_window(first):
-                break
-            del self._later[first.handle]
-            self._window[first.handle] = first
-            self._watch(first)
-            self._order.add(first)
-            if self._untracked.pop(first.handle, None) is not None:
-                seen.append(first)
-            left -= 1
-        while self._untracked and left > 0:
-            _, req = self._untracked.popitem()
-            cache.track(*req.tracked)
-            seen.append(req)
-            left -= 1
+        for number, lane in enumerate(self._lanes.values()):
+            most = min(left, max(1, left // (len(self._lanes) - number)))
+            left -= self._take_over(lane, most, seen)
         for req in seen:
             cache.also_want(req.cursor)
 
-    def _is_beyond_window(self, req: Req) -> bool:
-        oldest = next(iter(self._window.values()), req)
-        return req.arrival_s > oldest.arrival_s + self._max_wait_s
+    def _take_over(self, lane: _Lane, most: int, seen: list[Req]) -> int:
+        """Move up to `most` reqs into the lane's window, or match those that stay after it; returns
+        how many. Those that had not been matched are added to `seen`."""
+        left = most
+        while left > 0:
+            first = next(iter(lane.later.values()), None)
+            if first is None or lane.is_beyond_window(first, self._max_wait_s):
+                break
+            del lane.later[first.handle]
+            self._window[first.handle] = lane.window[first.handle] = first
+            self._watch(first)
+            self._order.add(first)
+            if lane.untracked.pop(first.handle, None) is not None:
+                seen.append(first)
+            left -= 1
+        while lane.untracked and left > 0:
+            _, req = lane.untracked.popitem()
+            self._cache.track(*req.tracked)
+            seen.append(req)
+            left -= 1
+        return most - left
 
     def _watch(self, req: Req) -> None:
-        """Match a req of the first window, and hear of what changes its match."""
+        """Match a req of a first window, and hear of what changes its match."""
         tracked = req.tracked
         self._cache.track(*tracked)
         self._cache.watchers.add(*tracked)
 
-    def _later_windows(self) -> Iterator[Req]:
+    def _later_windows(self, callers: Iterable[str]) -> Iterator[Req]:
+        """The reqs of these callers after their first windows, as of when they are reached."""
+        for caller in list(callers):
+            if (lane := self._lanes.get(caller)) is not None:
+                yield from self._later_windows_of(lane)
+
+    def _later_windows_of(self, lane: _Lane) -> Iterator[Req]:
         """The reqs after the first window, window by window: a new one begins where a req came more
         than `max_wait_s` after the first of the window. Ends when `MOST_LATER` of them have been
         passed over."""
         passed = 0
-        while passed < MOST_LATER and (reqs := self._next_later(passed, MOST_LATER)):
+        while passed < MOST_LATER and (reqs := lane.next_later(passed, MOST_LATER)):
             latest = reqs[0].arrival_s + self._max_wait_s
             window = {req.handle: req for req in reqs if req.arrival_s <= latest}
             watchers = Watchers()
@@ -174,4 +264,4 @@ class WaitingQueue:
             for req in window.values():
                 watchers.remove(req.cursor)
             yield from (window[handle] for handle in handles)
-            passed += sum(handle in self._later for handle in handles)
+            passed += sum(handle in lane.later for handle in handles)

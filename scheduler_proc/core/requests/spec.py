@@ -30,6 +30,8 @@ class Wish(Struct, frozen=True):
     healed_bytes: int
     begun: bytes
     prediction: np.ndarray  # int32 [n]: what the output may be, for guesses
+    caller: str  # who is charged for it
+    weight: float  # the caller's share beside others
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -61,6 +63,8 @@ class Wish(Struct, frozen=True):
             healed_bytes=wire.healed_bytes,
             begun=wire.begun,
             prediction=unpack_ids(wire.prediction),
+            caller=wire.caller,
+            weight=wire.weight,
         )
 
 

@@ -125,6 +125,7 @@ class Traffic:
         self.showing = 0.0  # the share of reqs that show further pictures
         self.pausing = 0.0  # the share of turns in which a pause begins, or changes its mode
         self.measuring = 0.0  # the share of turns in which the costs of steps change
+        self.callers: Sequence[str] = ("",)  # those by whom reqs come
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -166,6 +167,8 @@ class Traffic:
             eos=asked.stop,
             min_new=min_new,
             grammar=asked.grammar,
+            caller=rng.choice(self.callers) if len(self.callers) > 1 else "",
+            weight=rng.choice([0.1, 1.0, 3.0]) if len(self.callers) > 1 else 1.0,
             **wishes._asdict(),
         )
         self.history.append(prompt + self.truth[rid])
@@ -294,12 +297,13 @@ def drive(
     right: float | None = None,
     pausing: float = 0.0,
     measuring: float = 0.0,
+    callers: Sequence[str] = ("",),
     **config: Any,
 ) -> Traffic:
-    """Random traffic, in which the core is lost in the share `losses` of the turns, pauses change
-    in `pausing`, costs in `measuring`, and `showing` of the reqs show new pictures. Tokens are
-    guessed, of which the share `right` is right. Rows that read a token of `poison` fail; if it is
-    empty, some steps do, and some encodes."""
+    """Random traffic of these callers, in which the core is lost in the share `losses` of the
+    turns, pauses change in `pausing`, costs in `measuring`, and `showing` of the reqs show new
+    pictures. Tokens are guessed, of which the share `right` is right. Rows that read a token of
+    `poison` fail; if it is empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
     guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
     driver = Driver(
@@ -318,6 +322,7 @@ def drive(
     driver.between = traffic.meddle
     traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
     traffic.measuring = measuring
+    traffic.callers = callers
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5
@@ -395,6 +400,26 @@ def test_random_traffic_outlives_its_cores(seed: int) -> None:
     policy, lag = forms(seed, POLICIES, (1, 0))
     traffic = drive(31 + seed, 125, lag, policy, 220, constrained=0.3, wishing=0.4, losses=0.1)
     assert seed > 0 or traffic.driver.num_resumed > 20
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_random_traffic_of_several_callers(seed: int) -> None:
+    """Whoever gives way to whom, each req has the outputs that it has alone, and callers come and
+    go with their reqs."""
+    policy, lag, losses = forms(seed, POLICIES, (1, 0), (0.05, 0.0))
+    traffic = drive(
+        *(53 + seed, 100, lag, policy, 220),
+        constrained=0.2,
+        wishing=0.2,
+        losses=losses,
+        pausing=0.02,
+        measuring=0.05,
+        callers=["a", "a", "a", "b", "c"],
+        fair_wait_s=0.02,
+    )
+    state = traffic.driver.core.state
+    assert seed > 0 or state.counters.retracted > 0
+    assert not state.waiting.callers and len(state.waiting.credits) <= 3
 
 
 @pytest.mark.parametrize("seed", seeds(2))

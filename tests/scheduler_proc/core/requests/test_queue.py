@@ -15,6 +15,7 @@ from bench.hit_rate.simulator import Setting, simulate
 from scheduler_proc.core.requests.queue import WaitingQueue
 from scheduler_proc.core.requests.queue_order import POLICIES, _Sorted
 from scheduler_proc.core.requests.request import Req
+from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.memory.match_trackers import Cursor
 from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.radix_cache import RadixCache
@@ -38,8 +39,10 @@ def req(handle: int, prompt: list[int], arrival_s: float, is_resumed: bool = Fal
 
 
 def queue_of(reqs: list[Req], policy: str, max_wait_s: float, cache: RadixCache) -> WaitingQueue:
-    queue = WaitingQueue(policy, max_wait_s, random.Random(0), cache)
+    credits = Credits(512)
+    queue = WaitingQueue(policy, max_wait_s, random.Random(0), cache, credits)
     for waiting in reqs:
+        credits.join(waiting.wish.caller, waiting.wish.weight)
         queue.add(waiting)
     return queue
 
@@ -149,7 +152,7 @@ class Queued:
         self.policy, self.max_wait_s = policy, max_wait_s
         self.pool = TokenPool(num_slots)
         self.cache = RadixCache(self.pool)
-        self.queue = WaitingQueue(policy, max_wait_s, random.Random(0), self.cache)
+        self.queue = WaitingQueue(policy, max_wait_s, random.Random(0), self.cache, Credits(512))
         self.waiting: list[Req] = []  # by arrival
         self.admitted: list[Req] = []
         self.locked: list[TreeNode] = []
