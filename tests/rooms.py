@@ -423,10 +423,11 @@ ROOMS: dict[str, dict[str, str]] = {
         "pause": "",
         "sampling": "constraint errors",
         "filled_params": "sampling",
-        "messages": "answer_meta chat constraint errors media packing sampling",
+        "hints": "errors",
+        "messages": "answer_meta chat constraint errors hints media packing sampling",
         "programs": "answer_meta chat errors sampling messages",
         "ring_messages": (
-            "answer_meta constraint errors media pause sampling filled_params messages"
+            "answer_meta constraint errors hints media pause sampling filled_params messages"
         ),
         "ring_state": "messages",
         "parcels": "packing messages ring_messages",

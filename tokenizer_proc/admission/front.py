@@ -16,7 +16,7 @@ from msgspec import convert
 
 from srt.ring.socket import Blob
 from srt.wire.answer_meta import NO_META
-from srt.wire.errors import CONFLICT, TIMED_OUT_EARLY, ErrorInfo, RequestError
+from srt.wire.errors import CONFLICT, DUE_EARLIER, TIMED_OUT_EARLY, ErrorInfo, RequestError
 from srt.wire.messages import (
     AbortReq,
     Admitted,
@@ -86,6 +86,8 @@ class Front:
             return Refused(req.rid, req.epoch, error.info)
         if isinstance(req, GenerateReq) and req.timeout_ms:
             piece.deadline_s = self._served_s(now) + req.timeout_ms / 1e3
+        if isinstance(req, GenerateReq) and req.hints is not None and req.hints.deadline_ms:
+            piece.due_s = now + req.hints.deadline_ms / 1e3
         if not isinstance(req, Question):
             self.dispatch.places.take(client, piece.rids)
         if isinstance(req, GenerateReq | ScoreReq) and req.media:
@@ -132,11 +134,13 @@ class Front:
             places.check_tokens(sum(map(prompt_tokens, admission.parts)))
             if 0.0 < piece.deadline_s <= self._served_s(now):
                 raise RequestError.from_info(TIMED_OUT_EARLY)
+            if 0.0 < piece.due_s <= now:
+                raise RequestError.from_info(DUE_EARLIER)
         except RequestError as error:
             return self._refuse(piece, error.info)
         for part in admission.parts:
             places.fill(client, part.rid, prompt_tokens(part))
-        admission = admission.until(piece.deadline_s)
+        admission = admission.until(piece.deadline_s).due(piece.due_s)
         if constraint is not None:
             return self.grammars.enter(admission, constraint, piece, now)
         return self.dispatch.hand_on(without(admission, piece.aborted), now)

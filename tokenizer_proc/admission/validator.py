@@ -104,6 +104,8 @@ def _check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> Non
     """Check the sampling and the time-out, for a ring that holds `max_requests`."""
     req.sampling.check(vocab_size)
     _check_details(req, vocab_size)
+    if req.hints is not None:
+        req.hints.check()
     if not 0 <= req.timeout_ms <= MAX_TIMEOUT_MS:
         limit = f" must be between 0 (none) and {MAX_TIMEOUT_MS}"
         raise RequestError(limit, at="timeout_ms")

@@ -25,7 +25,8 @@ MAX_CHARS, MAX_CALLER_CHARS = 64 * 2**20, 16 * 2**20
 class Piece:
     """A request whose text is to be read. `rids` are those of its parts; those in
     `aborted`, by number, have ended; `gone` says that nobody waits for it any more. It times out at
-    `deadline_s` (0: never). `items` are those of each of its media, once they are known."""
+    `deadline_s` (0: never), and by its hints is due at `due_s` (0: no matter when). `items` are
+    those of each of its media, once they are known."""
 
     client: bytes
     req: TextReq
@@ -34,11 +35,16 @@ class Piece:
     aborted: list[int] = field(default_factory=list)
     gone: bool = False
     deadline_s: float = 0.0
+    due_s: float = 0.0
     items: list[list[MediaItem]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.caller: Caller = (self.client, self.req.tenant)
-        self.num_places = 0 if isinstance(self.req, Question) else len(self.rids)
+
+    @property
+    def num_places(self) -> int:
+        """How many requests it is."""
+        return 0 if isinstance(self.req, Question) else len(self.rids)
 
 
 def rids_of(req: TextReq) -> list[str]:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints
 from srt.wire.packing import num_packed, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import Scoring
@@ -30,6 +31,7 @@ class Wish(Struct, frozen=True):
     healed_bytes: int
     begun: bytes
     prediction: np.ndarray  # int32 [n]: what the output may be, for guesses
+    hints: Hints | None
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -61,6 +63,7 @@ class Wish(Struct, frozen=True):
             healed_bytes=wire.healed_bytes,
             begun=wire.begun,
             prediction=unpack_ids(wire.prediction),
+            hints=wire.hints,
         )
 
 
@@ -71,4 +74,5 @@ def prompt_meta(wire: TokenizedReq) -> AnswerMeta:
         prompt_tokens=num_packed(wire.input_ids) + num_healed,
         healed_tokens=num_healed,
         media_tokens=sum(span.item.length for span in wire.media),
+        hints_lowered=wire.hints is not None and wire.hints.is_lowered,
     )
