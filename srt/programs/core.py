@@ -16,6 +16,7 @@ import msgspec
 from srt.programs.gets import Gets
 from srt.programs.graph import DEFECT, Graph
 from srt.programs.limits import MAX_GET_VARS, MAX_IDLE_S, MAX_KEY_CHARS
+from srt.programs.objectives import Objective
 from srt.programs.parts import CallWork, Session, Variable, Work
 from srt.programs.shares import Shares
 from srt.programs.submissions import Submission
@@ -214,7 +215,7 @@ class Core:
         for var, text in submission.given:
             self.graph.set(var, text)
         if program.eager:
-            self.graph.want(submission.made)
+            self.graph.want(submission.made, Objective.of_get(None, now))
 
     def _get(self, client: bytes, question: GetVars, now: float) -> None:
         if not 0 < len(question.vars) <= MAX_GET_VARS:

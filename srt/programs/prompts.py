@@ -15,11 +15,14 @@ from srt.client.generation import Request, ScoreRequest, TokenizeRequest
 from srt.programs.limits import MAX_PROMPT_CHARS
 from srt.programs.parts import CallWork, segments_of
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
+from srt.wire.hints import Hints
 from srt.wire.messages import ChatMessage
 from srt.wire.programs import Input, Output, Segment, Text
 
 
-def request_of(work: CallWork, index: int, reasoning: Tags | None = None) -> Request:
+def request_of(
+    work: CallWork, index: int, reasoning: Tags | None = None, hints: Hints | None = None
+) -> Request:
     """The request for output `index`. Its constraint, if it has one and does not say otherwise,
     holds after `reasoning` in these tags. RequestError if its prompt is too long; so do the others
     here."""
@@ -35,6 +38,7 @@ def request_of(work: CallWork, index: int, reasoning: Tags | None = None) -> Req
         joined=True,  # the program was taken: its calls wait for their turn
         cache_salt=session.cache_salt,
         tenant=session.tenant,
+        hints=hints,
         **_prompt(work, index),
     )
 

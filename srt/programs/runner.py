@@ -128,7 +128,8 @@ class Runner:
         if work.call.turns:
             answers = await self._answers()
             reasoning = answers.before_answer(begun_turn(work, index), work.call.chat)
-        request = request_of(work, index, reasoning)
+        hints = self._core.graph.objectives.hints(work, index)
+        request = request_of(work, index, reasoning, hints)
         generation = await self._client.submit(request)
         try:
             asked = request.sampling
