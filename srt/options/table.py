@@ -238,7 +238,9 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("chunked-prefill-size", "token budget of one step"),
         Option("step-target-ms", "of a step with prefills or guesses; 0: 3.6 times one without"),
         Option(
-            "schedule-policy", "order of admission", choices=("lpm", "dfs-weight", "fcfs", "random")
+            "schedule-policy",
+            "order of admission",
+            choices=("lpm", "dfs-weight", "fcfs", "random", "app"),
         ),
         Option("schedule-max-wait", "seconds by which a later request may overtake"),
         Option("disable-radix-cache", "reuse nothing between requests"),

@@ -24,6 +24,7 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
 from srt.wire.pause import NO_PAUSE, PauseMode
 from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq
@@ -114,6 +115,7 @@ class Driver:
         healed: Sequence[int] = (),
         grammar_key: str = "",
         deadline: float = 0.0,
+        hints: Hints | None = None,
     ) -> None:
         """Add a req; `sampling` has the fields that are not given here. The prompt may have numbers
         that stand for pictures."""
@@ -136,6 +138,7 @@ class Driver:
             grammar=grammar_key,
             deadline_s=deadline,
             media=spans_of(numbers),
+            hints=hints,
         )
         self._asked[rid] = wire, self.now, None if grammar is None else grammar.fork()
         self.core.add(wire, self.now, grammar, self.retokeniser)

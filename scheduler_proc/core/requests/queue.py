@@ -2,7 +2,7 @@
 
 Policies: `lpm` longest cached prefix first, which on a batch is a depth-first visit of the radix
 tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs below each branch;
-`fcfs`; `random`. Whatever the policy:
+`fcfs`; `random`; `app` by applications, as hints name them. Whatever the policy:
 
 * Reqs that have been admitted before (retracted, or begun by a scheduler that was lost) come first,
   oldest first.
@@ -15,7 +15,7 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
 A look costs what has changed since the one before: the first window's order is kept, and the tree
 says whose match has changed. Later windows are ordered when they are reached. Of a long queue a
 look takes over only so many changes, and the looks after it the rest: until then some reqs have the
-places of their matches before, or are still behind the window.
+places of their matches before, or are still behind the window; what its hints call urgent is not.
 """
 
 import random
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 
-from scheduler_proc.core.requests.queue_order import order_of
+from scheduler_proc.core.requests.queue_order import ByApplication, order_of
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.match_trackers import Cursor, Watchers
 from scheduler_proc.memory.radix_cache import RadixCache
@@ -41,7 +41,7 @@ class WaitingQueue:
     def __init__(
         self, policy: str, max_wait_s: float, rng: random.Random, cache: RadixCache
     ) -> None:
-        self._order_of = partial(order_of, policy, rng=rng)
+        self._order_of = partial(order_of, policy, rng=rng, max_wait_s=max_wait_s)
         self._max_wait_s = max_wait_s
         self._cache = cache
         self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
@@ -62,6 +62,9 @@ class WaitingQueue:
         self._changes += 1
         if req.is_admitted or req.is_resumed:
             self._resumed[req.handle] = req
+        elif self._is_urgent(req) and self._window and not self._is_beyond_window(req):
+            self._enter_window(req)  # however many are to be taken over before it
+            self._cache.also_want(req.cursor)
         else:
             self._later[req.handle] = self._untracked[req.handle] = req
 
@@ -132,9 +135,7 @@ class WaitingQueue:
             if first is None or self._is_beyond_window(first):
                 break
             del self._later[first.handle]
-            self._window[first.handle] = first
-            self._watch(first)
-            self._order.add(first)
+            self._enter_window(first)
             if self._untracked.pop(first.handle, None) is not None:
                 seen.append(first)
             left -= 1
@@ -146,9 +147,19 @@ class WaitingQueue:
         for req in seen:
             cache.also_want(req.cursor)
 
+    def _is_urgent(self, req: Req) -> bool:
+        """Whether it is to pass others by its hints. Few are: each caller has a share."""
+        hints = req.wish.hints
+        return isinstance(self._order, ByApplication) and hints is not None and hints.is_urgent
+
     def _is_beyond_window(self, req: Req) -> bool:
         oldest = next(iter(self._window.values()), req)
         return req.arrival_s > oldest.arrival_s + self._max_wait_s
+
+    def _enter_window(self, req: Req) -> None:
+        self._window[req.handle] = req
+        self._watch(req)
+        self._order.add(req)
 
     def _watch(self, req: Req) -> None:
         """Match a req of the first window, and hear of what changes its match."""

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from scheduler_proc.crash.recovery import UnclearFailure
 from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints, PerfClass
 from srt.wire.pause import PAUSE_MODES
 from srt.wire.ring_messages import Abort
 from tests.running.profiles import seeds
@@ -34,7 +36,7 @@ from tests.scheduler_proc.media.pictures import GRIDS, numbers_of, spans_of, who
 
 CAUSAL = MediaFacts(1, sees_both_ways=False, has_grid_positions=False)
 BOTH_WAYS, GRID = (CAUSAL._replace(sees_both_ways=True), CAUSAL._replace(has_grid_positions=True))
-POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+POLICIES = ("lpm", "dfs-weight", "fcfs", "random", "app")
 
 
 class Wishes(NamedTuple):
@@ -125,6 +127,7 @@ class Traffic:
         self.showing = 0.0  # the share of reqs that show further pictures
         self.pausing = 0.0  # the share of turns in which a pause begins, or changes its mode
         self.measuring = 0.0  # the share of turns in which the costs of steps change
+        self.hinting = 0.0  # the share of reqs with hints
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -166,9 +169,26 @@ class Traffic:
             eos=asked.stop,
             min_new=min_new,
             grammar=asked.grammar,
+            hints=self.hints(),
             **wishes._asdict(),
         )
         self.history.append(prompt + self.truth[rid])
+
+    def hints(self) -> Hints | None:
+        """Of most requests, where the policy reads them."""
+        rng = self.rng
+        if not self.hinting or rng.random() >= self.hinting:
+            return None
+        now = self.driver.now
+        classes: list[PerfClass] = ["", "latency", "throughput"]
+        return Hints(
+            app=rng.choice(["a", "b", "c"]),
+            perf=rng.choice(classes),
+            group=rng.choice(["", "g"]),
+            depth=rng.randrange(4),
+            arrival_s=max(0.01, now - rng.random()),
+            due_s=rng.choice([0.0, now + rng.random()]),
+        )
 
     def turn(self) -> None:
         if self.rng.random() < 0.35:
@@ -294,10 +314,12 @@ def drive(
     right: float | None = None,
     pausing: float = 0.0,
     measuring: float = 0.0,
+    hinting: float = 0.0,
     **config: Any,
 ) -> Traffic:
     """Random traffic, in which the core is lost in the share `losses` of the turns, pauses change
-    in `pausing`, costs in `measuring`, and `showing` of the reqs show new pictures. Tokens are
+    in `pausing`, costs in `measuring`; `showing` of the reqs show new pictures, and `hinting` have
+    hints. Tokens are
     guessed, of which the share `right` is right. Rows that read a token of `poison` fail; if it is
     empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
@@ -317,7 +339,7 @@ def drive(
     traffic = Traffic(seed, driver, constrained, wishing, truth)
     driver.between = traffic.meddle
     traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
-    traffic.measuring = measuring
+    traffic.measuring, traffic.hinting = measuring, hinting
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5
@@ -355,6 +377,29 @@ def test_random_traffic_keeps_the_books_and_the_outputs(seed: int) -> None:
     core = drive(7 + seed, steps=200, lag=lag, policy=policy, pool=220).driver.core
     if seed < 4:  # others may bring about less
         assert core.state.counters.retracted > 0 and core.state.memory.cache.evicted_total > 0
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_random_traffic_with_hints(seed: int) -> None:
+    """They change the order, and no output."""
+    traffic = drive(71 + seed, 200, seed % 2, "app", 220, constrained=0.2, hinting=0.8, losses=0.02)
+    assert seed > 0 or traffic.driver.num_resumed > 0
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_without_hints_a_trace_is_that_of_lpm(seed: int, tmp_path: Path) -> None:
+    """Decision for decision: all that enters the core and all that it plans is the same."""
+    traces = []
+    for policy in ("lpm", "app"):
+        path = tmp_path / policy
+        mixed: dict[str, Any] = {"constrained": 0.2, "right": 0.7}
+        more: dict[str, Any] = mixed if seed % 2 else {"measuring": 0.1}
+        traffic = drive(81 + seed, 200, seed % 2, policy, 220, trace=path, **more)
+        assert traffic.driver.core.state.counters.retracted > 0
+        traffic.driver.close()
+        traces.append(path.read_bytes())
+    assert traces[0].count(b"lpm") == 1 and len(traces[0]) > 50_000
+    assert traces[0].replace(b"lpm", b"app") == traces[1]
 
 
 @pytest.mark.parametrize("seed", seeds(1))
