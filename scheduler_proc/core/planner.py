@@ -8,6 +8,7 @@ have steps in turn: a step has either the one suspect whose trial it is, or no s
 import math
 from collections.abc import Iterable
 
+from scheduler_proc.core.ahead import AHEAD_TOKENS, end_unadmitted, make_way, may_enter
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
 from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
@@ -102,6 +103,7 @@ class StepPlanner:
     def _plan_others(self, plan: Plan, suspect: Req | None) -> int:
         """The rows of all but suspects; returns the prompt tokens for which there is still room."""
         state = self._state
+        make_way(state)
         self._decodes.plan(plan, self._others(), self._expected_room())
         budget = self._prefill_budget(plan)
         budget -= self._plan_prefills(plan, budget, self._others())
@@ -117,6 +119,7 @@ class StepPlanner:
                 waiting = state.waiting.ordered()
                 others = (r for r in waiting if not state.trials.is_suspect(r))
                 self._admit(plan, budget, others, may_pin=suspect.residency is not None)
+        end_unadmitted(state)
         return budget
 
     def plan_deferred(self, plan: Plan) -> None:
@@ -226,6 +229,7 @@ class StepPlanner:
         """Plan up to `budget` of the req's tokens, fewer if memory is short; returns how many, with
         those that are guessed."""
         state = self._state
+        budget = min(budget, AHEAD_TOKENS) if req.wish.is_ahead else budget
         length = min(req.extend_left, budget, state.memory.room)
         if req.spans.are_whole:
             length = _whole(req, length, state.memory.room)
@@ -320,6 +324,8 @@ class StepPlanner:
                 may_pin = may_pin and req.handle in state.media.pinned
                 continue
             need = prefix_need(req, cache) + admissions.ratio.expected_outputs(req)
+            if req.wish.is_ahead and not may_enter(state, need, available):
+                continue
             if need > available and state.running:
                 admissions.stopped(state.counters.forward_steps, len(state.running))
                 return

@@ -16,7 +16,7 @@ MAX_HINT_CHARS = 256
 MAX_GROUP_SIZE = 2**16
 MAX_DEPTH = 2**16
 MAX_DEADLINE_MS = 24 * 3600 * 1000
-SERVER_SET = ("arrival_s", "due_s", "owner", "is_lowered")  # fields that no client over HTTP has
+SERVER_SET = ("arrival_s", "due_s", "owner", "is_lowered", "is_ahead")  # fields that no client over HTTP has
 
 
 class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -29,7 +29,8 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     On the ring, in seconds of the clock that all processes share (time.monotonic(); 0: not known):
     the application came at `arrival_s`, and the request is due at `due_s`, which never refuses it.
     `owner` is the tenant, and a request that `is_lowered` has the class of hints beyond its
-    caller's share.
+    caller's share. One that `is_ahead` of time computes a prompt that another will have: the
+    scheduler ends it as soon as anybody else has to wait.
     """
 
     app: str = ""
@@ -42,6 +43,7 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     due_s: float = 0.0
     owner: str = ""
     is_lowered: bool = False
+    is_ahead: bool = False
 
     @property
     def is_urgent(self) -> bool:

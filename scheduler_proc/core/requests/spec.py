@@ -32,6 +32,7 @@ class Wish(Struct, frozen=True):
     begun: bytes
     prediction: np.ndarray  # int32 [n]: what the output may be, for guesses
     hints: Hints | None
+    is_ahead: bool  # of time: only while nobody else waits
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -64,6 +65,7 @@ class Wish(Struct, frozen=True):
             begun=wire.begun,
             prediction=unpack_ids(wire.prediction),
             hints=wire.hints,
+            is_ahead=wire.hints is not None and wire.hints.is_ahead,
         )
 
 

@@ -32,7 +32,7 @@ from tests.scheduler_proc.fake_executor import (
     reference_output,
 )
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
-from tests.scheduler_proc.media.pictures import GRIDS, numbers_of, spans_of, whole
+from tests.scheduler_proc.media.pictures import GRIDS, numbers_of, plain, spans_of, whole
 
 CAUSAL = MediaFacts(1, sees_both_ways=False, has_grid_positions=False)
 BOTH_WAYS, GRID = (CAUSAL._replace(sees_both_ways=True), CAUSAL._replace(has_grid_positions=True))
@@ -128,6 +128,8 @@ class Traffic:
         self.pausing = 0.0  # the share of turns in which a pause begins, or changes its mode
         self.measuring = 0.0  # the share of turns in which the costs of steps change
         self.hinting = 0.0  # the share of reqs with hints
+        self.ahead = 0.0  # the share of turns in which a prompt is to be computed ahead
+        self.num_ahead = 0
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -174,6 +176,23 @@ class Traffic:
         )
         self.history.append(prompt + self.truth[rid])
 
+    @property
+    def num_ahead_done(self) -> int:
+        """Prompts that were computed ahead of time as a whole."""
+        return sum(self.driver.finishes[name].type == "length" for name in self.ahead_names)
+
+    @property
+    def ahead_names(self) -> list[str]:
+        return [f"ahead{number}" for number in range(self.num_ahead)]
+
+    def come_ahead(self, prompt: list[int]) -> None:
+        """A part of a prompt is to be computed ahead of time."""
+        part = prompt[: self.rng.randint(1, len(prompt))]
+        if part == plain(part):
+            hints = Hints(is_ahead=True)
+            self.driver.add(f"ahead{self.num_ahead}", part, 0, hints=hints)
+            self.num_ahead += 1
+
     def hints(self) -> Hints | None:
         """Of most requests, where the policy reads them."""
         rng = self.rng
@@ -194,6 +213,8 @@ class Traffic:
         if self.rng.random() < 0.35:
             for _ in range(self.rng.choice([1, 1, 2, 8])):
                 self.arrive()
+        if self.ahead and self.rng.random() < self.ahead:
+            self.come_ahead(self.rng.choice(self.history)[-90:] or [0])
         if self.rng.random() < 0.02:
             self.abort_one()
         if self.rng.random() < self.losses:
@@ -249,7 +270,8 @@ class Traffic:
             self.aborted.add(rid)
 
     def check(self) -> None:
-        assert set(self.driver.finishes) == set(self.asked), "every req ends exactly once"
+        expected = {*self.asked, *self.ahead_names}
+        assert set(self.driver.finishes) == expected, "every req ends exactly once"
         for rid, asked in self.asked.items():
             expected = asked.output
             got = self.driver.outputs.get(rid, [])
@@ -315,11 +337,12 @@ def drive(
     pausing: float = 0.0,
     measuring: float = 0.0,
     hinting: float = 0.0,
+    ahead: float = 0.0,
     **config: Any,
 ) -> Traffic:
     """Random traffic, in which the core is lost in the share `losses` of the turns, pauses change
     in `pausing`, costs in `measuring`; `showing` of the reqs show new pictures, and `hinting` have
-    hints. Tokens are
+    hints; in `ahead` of the turns a prompt is to be computed ahead of time. Tokens are
     guessed, of which the share `right` is right. Rows that read a token of `poison` fail; if it is
     empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
@@ -339,7 +362,7 @@ def drive(
     traffic = Traffic(seed, driver, constrained, wishing, truth)
     driver.between = traffic.meddle
     traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
-    traffic.measuring, traffic.hinting = measuring, hinting
+    traffic.measuring, traffic.hinting, traffic.ahead = measuring, hinting, ahead
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5
