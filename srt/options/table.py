@@ -243,6 +243,11 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             choices=("lpm", "dfs-weight", "fcfs", "random", "app"),
         ),
         Option("schedule-max-wait", "seconds by which a later request may overtake"),
+        Option(
+            "programs-ahead",
+            "compute prompts of a program's calls while their inputs grow and nobody else waits",
+            choices=("on", "off"),
+        ),
         Option("disable-radix-cache", "reuse nothing between requests"),
         Option("disable-overlap-schedule", "plan each step after the previous one (lag 0)"),
     ),

@@ -83,7 +83,7 @@ class Graph:
             var.is_wanted = True
         while stack:
             work = stack.pop().work
-            if work is not None and not work.active:
+            if work is not None and not (work.active or work.ended):
                 work.active = True
                 self._to_look_at.append(work)
                 stack += [var for var in work.inputs.values() if not var.has_ended]

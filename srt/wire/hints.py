@@ -16,7 +16,13 @@ MAX_HINT_CHARS = 256
 MAX_GROUP_SIZE = 2**16
 MAX_DEPTH = 2**16
 MAX_DEADLINE_MS = 24 * 3600 * 1000
-SERVER_SET = ("arrival_s", "due_s", "owner", "is_lowered", "is_ahead")  # fields that no client over HTTP has
+SERVER_SET = (
+    "arrival_s",
+    "due_s",
+    "owner",
+    "is_lowered",
+    "is_ahead",
+)  # fields that no client over HTTP has
 
 
 class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -107,5 +107,5 @@ def test_it_takes_no_memory_that_running_requests_will_need() -> None:
 def test_random_traffic_beside_prompts_ahead(seed: int) -> None:
     """No output changes, and no slot is lost, also where cores are lost."""
     policy, lag = ("lpm", "app")[seed % 2], (1 + seed // 2) % 2
-    traffic = drive(91 + seed, 200, lag, policy, 600, constrained=0.2, ahead=0.4, losses=0.02)
+    traffic = drive(91 + seed, 200, lag, policy, 600, constrained=0.2, ahead=0.8, losses=0.02)
     assert traffic.num_ahead > 10 and (seed > 1 or traffic.num_ahead_done > 0)

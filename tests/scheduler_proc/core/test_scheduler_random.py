@@ -214,7 +214,7 @@ class Traffic:
             for _ in range(self.rng.choice([1, 1, 2, 8])):
                 self.arrive()
         if self.ahead and self.rng.random() < self.ahead:
-            self.come_ahead(self.rng.choice(self.history)[-90:] or [0])
+            self.come_ahead(self.rng.choice(self.history)[-40:] or [0])
         if self.rng.random() < 0.02:
             self.abort_one()
         if self.rng.random() < self.losses:
@@ -270,8 +270,8 @@ class Traffic:
             self.aborted.add(rid)
 
     def check(self) -> None:
-        expected = {*self.asked, *self.ahead_names}
-        assert set(self.driver.finishes) == expected, "every req ends exactly once"
+        all_names = {*self.asked, *self.ahead_names}
+        assert set(self.driver.finishes) == all_names, "every req ends exactly once"
         for rid, asked in self.asked.items():
             expected = asked.output
             got = self.driver.outputs.get(rid, [])
