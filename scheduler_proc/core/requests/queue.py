@@ -18,6 +18,7 @@ look takes over only so many changes, and the looks after it the rest: until the
 places of their matches before, or are still behind the window; what its hints call urgent is not.
 """
 
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -46,6 +47,7 @@ class WaitingQueue:
         self._cache = cache
         self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
         self._window: OrderedDict[int, Req] = OrderedDict()  # the oldest of the others, by handle
+        self._hurried: dict[int, Req] = {}  # of the window: urgent ones that may have passed older
         self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them; by arrival, as above
         self._order = self._order_of(cache.watchers)
         self._untracked: dict[int, Req] = {}  # of the later ones: those that came since the look
@@ -62,7 +64,8 @@ class WaitingQueue:
         self._changes += 1
         if req.is_admitted or req.is_resumed:
             self._resumed[req.handle] = req
-        elif self._is_urgent(req) and self._window and not self._is_beyond_window(req):
+        elif self._is_urgent(req) and req.arrival_s <= self._latest_s():
+            self._hurried[req.handle] = req
             self._enter_window(req)  # however many are to be taken over before it
             self._cache.also_want(req.cursor)
         else:
@@ -72,6 +75,7 @@ class WaitingQueue:
         self._changes += 1
         if req.handle in self._window:
             del self._window[req.handle]
+            self._hurried.pop(req.handle, None)
             self._order.remove(req)
             self._cache.watchers.remove(req.cursor)
         elif req.handle in self._later:
@@ -129,10 +133,10 @@ class WaitingQueue:
             self._watch(req)
             self._order.moved(req)
             seen.append(req)
-        left = MATCHED
+        left, latest_s = MATCHED, self._latest_s()
         while left > 0:
             first = next(iter(self._later.values()), None)
-            if first is None or self._is_beyond_window(first):
+            if first is None or first.arrival_s > latest_s:
                 break
             del self._later[first.handle]
             self._enter_window(first)
@@ -152,9 +156,14 @@ class WaitingQueue:
         hints = req.wish.hints
         return isinstance(self._order, ByApplication) and hints is not None and hints.is_urgent
 
-    def _is_beyond_window(self, req: Req) -> bool:
-        oldest = next(iter(self._window.values()), req)
-        return req.arrival_s > oldest.arrival_s + self._max_wait_s
+    def _latest_s(self) -> float:
+        """When the last one can have come that is of the first window. Of one that has none, which
+        begins with who comes next, that is as late as can be."""
+        window = (req for req in self._window.values() if req.handle not in self._hurried)
+        heads = [*islice(window, 1), *islice(self._hurried.values(), 1)]
+        heads += islice(self._later.values(), 1)
+        oldest = min(heads, key=lambda req: req.handle, default=None)
+        return math.inf if oldest is None else oldest.arrival_s + self._max_wait_s
 
     def _enter_window(self, req: Req) -> None:
         self._window[req.handle] = req

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
-from scheduler_proc.core.requests.queue import WaitingQueue
+from scheduler_proc.core.requests.queue import MATCHED, WaitingQueue
 from scheduler_proc.core.requests.queue_order import POLICIES, _Sorted
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.memory.match_trackers import Cursor
@@ -344,6 +344,21 @@ def test_the_turns_of_applications() -> None:
     ]
     order = queue_of(reqs, "app", 10.0, cache_with([7, 7, 7])).ordered()
     assert handles_of(list(order)) == [10, 9, 3, 5, 6, 4, 2, 8, 7, 1, 0]
+
+
+def test_an_urgent_req_that_has_passed_older_ones_is_not_taken_for_the_oldest() -> None:
+    """Else who came long after those would pass them too."""
+    reqs = [req(number, [number + 1], 0.0) for number in range(MATCHED + 2)]
+    queue = queue_of(reqs, "app", 10.0, cache_with([500, 501]))
+    queue.ordered()
+    urgent = req(100, [300], 6.0, hints=Hints(perf="latency", arrival_s=6.0))
+    queue.add(urgent)
+    assert handles_of(list(queue.ordered()))[0] == urgent.handle
+    for waiting in reqs[:MATCHED]:  # their client is gone
+        queue.remove(waiting)
+    queue.add(req(101, [500, 501, 502], 12.0))
+    for _ in range(3):
+        assert handles_of(list(queue.ordered())) == [100, MATCHED, MATCHED + 1, 101]
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs", "app"])
