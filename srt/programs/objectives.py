@@ -4,6 +4,9 @@ A get wants its variables by itself (`Aim`), and what makes these the same: of s
 strictest counts. Calls that feed one consumer are a group, whose aim is its last one's end, and a
 call is as deep as requests follow from it in a row. The scheduler has all this as hints. Pure: no
 I/O and no clock. Objectives only become stricter; a get that ends leaves those of its calls.
+
+What is wanted for the first time is all looked at, and of what was wanted before, as far as
+`MOST_AGAIN` references go, the nearest to the get first: gets that want ever more cost little each.
 """
 
 import hashlib
@@ -16,6 +19,7 @@ from srt.programs.parts import CallWork, Session, Variable, Work
 from srt.wire.hints import MAX_DEPTH, Hints, PerfClass
 from srt.wire.programs import Perf
 
+MOST_AGAIN = 1024  # some milliseconds
 _STRICTEST_FIRST: tuple[PerfClass, ...] = ("latency", "", "throughput")
 
 
@@ -125,13 +129,45 @@ class Objectives:
         """A get wants these variables."""
         sinks = dict.fromkeys(v.work for v in wanted if v.work is not None and not v.work.ended)
         group = self._new_group() if len(sinks) > 1 else None
+        again = {work for work in sinks if work in self._places}
         changed = [work for work in sinks if self._offer(work, objective, group)]
-        for work in _consumers_first(changed):
+        for work, producers in self._consumers_first(changed, again):
             place = self._places[work]
             before = place.objective.before(work)
             feeds = self._fed_group(work, place)
-            for producer in _producers(work):
+            for producer in producers:
                 self._offer(producer, before, feeds)
+
+    def _consumers_first(
+        self, works: Iterable[Work], again: set[Work]
+    ) -> Iterator[tuple[Work, list[Work]]]:
+        """The works and what they are made of, each after those of them that need it, with what
+        makes its inputs; of those that were wanted before, as are those of `works` in `again`, only
+        so many."""
+        producers: dict[Work, list[Work]] = {}
+        consumers = dict.fromkeys(works, 0)
+        fresh = [work for work in consumers if work not in again]
+        known, left = deque(work for work in consumers if work in again), MOST_AGAIN
+        while fresh or (known and left > 0):
+            is_new = bool(fresh)
+            work = fresh.pop() if is_new else known.popleft()
+            producers[work] = found = list(_producers(work))
+            left -= 0 if is_new else 1 + len(found)
+            for producer in found:
+                if producer not in consumers:
+                    consumers[producer] = 0
+                    (known if producer in self._places else fresh).append(producer)
+                consumers[producer] += 1
+        ready = deque(work for work, count in consumers.items() if count == 0)
+        while ready:
+            work = ready.popleft()
+            if work not in producers:
+                continue
+            yield work, producers[work]
+            for producer in producers[work]:
+                consumers[producer] -= 1
+                if consumers[producer] == 0:
+                    ready.append(producer)
 
     def forget(self, work: Work) -> None:
         """A work has ended."""
@@ -182,26 +218,6 @@ def _producers(work: Work) -> Iterator[Work]:
     """What makes the inputs of a work that are not there yet."""
     made = dict.fromkeys(v.work for v in work.inputs.values() if not v.has_ended)
     return (each for each in made if each is not None and not each.ended)
-
-
-def _consumers_first(works: Iterable[Work]) -> Iterator[Work]:
-    """The works and all that they are made of, each after those of them that need it."""
-    consumers = dict.fromkeys(works, 0)
-    stack = list(consumers)
-    while stack:
-        for producer in _producers(stack.pop()):
-            if producer not in consumers:
-                consumers[producer] = 0
-                stack.append(producer)
-            consumers[producer] += 1
-    ready = deque(work for work, count in consumers.items() if count == 0)
-    while ready:
-        work = ready.popleft()
-        yield work
-        for producer in _producers(work):
-            consumers[producer] -= 1
-            if consumers[producer] == 0:
-                ready.append(producer)
 
 
 def _app_of(session: Session) -> str:

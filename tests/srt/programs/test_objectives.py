@@ -198,6 +198,28 @@ def test_objectives_of_random_programs(seed: int) -> None:
     assert all(group.left == 0 for group in members)
 
 
+def test_gets_that_want_ever_more_look_again_at_so_much_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The nearest first; of what was not wanted before, all is looked at."""
+    monkeypatch.setattr("srt.programs.objectives.MOST_AGAIN", 6)
+    chain = [call()]
+    while len(chain) < 20:
+        chain.append(call(chain[-1].outputs[0]))
+    objectives = wanted(chain[9], now=1.0)
+    assert [objectives.of(work) for work in chain[:10]] == [
+        Objective(NEUTRAL, 1.0, depth=9 - number) for number in range(10)
+    ]
+    objectives.want(chain[-1].outputs, Objective.of_get(Perf("latency"), 2.0))
+    found = [objectives.of(work) for work in chain]
+    ranks = [each and each.rank for each in found]
+    assert ranks == [NEUTRAL] * 6 + [LATENCY] * 14
+    assert [each and each.depth for each in found[10:]] == list(range(9, -1, -1))
+    objectives.want(chain[-1].outputs, Objective.of_get(Perf("ttft", 10.0), 2.0))
+    dues = [each and each.due_s for each in map(objectives.of, chain)]
+    assert dues == [math.inf] * 16 + [2.01] * 4
+
+
 # ---- in the core -----------------------------------------------------------------------------
 
 
