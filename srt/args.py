@@ -124,6 +124,7 @@ class ServerArgs(Struct, frozen=True):
     schedule_policy: str = "lpm"
     schedule_max_wait: float = 30.0
     fair_wait: float = 2.0
+    programs_ahead: str = "off"
     limit_media: int = 32
     media_domain: str = ""
     media_queue_mb: int = 1024

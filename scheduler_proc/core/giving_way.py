@@ -5,6 +5,7 @@ are in debt: their prompts that are partly computed wait, and where a req of the
 for `fair_wait_s` for a row or for memory, a running req of the latter goes back to the queue.
 """
 
+from scheduler_proc.core.ahead import others_wait
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
@@ -25,7 +26,8 @@ class GivingWay:
     def look(self, now: float) -> None:
         """See who waits and has credit left, refilled if need be."""
         state = self._state
-        self._able = state.waiting.credits.able(state.waiting.callers)
+        callers = state.waiting.callers if others_wait(state) else ()
+        self._able = state.waiting.credits.able(callers)
         self._since_s = {caller: self._since_s.get(caller, now) for caller in self._able}
 
     def is_first(self, req: Req) -> bool:

@@ -9,6 +9,13 @@ import math
 from collections.abc import Iterable
 from itertools import takewhile
 
+from scheduler_proc.core.ahead import (
+    AHEAD_TOKENS,
+    end_unadmitted,
+    make_way,
+    may_enter,
+    others_wait,
+)
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
 from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
@@ -105,6 +112,7 @@ class StepPlanner:
     def _plan_others(self, plan: Plan, suspect: Req | None) -> int:
         """The rows of all but suspects; returns the prompt tokens for which there is still room."""
         state, others = self._state, self._giving_way
+        make_way(state)
         others.look(self._now)
         if (victim := others.victim(self._now)) is not None:
             state.retract(victim, for_memory=False)
@@ -119,8 +127,10 @@ class StepPlanner:
         if len(state.waiting) == 0:
             state.admissions.nobody_is_stopped()
             state.memory.cache.want(())
+        if not others_wait(state):
             state.waiting.credits.forgive()
         self._admit_waiting(plan, budget, suspect)
+        end_unadmitted(state)
         return budget
 
     def _admit_waiting(
@@ -135,7 +145,7 @@ class StepPlanner:
         # others make room if nobody takes more.
         if suspect is not None and suspect.residency is None and self._may_see(suspect):
             return 0
-        waiting = state.waiting.ordered()
+        waiting = state.waiting.ordered(by_credit=others_wait(state))
         if are_first:
             waiting = takewhile(self._giving_way.is_first, waiting)
         if suspect is not None:
@@ -251,6 +261,7 @@ class StepPlanner:
         """Plan up to `budget` of the req's tokens, fewer if memory is short; returns how many, with
         those that are guessed."""
         state = self._state
+        budget = min(budget, AHEAD_TOKENS) if req.wish.is_ahead else budget
         length = min(req.extend_left, budget, state.memory.room)
         if req.spans.are_whole:
             length = _whole(req, length, state.memory.room)
@@ -345,6 +356,8 @@ class StepPlanner:
                 may_pin = may_pin and req.handle in state.media.pinned
                 continue
             need = prefix_need(req, cache) + admissions.ratio.expected_outputs(req)
+            if req.wish.is_ahead and not may_enter(state, need, available):
+                continue
             if need > available and state.running:
                 admissions.stopped(state.counters.forward_steps, len(state.running))
                 return

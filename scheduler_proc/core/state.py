@@ -73,10 +73,13 @@ class LiveReqs:
         self.by_name: dict[Name, Req] = {}  # in order of arrival
         self._deadlines: list[tuple[float, int]] = []  # a heap; the second is the handle
         self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
+        self.ahead: dict[int, Req] = {}  # by handle: those that are ahead of time
 
     def add(self, req: Req) -> None:
         """A req has come."""
         self.by_name[req.key] = req
+        if req.wish.is_ahead:
+            self.ahead[req.handle] = req
         if req.wish.deadline_s:
             self._timed[req.handle] = req
             heappush(self._deadlines, (req.wish.deadline_s, req.handle))
@@ -85,6 +88,7 @@ class LiveReqs:
         """A req has ended."""
         del self.by_name[req.key]
         self._timed.pop(req.handle, None)
+        self.ahead.pop(req.handle, None)
         if len(self._deadlines) > MOST_PAST + 2 * len(self._timed):
             timed = self._timed.items()
             self._deadlines = sorted((other.wish.deadline_s, handle) for handle, other in timed)

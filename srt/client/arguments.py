@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from srt.client.media import Media
+from srt.wire.hints import Hints
 from srt.wire.messages import ChatMessage, ChatOptions, ToolSpec
 from srt.wire.sampling import SamplingParams
 
@@ -50,6 +51,7 @@ class BatchArgs(ScoreArgs, ChatArgs, total=False):
     timeout_ms: int
     routed_replica: int | None
     prediction: str
+    hints: Hints | Fields | None
 
 
 class StreamArgs(BatchArgs, total=False):

@@ -15,6 +15,7 @@ from srt.client.media import MediaFile
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
+from srt.wire.hints import Hints
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
 from srt.wire.pause import PauseMode
 from srt.wire.ring_state import RingEvent
@@ -62,7 +63,7 @@ class Request(PromptRequest, frozen=True, kw_only=True):
     leaves the choice to the server.
 
     If the output will mostly be a known text, its `prediction` makes it faster: tokens are guessed
-    from it, and the output is the same.
+    from it, and the output is the same. `hints` say what the request is part of.
     """
 
     messages: list[ChatMessage] | None = None
@@ -75,6 +76,7 @@ class Request(PromptRequest, frozen=True, kw_only=True):
     timeout_ms: int = 0
     routed_replica: int | None = None
     prediction: str = ""
+    hints: Hints | None = None
 
 
 class GenerateOutput(AnswerMeta, frozen=True, kw_only=True, array_like=False, omit_defaults=False):

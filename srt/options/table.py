@@ -243,10 +243,17 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("chunked-prefill-size", "token budget of one step"),
         Option("step-target-ms", "of a step with prefills or guesses; 0: 3.6 times one without"),
         Option(
-            "schedule-policy", "order of admission", choices=("lpm", "dfs-weight", "fcfs", "random")
+            "schedule-policy",
+            "order of admission",
+            choices=("lpm", "dfs-weight", "fcfs", "random", "app"),
         ),
         Option("schedule-max-wait", "seconds by which a later request may overtake"),
         Option("fair-wait", "seconds until a caller above its share gives way to one below"),
+        Option(
+            "programs-ahead",
+            "compute prompts of a program's calls while their inputs grow and nobody else waits",
+            choices=("on", "off"),
+        ),
         Option("disable-radix-cache", "reuse nothing between requests"),
         Option("disable-overlap-schedule", "plan each step after the previous one (lag 0)"),
     ),

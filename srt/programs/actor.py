@@ -13,6 +13,7 @@ import zmq
 
 from srt.client.ring.client import RingClient
 from srt.files.vocab import Vocab, served_vocab
+from srt.programs.ahead import Ahead
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.runner import Runner
@@ -45,7 +46,9 @@ class ProgramsActor(Actor):
         url = f"ipc://{self.ring.directory}"
         self._client = RingClient(url, self.dropped, self._on_failure)
         await self._client.start()
-        self._runner = Runner(self._core, self._client, self._answers, self._cut, self._changed)
+        ahead = Ahead(self._client) if self.args.programs_ahead == "on" else None
+        parts = self._client, self._answers, self._cut, self._changed
+        self._runner = Runner(self._core, *parts, ahead)
         self._vocab: asyncio.Task[Vocab] | None = None
         self._is_due = False
         self._is_used = asyncio.Event()
@@ -92,6 +95,7 @@ class ProgramsActor(Actor):
             self._core.graph.step()
         while self._core.stops:
             self._runner.stop(self._core.stops.popleft())
+        self._runner.settle()
         starts = list(islice(iter(self._core.next_start, None), MAX_STARTS))
         for work in starts:
             self._runner.start(work)

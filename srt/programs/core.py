@@ -28,6 +28,7 @@ from srt.programs.limits import (
     MAX_KEY_CHARS,
     MAX_SESSIONS,
 )
+from srt.programs.objectives import Objective
 from srt.programs.parts import CallWork, Session, Variable, Work
 from srt.programs.refusals import SESSION_CLOSED, SESSION_GAVE_WAY, too_much
 from srt.programs.submissions import Submission
@@ -222,7 +223,7 @@ class Core:
         for var, text in submission.given:
             self.graph.set(var, text)
         if program.eager:
-            self.graph.want(submission.made)
+            self.graph.want(submission.made, Objective.of_get(None, now))
 
     def _get(self, client: bytes, question: GetVars, now: float) -> None:
         if not 0 < len(question.vars) <= MAX_GET_VARS:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from srt.callers.shares import Shares
 from srt.programs.graph import Graph
 from srt.programs.limits import CALLER_SHARE, MAX_GET_S, MAX_GETS, MAX_TOLD_BYTES
+from srt.programs.objectives import Objective
 from srt.programs.parts import Get, Session, Variable, text_bytes
 from srt.programs.refusals import GET_GAVE_WAY, too_much
 from srt.wire.errors import ErrorInfo, RequestError
@@ -67,7 +68,7 @@ class Gets:
             self._deadlines = [each for each in self._deadlines if not each[2].ended]
             heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (get.deadline, self._count, get))
-        self._graph.want(found)
+        self._graph.want(found, Objective.of_get(question.perf, now))
 
     def grew(self, var: Variable, delta: str) -> None:
         for get in var.gets:

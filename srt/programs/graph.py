@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from srt.programs.limits import MAX_TEXT_BYTES
+from srt.programs.objectives import Objective, Objectives
 from srt.programs.parts import CallWork, Session, TransformWork, Variable, Work, text_bytes
 from srt.programs.transforms import apply, holds, needs_tokens
 from srt.wire.errors import CONFLICT, INTERNAL, ErrorInfo, RequestError
@@ -51,6 +52,7 @@ class Graph:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self.objectives = Objectives()
         self._to_look_at: deque[Work] = deque()
         self._to_release: deque[Variable] = deque()
 
@@ -73,14 +75,15 @@ class Graph:
 
     # ---- events --------------------------------------------------------------------------------
 
-    def want(self, wanted: Iterable[Variable]) -> None:
-        """Have these made, and all that they are made of."""
+    def want(self, wanted: Iterable[Variable], objective: Objective) -> None:
+        """Have these made, and all that they are made of, for this."""
         stack = list(wanted)
+        self.objectives.want(stack, objective)
         for var in stack:
             var.is_wanted = True
         while stack:
             work = stack.pop().work
-            if work is not None and not work.active:
+            if work is not None and not (work.active or work.ended):
                 work.active = True
                 self._to_look_at.append(work)
                 stack += [var for var in work.inputs.values() if not var.has_ended]
@@ -163,6 +166,7 @@ class Graph:
             if work.is_run and not work.ended:
                 self._listener.must_stop(work)
             work.ended = True
+            self.objectives.forget(work)
 
     # ---- what follows --------------------------------------------------------------------------
 
@@ -309,6 +313,7 @@ class Graph:
         if work.ended:
             return
         work.ended = True
+        self.objectives.forget(work)
         self._listener.work_ended(work)
         if work.is_run and stops:
             self._listener.must_stop(work)

@@ -4,9 +4,9 @@ Text is joined first and encoded as a whole then, so that a program gives token 
 same calls give one by one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,11 +15,16 @@ from srt.client.generation import Request, ScoreRequest, TokenizeRequest
 from srt.programs.limits import MAX_PROMPT_CHARS
 from srt.programs.parts import CallWork, segments_of
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
+from srt.wire.hints import Hints
 from srt.wire.messages import ChatMessage
 from srt.wire.programs import Input, Output, Segment, Text
 
+MAX_BLANKS = 256  # that are looked at for the end of a word
 
-def request_of(work: CallWork, index: int, reasoning: Tags | None = None) -> Request:
+
+def request_of(
+    work: CallWork, index: int, reasoning: Tags | None = None, hints: Hints | None = None
+) -> Request:
     """The request for output `index`. Its constraint, if it has one and does not say otherwise,
     holds after `reasoning` in these tags. RequestError if its prompt is too long; so do the others
     here."""
@@ -35,6 +40,7 @@ def request_of(work: CallWork, index: int, reasoning: Tags | None = None) -> Req
         joined=True,  # the program was taken: its calls wait for their turn
         cache_salt=session.cache_salt,
         tenant=session.tenant,
+        hints=hints,
         **_prompt(work, index),
     )
 
@@ -82,6 +88,56 @@ def _prompt(work: CallWork, index: int) -> dict[str, Any]:
             messages.append(ChatMessage(turn.role, content))
         return {"messages": messages, "chat": replace(call.chat, continue_final=bool(content))}
     raise AssertionError("the output is one of the call's")
+
+
+class Beginning(NamedTuple):
+    """What is certain of a prompt whose inputs are not all there: a text, and its parts in which
+    control tokens are text."""
+
+    text: str
+    literal_spans: list[tuple[int, int]]
+
+
+def beginning_of(work: CallWork) -> Beginning | None:
+    """What is known of the prompt of a call's first output, up to the end of a word: the tokens of
+    this are the first of the whole prompt's. None of a chat, whose template is not applied here, or
+    if nothing is known."""
+    if known_chars(work) > MAX_PROMPT_CHARS:
+        return None
+    texts = {name: var.text for name, var in work.inputs.items()}
+    prompt = _text_prompt(list(_known_segments(work)), texts)
+    stop = _last_word(prompt["text"])
+    spans = [(start, min(end, stop)) for start, end in prompt["literal_spans"] if start < stop]
+    return Beginning(prompt["text"][:stop], spans) if stop else None
+
+
+def known_chars(work: CallWork) -> int:
+    """How many characters are known of the prompt of a call's first output."""
+    texts = {name: var.text for name, var in work.inputs.items()}
+    return sum(len(_text_of(each, texts)) for each in _known_segments(work))
+
+
+def _known_segments(work: CallWork) -> Iterator[Segment]:
+    """The segments of a text up to the first input that is not ready, with that one."""
+    for segment in work.call.segments:
+        if isinstance(segment, Output):
+            return
+        yield segment
+        if isinstance(segment, Input) and work.inputs[segment.var].state != "ready":
+            return
+
+
+def _last_word(text: str) -> int:
+    """Where the last word of a text begins, with the blank before it: what comes may go on in this
+    word, and so change its tokens, but not in those before it. 0 if nothing is before it."""
+    stop = len(text)
+    for _ in range(MAX_BLANKS):
+        stop = text.rfind(" ", 0, stop)
+        if stop <= 0:
+            return 0
+        if text[stop - 1].isalnum():  # punctuation and blanks may be one token with what follows
+            return stop
+    return 0
 
 
 def _check_length(work: CallWork, output: Output, texts: Mapping[str, str]) -> None:

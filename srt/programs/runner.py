@@ -11,6 +11,7 @@ from functools import partial
 from srt.client.generation import ScoreOutput, TokenizeRequest
 from srt.client.ring.client import RingClient
 from srt.client.ring.generation import RingGeneration
+from srt.programs.ahead import Ahead
 from srt.programs.answers import AnswerReader, ChatAnswers, all_of
 from srt.programs.core import Core
 from srt.programs.graph import DEFECT
@@ -34,7 +35,7 @@ Make = Callable[[int], Awaitable[OutputMeta | None]]
 
 class Runner:
     """Starts what the core wants to have run. `on_change` is called after each event; `answers`
-    reads chats, and `cut` does truncations in tokens."""
+    reads chats, and `cut` does truncations in tokens. `ahead` hears what grows, if there is one."""
 
     def __init__(
         self,
@@ -43,10 +44,11 @@ class Runner:
         answers: Callable[[], Awaitable[ChatAnswers]],
         cut: Cut,
         on_change: Callable[[], None],
+        ahead: Ahead | None = None,
     ) -> None:
         self._core, self._client = core, client
         self._answers, self._cut = answers, cut
-        self._on_change = on_change
+        self._on_change, self._ahead = on_change, ahead
         self._tasks = TaskSet(lambda error: log.error("a call failed", exc_info=error))
         self._by_work: dict[Work, asyncio.Task[None]] = {}
 
@@ -61,7 +63,14 @@ class Runner:
         if task is not None:
             task.cancel()
 
+    def settle(self) -> None:
+        """End what is done ahead of time for calls that have begun or ended."""
+        if self._ahead is not None:
+            self._ahead.settle()
+
     async def close(self) -> None:
+        if self._ahead is not None:
+            await self._ahead.close()
         await self._tasks.close()
 
     async def _run(self, work: Work) -> None:
@@ -128,7 +137,8 @@ class Runner:
         if work.call.turns:
             answers = await self._answers()
             reasoning = answers.before_answer(begun_turn(work, index), work.call.chat)
-        request = request_of(work, index, reasoning)
+        hints = self._core.graph.objectives.hints(work, index)
+        request = request_of(work, index, reasoning, hints)
         generation = await self._client.submit(request)
         try:
             asked = request.sampling
@@ -158,6 +168,8 @@ class Runner:
                 return
             if not self._core.graph.grow(var, reader(delta, ended)):
                 raise RequestError("its text could not grow", code=CONFLICT)  # it has ended
+            if self._ahead is not None and var.text:  # before, its request may wait itself
+                self._ahead.grew(var)
             self._on_change()
             if ended:
                 return

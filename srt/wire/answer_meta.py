@@ -97,6 +97,10 @@ class AnswerMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
     prefix: Annotated[
         PrefixEnd | None, Meta(description="Where the prompt leaves what is cached, if asked for.")
     ] = None
+    hints_lowered: Annotated[
+        bool,
+        Meta(description="Whether it counted as `throughput`: its caller's share was taken."),
+    ] = False
 
     @property
     def drafts(self) -> DraftCounts:
@@ -157,6 +161,7 @@ _SHOWN: dict[str, dict[str, _Name | None]] = {
         **dict.fromkeys((*_COUNTS, "forward_passes", "healed_tokens", "routed_replica"), _HIDDEN),
         **dict.fromkeys(("media_tokens", "queued_s", "ttft_s", "decode_s"), _HIDDEN),
         **dict.fromkeys(("verified", "drafted", "accepted", "token_origins", "prefix"), _HIDDEN),
+        "hints_lowered": _HIDDEN,
     },
 }
 

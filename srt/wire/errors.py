@@ -99,6 +99,9 @@ class ErrorInfo(Struct, frozen=True, array_like=True, omit_defaults=True):
 TIMED_OUT_EARLY = ErrorInfo(
     TIMED_OUT, "the request timed out before it had a token", "timeout_ms", retryable=True
 )
+DUE_EARLIER = ErrorInfo(
+    TIMED_OUT, "the deadline had passed before the request was read", "hints.deadline_ms", True
+)
 
 
 class SrtError(Exception):

@@ -221,7 +221,7 @@ class Program(_Part, frozen=True):
 
 class Perf(_Object, frozen=True, omit_defaults=False):
     """What a get wants: `target_ms` goes with ttft (until the first token) and tpot (for each
-    token), and is 0 otherwise. Kept and shown; nothing is scheduled by it yet."""
+    token), and is 0 otherwise. It becomes the hints of all requests that the variables need."""
 
     objective: Objective
     target_ms: Annotated[float, Meta(ge=0)] = 0.0

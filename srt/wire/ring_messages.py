@@ -11,6 +11,7 @@ from srt.wire.answer_meta import AnswerMeta, PrefixIds
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.pause import Pause
@@ -53,6 +54,7 @@ class TokenizedReq(RingMessage, frozen=True):
     it came (0: now), on the same clock.
 
     `media` are its prompt's spans for items, in order, `prediction` (packed) the ids it may give.
+    Of its `hints` the front has filled in all that it knows.
 
     `caller` (at most 64 characters) is who gets what it computes charged: a key's name or digest,
     `ip:` and an address, or `ring:` and a client's identity; "" is a caller like others. `weight`
@@ -80,6 +82,7 @@ class TokenizedReq(RingMessage, frozen=True):
     prediction: bytes = b""
     caller: str = ""
     weight: float = 1.0
+    hints: Hints | None = None
 
 
 class Abort(RingMessage, frozen=True):

@@ -24,6 +24,7 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
 from srt.wire.pause import NO_PAUSE, PauseMode
 from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq
@@ -116,6 +117,7 @@ class Driver:
         deadline: float = 0.0,
         caller: str = "",
         weight: float = 1.0,
+        hints: Hints | None = None,
     ) -> None:
         """Add a req; `sampling` has the fields that are not given here. The prompt may have numbers
         that stand for pictures."""
@@ -140,6 +142,7 @@ class Driver:
             media=spans_of(numbers),
             caller=caller,
             weight=weight,
+            hints=hints,
         )
         self._asked[rid] = wire, self.now, None if grammar is None else grammar.fork()
         self.core.add(wire, self.now, grammar, self.retokeniser)

@@ -47,6 +47,7 @@ class DirectFront(Front):
         find: Callable[[Constraint], str],
         max_queue_wait_s: float = 0.0,
         random_seed: int = -1,
+        max_running: int = 64,
         special_in_content: bool = False,
         processor: MediaProcessor | None = None,
         limit_media: int = 0,
@@ -63,6 +64,7 @@ class DirectFront(Front):
             max_tokens=max_tokens,
             max_queue_wait_s=max_queue_wait_s,
             random_seed=random_seed,
+            max_running=max_running,
         )
         limit = min(vocab.context_len, max_total_tokens)
         prompts = PromptReader(

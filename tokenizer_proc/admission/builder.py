@@ -116,6 +116,7 @@ class Builder:
             stream=req.stream,
             scoring=req.scoring and replace(req.scoring, start=min(req.scoring.start, kept)),
             cache_salt=req.cache_salt,
+            hints=req.hints and replace(req.hints, is_lowered=False),
             healed_ids=reading.ids[packed_size(kept) :],
             healed_bytes=len(healing.text.encode()),
             bad_ids=reading.bad_ids,

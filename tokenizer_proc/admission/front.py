@@ -17,7 +17,7 @@ from msgspec import convert
 from srt.callers.names import caller_of
 from srt.ring.socket import Blob
 from srt.wire.answer_meta import NO_META
-from srt.wire.errors import CONFLICT, TIMED_OUT_EARLY, ErrorInfo, RequestError
+from srt.wire.errors import CONFLICT, DUE_EARLIER, TIMED_OUT_EARLY, ErrorInfo, RequestError
 from srt.wire.messages import (
     AbortReq,
     Admitted,
@@ -102,7 +102,11 @@ class Front:
             return Refused(req.rid, req.epoch, error.info)
         if isinstance(req, GenerateReq) and req.timeout_ms:
             piece.deadline_s = self._served_s(now) + req.timeout_ms / 1e3
-        if not isinstance(req, Question):
+        if isinstance(req, GenerateReq) and req.hints is not None and req.hints.deadline_ms:
+            piece.due_s = now + req.hints.deadline_ms / 1e3
+        if piece.is_ahead:
+            self.dispatch.places.take_ahead(client, piece.rids, caller)
+        elif not isinstance(req, Question):
             self.dispatch.places.take(client, piece.rids, caller)
             self.callers.rates.take(caller, requests=1)
             self.callers.count("requests", caller)
@@ -147,23 +151,26 @@ class Front:
                 assert isinstance(reading, ReadCaptures)
                 return Captured(req.rid, self.dispatch.epoch, reading.captures)
             if has_text(req):  # the prompts of those before it are known now
-                self.validator.check_wait(req, 0, len(places) - len(piece.rids), caller)
+                self.validator.check_wait(req, 0, len(places) - piece.num_places, caller)
             admission, constraint = self._builder.build(client, req, reading)
             admission = admission.of_caller(caller, self.callers.limits(caller))
             num_tokens = sum(map(prompt_tokens, admission.parts))
-            self.giving_way.check_tokens(caller, num_tokens, now)
+            self.giving_way.check_tokens(caller, num_tokens, now, is_ahead=piece.is_ahead)
             charged = charged_tokens(admission.parts)
             self.callers.rates.check_tokens(caller, charged, now)
             if 0.0 < piece.deadline_s <= self._served_s(now):
                 raise RequestError.from_info(TIMED_OUT_EARLY)
+            if 0.0 < piece.due_s <= now:
+                raise RequestError.from_info(DUE_EARLIER)
         except RequestError as error:
             return self._refuse(piece, error.info)
         for part in admission.parts:
             places.fill(client, part.rid, prompt_tokens(part))
-        self.callers.rates.take(caller, tokens=charged)
-        self.callers.count("prompt_tokens", caller, charged)
-        self.giving_way.make_room(caller, now)
-        admission = admission.until(piece.deadline_s)
+        if not piece.is_ahead:  # else the request that will have the prompt counts
+            self.callers.rates.take(caller, tokens=charged)
+            self.callers.count("prompt_tokens", caller, charged)
+            self.giving_way.make_room(caller, now)
+        admission = admission.until(piece.deadline_s).due(piece.due_s)
         if constraint is not None:
             return self.grammars.enter(admission, constraint, piece, now)
         return self.dispatch.hand_on(without(admission, piece.aborted), now)
@@ -211,11 +218,13 @@ class Front:
         return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
 
     def credit(self, credit: Credit, now: float) -> None:
-        """A request has ended. One that gave way does not count for how fast its caller's end."""
+        """A request has ended. One that gave way does not count for how fast its caller's end, nor
+        one that was ahead of time."""
         name = credit.client, credit.rid
         caller = self.dispatch.places.caller(*name)
         gave_way = any(kept.name == name for kept in self.dispatch.leaving.requests)
-        if caller is not None and credit.epoch == self.dispatch.epoch and not gave_way:
+        counts = not gave_way and not self.dispatch.places.is_ahead(*name)
+        if caller is not None and credit.epoch == self.dispatch.epoch and counts:
             self.callers.ended(caller, credit.tokens, now)
         self.dispatch.credit(credit)
 

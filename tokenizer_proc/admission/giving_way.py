@@ -43,19 +43,23 @@ class GivingWay:
         self._dispatch, self._turns, self._grammars = dispatch, turns, grammars
         self._callers = callers
 
-    def check_room(self, caller: str, count: int, now: float) -> None:
+    def check_room(self, caller: str, count: int, now: float, *, is_ahead: bool = False) -> None:
         """Raise RequestError (429) unless `count` more requests of a caller have room, or others
-        give way to them."""
+        give way to them. To one that `is_ahead` of time nobody gives way."""
         places = self._dispatch.places
+        if is_ahead:
+            if not places.has_room_ahead(count) or len(self._turns) > 0:
+                raise overloaded("there is no room for a request ahead of time")
+            return
         if not places.has_room(count) and not self._comes_before("requests", caller, count):
             retry_s = self._callers.retry_after_s(caller, count, now)
             raise overloaded(f"{len(places)} requests are in flight", retry_s)
 
-    def check_tokens(self, caller: str, count: int, now: float) -> None:
+    def check_tokens(self, caller: str, count: int, now: float, *, is_ahead: bool = False) -> None:
         """The same of the tokens of a prompt."""
         places = self._dispatch.places
         if not places.has_room_for_tokens(count):
-            if not self._comes_before("tokens", caller, count):
+            if is_ahead or not self._comes_before("tokens", caller, count):
                 retry_s = self._callers.retry_after_s(caller, 1, now)
                 raise overloaded(f"{places.num_tokens} prompt tokens are in flight", retry_s)
 

@@ -70,7 +70,7 @@ class Validator:
             raise RequestError(" is already in use by a request in flight", at="rid")
         if not isinstance(req, Question):
             self._media.check(caller, req.media, blobs)
-            self._giving_way.check_room(caller, len(piece.rids), now)
+            self._giving_way.check_room(caller, len(piece.rids), now, is_ahead=piece.is_ahead)
         if has_text(req):
             self._turns.check_room(piece.caller, piece.num_chars)
         return piece
@@ -121,6 +121,10 @@ def _check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> Non
     """Check the sampling and the time-out, for a ring that holds `max_requests`."""
     req.sampling.check(vocab_size)
     _check_details(req, vocab_size)
+    if req.hints is not None:
+        req.hints.check()
+        if req.hints.is_ahead and req.sampling.max_new_tokens != 0:
+            raise RequestError(" must be 0 of a request ahead of time", at="max_new_tokens")
     if not 0 <= req.timeout_ms <= MAX_TIMEOUT_MS:
         limit = f" must be between 0 (none) and {MAX_TIMEOUT_MS}"
         raise RequestError(limit, at="timeout_ms")

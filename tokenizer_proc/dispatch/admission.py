@@ -5,7 +5,7 @@ each with a rid and a place of its own.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,6 +35,18 @@ class Admission(NamedTuple):
         """The same, charged to this caller. Where it has a limit on what a request may generate,
         that holds for requests that say nothing about it too."""
         return self._replace(parts=[_of_caller(part, caller, limits) for part in self.parts])
+
+    def due(self, due_s: float) -> "Admission":
+        """The same, due at this time by its hints; 0 leaves what they say."""
+        return self.hinted(due_s=due_s) if due_s else self
+
+    def hinted(self, **changes: Any) -> "Admission":
+        """The same with these fields of its hints, which it has."""
+        parts = [
+            replace(part, hints=part.hints and replace(part.hints, **changes))
+            for part in self.parts
+        ]
+        return self._replace(parts=parts)
 
 
 def _of_caller(part: TokenizedReq, caller: str, limits: CallerLimits) -> TokenizedReq:

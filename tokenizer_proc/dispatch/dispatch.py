@@ -20,6 +20,7 @@ from srt.wire.ring_messages import (
     TextStopped,
 )
 from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.hint_shares import HintShares
 from tokenizer_proc.dispatch.leaving import Leaving
 from tokenizer_proc.dispatch.placing import Placing
 from tokenizer_proc.dispatch.relay import Kept, Relay
@@ -36,7 +37,7 @@ class Dispatch:
 
     `max_requests` and `max_tokens` bound what is in flight: see `Places`. A request that would wait
     for its first token for more than `max_queue_wait_s` (0: no limit) is refused before anything is
-    spent on it. For `random_seed` see `Relay`.
+    spent on it. For `random_seed` see `Relay`, for `max_running` `HintShares`.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class Dispatch:
         max_tokens: int,
         max_queue_wait_s: float = 0.0,
         random_seed: int = -1,
+        max_running: int = 1,
     ) -> None:
         self.epoch = epoch
         self.places = Places(max_requests, max_tokens)
         self.waits = QueueWaits(max_queue_wait_s, len(incarnations))
+        self.hints = HintShares(max_running)
         self.relay = Relay(incarnations, placing, random_seed)
         self.replicas = self.relay.replicas
         self.leaving = Leaving(self.relay)
@@ -64,6 +67,7 @@ class Dispatch:
         self.places.clear()
         self.waits.reset()
         self.leaving.clear()
+        self.hints.reset()
         self.relay.reset(incarnations)
         self._controls.clear()
 
@@ -71,6 +75,7 @@ class Dispatch:
 
     def hand_on(self, admission: Admission, now: float) -> Admission:
         """Send a request to a scheduler, and return it; later ones wait for it."""
+        admission = self.hints.applied(admission, now)
         self._gone_on(self.relay.send(admission, now))
         return admission
 
@@ -84,8 +89,7 @@ class Dispatch:
     def credit(self, credit: Credit) -> None:
         """Free the place of an ended request. Unknown ones are ignored."""
         if credit.epoch == self.epoch:
-            self.places.free(credit.client, [credit.rid])
-            self.leaving.ended((credit.client, credit.rid))
+            self._free(credit.client, credit.rid)
             self.relay.credit((credit.client, credit.rid))
 
     def pace(self, pace: Pace) -> None:
@@ -138,5 +142,9 @@ class Dispatch:
     def _free_ended(self) -> None:
         """Free the places of requests that have ended without a scheduler."""
         for client, rid in self.relay.take_ended():
-            self.places.free(client, [rid])
-            self.leaving.ended((client, rid))
+            self._free(client, rid)
+
+    def _free(self, client: bytes, rid: str) -> None:
+        self.places.free(client, [rid])
+        self.hints.free(client, rid)
+        self.leaving.ended((client, rid))

@@ -63,5 +63,8 @@ class Leaving:
         self._staying.clear()
 
     def _may_leave(self, kept: Kept) -> bool:
+        hints = kept.req.hints
+        if hints is not None and hints.is_ahead:  # it has no place to give
+            return False
         is_known = kept.name in self._asked or kept.name in self._staying
         return kept.is_sent and not kept.is_aborted and not is_known

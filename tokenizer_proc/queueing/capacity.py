@@ -19,13 +19,15 @@ from srt.wire.ring_messages import Pace, TokenizedReq
 from tokenizer_proc.queueing.holdings import Holdings
 
 _AT_REST = Pace(incarnation=0)
+MAX_AHEAD = 16  # requests ahead of time in flight
 SLACK = 1.25  # a wait may become this many times the expected one: machines slow down
 
 
 class Places:
     """At most `max_requests` places, and `max_tokens` prompt tokens in them. A prompt above
     `max_tokens` is taken when no other tokens are in flight, so that no valid request is refused
-    forever. `holdings` has what each caller holds of both."""
+    forever. `holdings` has what each caller holds of both. Requests ahead of time are in flight
+    too, and hold nothing of either."""
 
     def __init__(self, max_requests: int, max_tokens: int) -> None:
         self.max_requests = max_requests
@@ -33,12 +35,13 @@ class Places:
         self.holdings = Holdings()
         self._tokens: dict[tuple[bytes, str], int] = {}  # by (client, rid)
         self._callers: dict[tuple[bytes, str], str] = {}
+        self._ahead: set[tuple[bytes, str]] = set()
         self.num_tokens = 0
         # Called with the client and rid of each request that needs none any more, or has none.
         self.freed: Callable[[bytes, str], None] = lambda client, rid: None
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return len(self._tokens) - len(self._ahead)
 
     def __contains__(self, name: tuple[bytes, str]) -> bool:
         return name in self._tokens
@@ -65,9 +68,24 @@ class Places:
             self._callers[client, rid] = caller
             self.holdings.add("requests", caller, 1)
 
+    def take_ahead(self, client: bytes, rids: Iterable[str], caller: str) -> None:
+        """Note requests ahead of time."""
+        for rid in rids:
+            self._tokens[client, rid] = 0
+            self._callers[client, rid] = caller
+            self._ahead.add((client, rid))
+
+    def is_ahead(self, client: bytes, rid: str) -> bool:
+        """Whether a request in flight is ahead of time."""
+        return (client, rid) in self._ahead
+
+    def has_room_ahead(self, count: int) -> bool:
+        """Whether `count` more of those have room, of which there are few at once."""
+        return self.has_room(count) and len(self._ahead) + count <= MAX_AHEAD
+
     def fill(self, client: bytes, rid: str, num_tokens: int) -> None:
         """Count the prompt of a request, unless its place was freed meanwhile."""
-        if (client, rid) in self._tokens:
+        if (client, rid) in self._tokens and not self.is_ahead(client, rid):
             self._tokens[client, rid] = num_tokens
             self.num_tokens += num_tokens
             self.holdings.add("tokens", self._callers[client, rid], num_tokens)
@@ -78,6 +96,9 @@ class Places:
             caller = self._callers.pop((client, rid), None)
             if caller is not None:
                 num_tokens = self._tokens.pop((client, rid))
+            if self.is_ahead(client, rid):
+                self._ahead.remove((client, rid))
+            elif caller is not None:
                 self.num_tokens -= num_tokens
                 self.holdings.add("requests", caller, -1)
                 self.holdings.add("tokens", caller, -num_tokens)
@@ -87,6 +108,7 @@ class Places:
         """Free all."""
         self._tokens.clear()
         self._callers.clear()
+        self._ahead.clear()
         self.holdings.clear()
         self.num_tokens = 0
 

@@ -26,7 +26,8 @@ MAX_CHARS, MAX_CALLER_CHARS = 64 * 2**20, 16 * 2**20
 class Piece:
     """A request whose text is to be read. `rids` are those of its parts; those in
     `aborted`, by number, have ended; `gone` says that nobody waits for it any more. It times out at
-    `deadline_s` (0: never). `items` are those of each of its media, once they are known."""
+    `deadline_s` (0: never), and by its hints is due at `due_s` (0: no matter when). `items` are
+    those of each of its media, once they are known. One that `is_ahead` of time holds no place."""
 
     client: bytes
     req: TextReq
@@ -35,11 +36,15 @@ class Piece:
     aborted: list[int] = field(default_factory=list)
     gone: bool = False
     deadline_s: float = 0.0
+    due_s: float = 0.0
     items: list[list[MediaItem]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.caller = caller_of(self.client, self.req.tenant)
-        self.num_places = 0 if isinstance(self.req, Question) else len(self.rids)
+        hints = self.req.hints if isinstance(self.req, GenerateReq) else None
+        self.is_ahead = hints is not None and hints.is_ahead
+        has_places = not isinstance(self.req, Question) and not self.is_ahead
+        self.num_places = len(self.rids) if has_places else 0
 
 
 def rids_of(req: TextReq) -> list[str]:

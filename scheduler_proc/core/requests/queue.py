@@ -2,7 +2,7 @@
 
 Policies: `lpm` longest cached prefix first, which on a batch is a depth-first visit of the radix
 tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs below each branch;
-`fcfs`; `random`. Whatever the policy:
+`fcfs`; `random`; `app` by applications, as hints name them. Whatever the policy:
 
 * Reqs that have been admitted before (retracted, or begun by a scheduler that was lost) come first,
   oldest first.
@@ -17,7 +17,7 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
 A look costs what has changed since the one before: the first window's order is kept, and the tree
 says whose match has changed. Later windows are ordered when they are reached. Of a long queue a
 look takes over only so many changes, and the looks after it the rest: until then some reqs have the
-places of their matches before, or are still behind the window.
+places of their matches before, or are still behind the window; what its hints call urgent is not.
 
 Each caller has windows of its own; the first ones of all have one order, which a look reads again
 as often as it refills credit. So a caller's credit ends in the midst of a look, and to pass over
@@ -25,13 +25,12 @@ its reqs costs a little for each.
 """
 
 import random
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 
-from scheduler_proc.core.requests.queue_order import order_of
+from scheduler_proc.core.requests.lanes import Lane
+from scheduler_proc.core.requests.queue_order import ByApplication, order_of
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.memory.match_trackers import Cursor, Watchers
@@ -40,28 +39,6 @@ from scheduler_proc.memory.radix_cache import RadixCache
 RENEWALS = 16  # of the marks in the cache, while the queue changes as a whole
 MOST_LATER = 256  # reqs after the first window that a look reaches and that are not admitted
 MATCHED, MARKED = 64, 128  # reqs at a look, so that it takes one or two milliseconds
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """The reqs of one caller, by handle, in order of arrival."""
-
-    resumed: dict[int, Req] = field(default_factory=dict)  # those that have been admitted before
-    window: OrderedDict[int, Req] = field(default_factory=OrderedDict)  # the oldest of the others
-    later: OrderedDict[int, Req] = field(default_factory=OrderedDict)  # the rest of them
-    untracked: dict[int, Req] = field(default_factory=dict)  # of the rest: come since the look
-
-    def __len__(self) -> int:
-        return len(self.resumed) + len(self.window) + len(self.later)
-
-    def next_later(self, first: int, most: int) -> list[Req]:
-        """Of those after the first window, up to `most` from the number `first` on, the oldest
-        first."""
-        return list(islice(self.later.values(), first, first + most))
-
-    def is_beyond_window(self, req: Req, max_wait_s: float) -> bool:
-        oldest = next(iter(self.window.values()), req)
-        return req.arrival_s > oldest.arrival_s + max_wait_s
 
 
 class WaitingQueue:
@@ -76,11 +53,11 @@ class WaitingQueue:
         cache: RadixCache,
         credits: Credits,
     ) -> None:
-        self._order_of = partial(order_of, policy, rng=rng)
+        self._order_of = partial(order_of, policy, rng=rng, max_wait_s=max_wait_s)
         self._max_wait_s = max_wait_s
         self._cache = cache
         self.credits = credits
-        self._lanes: dict[str, _Lane] = {}  # by caller; none is empty
+        self._lanes: dict[str, Lane] = {}  # by caller; none is empty
         self._len = 0  # of all together
         self._window: dict[int, Req] = {}  # those in the windows of all, by handle
         self._order = self._order_of(cache.watchers)  # of these
@@ -92,7 +69,7 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Req]:
         lanes = self._lanes.values()
-        windows = chain.from_iterable(lane.window.values() for lane in lanes)
+        windows = chain.from_iterable(lane.in_window() for lane in lanes)
         later = chain.from_iterable(lane.later.values() for lane in lanes)
         return chain(self._resumed(), windows, later)
 
@@ -105,39 +82,39 @@ class WaitingQueue:
         """When the first of a waiting caller's reqs came that have not been admitted before; that
         of the others, if there are none."""
         lane = self._lanes[caller]
-        reqs = chain(lane.window.values(), lane.later.values(), lane.resumed.values())
-        return next(reqs).arrival_s
+        return (lane.oldest() or next(iter(lane.resumed.values()))).arrival_s
 
     def add(self, req: Req) -> None:
         self._changes += 1
         self._len += 1
-        lane = self._lanes.setdefault(req.wish.caller, _Lane())
+        lane = self._lanes.setdefault(req.wish.caller, Lane())
         if req.is_admitted or req.is_resumed:
             lane.resumed[req.handle] = req
+        elif self._is_urgent(req) and req.arrival_s <= lane.latest_s(self._max_wait_s):
+            lane.hurried[req.handle] = req
+            self._enter_window(req)  # however many are to be taken over before it
+            self._cache.also_want(req.cursor)
         else:
             lane.later[req.handle] = lane.untracked[req.handle] = req
 
     def remove(self, req: Req) -> None:
         self._changes += 1
         self._len -= 1
-        lane = self._lanes[req.wish.caller]
         if req.handle in self._window:
-            del self._window[req.handle], lane.window[req.handle]
+            del self._window[req.handle]
             self._order.remove(req)
             self._cache.watchers.remove(req.cursor)
-        elif req.handle in lane.later:
-            del lane.later[req.handle]
-            lane.untracked.pop(req.handle, None)
-        else:
-            del lane.resumed[req.handle]
+        lane = self._lanes[req.wish.caller]
+        lane.remove(req)
         if len(lane) == 0:
             del self._lanes[req.wish.caller]
         if self._len == 0:
             self._marking = None
 
-    def ordered(self) -> Iterable[Req]:
+    def ordered(self, *, by_credit: bool = True) -> Iterable[Req]:
         """The waiting reqs in the order of admission: the first windows' as of now, those of later
-        windows as of when they are reached. Reports to the cache what they have matched."""
+        windows as of when they are reached. Reports to the cache what they have matched. Unless it
+        is `by_credit`, credit is neither looked at nor refilled."""
         self._refresh()
         resumed = sorted(self._resumed(), key=lambda req: req.handle)
         is_one = len(self._lanes) <= 1
@@ -151,7 +128,7 @@ class WaitingQueue:
             self._marking = self._cache.want(self._cursors(marked), at_once=0)
         if self._marking is not None and len(list(islice(self._marking, MARKED))) < MARKED:
             self._marking = None
-        return order if is_one else self._by_credit(resumed)
+        return self._by_credit(resumed) if by_credit and not is_one else order
 
     def _by_credit(self, resumed: list[Req]) -> Iterator[Req]:
         """The waiting reqs of callers with credit left, as of when they are reached; then, after a
@@ -212,18 +189,17 @@ class WaitingQueue:
         for req in seen:
             cache.also_want(req.cursor)
 
-    def _take_over(self, lane: _Lane, most: int, seen: list[Req]) -> int:
+    def _take_over(self, lane: Lane, most: int, seen: list[Req]) -> int:
         """Move up to `most` reqs into the lane's window, or match those that stay after it; returns
         how many. Those that had not been matched are added to `seen`."""
-        left = most
+        left, latest_s = most, lane.latest_s(self._max_wait_s)
         while left > 0:
             first = next(iter(lane.later.values()), None)
-            if first is None or lane.is_beyond_window(first, self._max_wait_s):
+            if first is None or first.arrival_s > latest_s:
                 break
             del lane.later[first.handle]
-            self._window[first.handle] = lane.window[first.handle] = first
-            self._watch(first)
-            self._order.add(first)
+            lane.window[first.handle] = first
+            self._enter_window(first)
             if lane.untracked.pop(first.handle, None) is not None:
                 seen.append(first)
             left -= 1
@@ -233,6 +209,17 @@ class WaitingQueue:
             seen.append(req)
             left -= 1
         return most - left
+
+    def _is_urgent(self, req: Req) -> bool:
+        """Whether it is to pass others of its caller by its hints. Few are: each caller has a
+        share."""
+        hints = req.wish.hints
+        return isinstance(self._order, ByApplication) and hints is not None and hints.is_urgent
+
+    def _enter_window(self, req: Req) -> None:
+        self._window[req.handle] = req
+        self._watch(req)
+        self._order.add(req)
 
     def _watch(self, req: Req) -> None:
         """Match a req of a first window, and hear of what changes its match."""
@@ -246,7 +233,7 @@ class WaitingQueue:
             if (lane := self._lanes.get(caller)) is not None:
                 yield from self._later_windows_of(lane)
 
-    def _later_windows_of(self, lane: _Lane) -> Iterator[Req]:
+    def _later_windows_of(self, lane: Lane) -> Iterator[Req]:
         """The reqs after the first window, window by window: a new one begins where a req came more
         than `max_wait_s` after the first of the window. Ends when `MOST_LATER` of them have been
         passed over."""

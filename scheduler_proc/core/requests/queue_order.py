@@ -18,9 +18,13 @@ from scheduler_proc.memory.tree_node import TreeNode
 
 MATCH_GRAIN = 16  # matches are compared in this many parts of a prompt
 MOST_TOGETHER = 512  # entries of a long order that one more may move
-POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+POLICIES = ("lpm", "dfs-weight", "fcfs", "random", "app")
+_CLASSES = {"latency": 0, "": 1, "throughput": 2}  # of hints, by their turn
 
-_Entry = TypeVar("_Entry", int, tuple[int, int])
+# Of a req with hints: its class, when it is due, its application, its depth and group, and then as
+# in `LongestPrefixFirst`: gain, negative, and handle.
+_Hinted = tuple[int, float, str, int, str, int, int]
+_Entry = TypeVar("_Entry", int, tuple[int, int], _Hinted)
 _last = itemgetter(-1)
 
 
@@ -89,9 +93,7 @@ class LongestPrefixFirst:
         self._keys: dict[int, tuple[int, int]] = {}  # by handle
 
     def add(self, req: Req) -> None:
-        length = req.cursor.length
-        gain = length - length % max(1, req.tokens.known_len // MATCH_GRAIN)
-        key = self._keys[req.handle] = -gain, req.handle
+        key = self._keys[req.handle] = -_gain(req), req.handle
         self._sorted.add(key)
 
     def remove(self, req: Req) -> None:
@@ -168,6 +170,72 @@ class ByArrival:
         return self._sorted
 
 
+class ByApplication:
+    """What hints ask for: classes by their turn; in one, by the time when it is due, which is
+    `max_wait_s` after its application came or sooner; of an application the deepest first, and
+    groups together; last, the longest match as in `LongestPrefixFirst`.
+
+    The reqs without hints are as one application of the middle class, which came when the oldest of
+    them that waits did: among each other they are in the order of `LongestPrefixFirst`, and where
+    no req has hints nothing else is done.
+    """
+
+    def __init__(self, max_wait_s: float) -> None:
+        self._max_wait_s = max_wait_s
+        self._plain = LongestPrefixFirst()
+        self._plain_reqs: dict[int, Req] = {}  # by handle
+        self._oldest = _Sorted[int]()  # their handles
+        self._hinted = _Sorted[_Hinted]()
+        self._keys: dict[int, _Hinted] = {}  # by handle
+
+    def add(self, req: Req) -> None:
+        hints = req.wish.hints
+        if hints is None:
+            self._plain.add(req)
+            self._plain_reqs[req.handle] = req
+            self._oldest.add(req.handle)
+            return
+        due_s = (hints.arrival_s or req.arrival_s) + self._max_wait_s
+        due_s = min(due_s, hints.due_s or due_s)
+        of_app = hints.app, -hints.depth, hints.group
+        key = (_CLASSES[hints.perf], due_s, *of_app, -_gain(req), req.handle)
+        self._keys[req.handle] = key
+        self._hinted.add(key)
+
+    def remove(self, req: Req) -> None:
+        if req.wish.hints is None:
+            self._plain.remove(req)
+            del self._plain_reqs[req.handle]
+            self._oldest.remove(req.handle)
+        else:
+            self._hinted.remove(self._keys.pop(req.handle))
+
+    def moved(self, req: Req) -> None:
+        if req.wish.hints is None:
+            self._plain.moved(req)
+        else:
+            self.remove(req)
+            self.add(req)
+
+    def handles(self) -> Iterator[int]:
+        is_passed = False
+        for key in self._hinted:
+            if not is_passed and self._are_plain_before(key):
+                is_passed = True
+                yield from self._plain.handles()
+            yield key[-1]
+        if not is_passed:
+            yield from self._plain.handles()
+
+    def _are_plain_before(self, key: _Hinted) -> bool:
+        """Whether those without hints come before the req with this key."""
+        oldest = next(iter(self._oldest), None)
+        if oldest is None:
+            return key[0] > _CLASSES[""]
+        due_s = self._plain_reqs[oldest].arrival_s + self._max_wait_s
+        return (_CLASSES[""], due_s) < key[:2]
+
+
 class AtRandom(ByArrival):
     """A new random order at each look."""
 
@@ -180,13 +248,20 @@ class AtRandom(ByArrival):
         return self._rng.sample(handles, len(handles))
 
 
-def order_of(policy: str, watchers: Watchers, rng: random.Random) -> Order:
+def _gain(req: Req) -> int:
+    """Its match in tokens, without what is too little to count."""
+    length = req.cursor.length
+    return length - length % max(1, req.tokens.known_len // MATCH_GRAIN)
+
+
+def order_of(policy: str, watchers: Watchers, rng: random.Random, max_wait_s: float) -> Order:
     """A new, empty order. Raises KeyError if there is no such policy."""
     makers: dict[str, Callable[[], Order]] = {
         "lpm": LongestPrefixFirst,
         "dfs-weight": lambda: DepthFirstByWeight(watchers),
         "fcfs": ByArrival,
         "random": lambda: AtRandom(rng),
+        "app": lambda: ByApplication(max_wait_s),
     }
     return makers[policy]()
 

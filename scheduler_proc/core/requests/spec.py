@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints
 from srt.wire.packing import num_packed, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import Scoring
@@ -32,6 +33,8 @@ class Wish(Struct, frozen=True):
     prediction: np.ndarray  # int32 [n]: what the output may be, for guesses
     caller: str  # who is charged for it
     weight: float  # the caller's share beside others
+    hints: Hints | None
+    is_ahead: bool  # of time: only while nobody else waits
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -65,6 +68,8 @@ class Wish(Struct, frozen=True):
             prediction=unpack_ids(wire.prediction),
             caller=wire.caller,
             weight=wire.weight,
+            hints=wire.hints,
+            is_ahead=wire.hints is not None and wire.hints.is_ahead,
         )
 
 
@@ -75,4 +80,5 @@ def prompt_meta(wire: TokenizedReq) -> AnswerMeta:
         prompt_tokens=num_packed(wire.input_ids) + num_healed,
         healed_tokens=num_healed,
         media_tokens=sum(span.item.length for span in wire.media),
+        hints_lowered=wire.hints is not None and wire.hints.is_lowered,
     )

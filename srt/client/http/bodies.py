@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
 from srt.answers.tool_format import message_object, tool_object
 from srt.client.generation import PromptRequest, Request, ScoreRequest, TokenizeRequest
 from srt.client.media import MediaFile, data_url
 from srt.wire.errors import Names, RequestError
+from srt.wire.hints import SERVER_SET, Hints
 from srt.wire.messages import ChatMessage, ChatOptions
 from srt.wire.sampling import SamplingParams
 
@@ -48,12 +51,22 @@ def generate_body(request: Request, interval: int | None = None) -> dict[str, An
         body["routed_replica"] = request.routed_replica
     if request.prediction:
         body["prediction"] = request.prediction
+    if request.hints is not None:
+        body["hints"] = _hint_fields(request.hints)
     if request.literal_spans:
         body["literal_spans"] = request.literal_spans
     if (scoring := request.scoring) is not None:
         body |= {"return_logprob": True, "logprob_start_len": scoring.start}
         body |= {"top_logprobs_num": scoring.top, "token_ids_logprob": scoring.ids}
     return body
+
+
+def _hint_fields(hints: Hints) -> dict[str, Any]:
+    """The hints that a client may give."""
+    given: dict[str, Any] = to_builtins(hints)  # without defaults
+    for name in set(given).intersection(SERVER_SET):
+        raise RequestError(" must be unset over HTTP: the server sets it", at=f"hints.{name}")
+    return given
 
 
 def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:

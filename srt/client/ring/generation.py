@@ -77,6 +77,7 @@ class RingSamples:
             timeout_ms=request.timeout_ms,
             routed_replica=request.routed_replica,
             prediction=request.prediction,
+            hints=request.hints,
         )
 
     async def captures(self, text: str) -> list[Capture] | None:

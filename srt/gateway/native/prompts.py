@@ -9,7 +9,7 @@ from srt.gateway.context import GatewayInfo
 from srt.gateway.media.given import NO_MEDIA, MediaList, MediaRules
 from srt.gateway.native.shown import media_of
 from srt.gateway.openai.chat import OPTION_NAMES, chat_prompt
-from srt.gateway.wire.native import NativeRequest, NativeSampling
+from srt.gateway.wire.native import NativeRequest, NativeSampling, hints_of
 from srt.wire.errors import Names, RequestError, renaming
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -64,6 +64,7 @@ def prompts_of(
     scorings, salts = _scorings(body, samplings), _salts(body, count)
     rids = _rids(body.rid, count, is_list)
     media = media_of(body, count, is_list, rules)
+    hints = hints_of(body)
     chat = chat_prompt(body, template, media[0], ("user",))
     if body.return_prompt_token_ids and any(each.given for each in media):
         at = next(each.names["media"] for each in media if each.given)
@@ -78,6 +79,7 @@ def prompts_of(
             timeout_ms=body.timeout_ms,
             routed_replica=body.routed_replica,
             prediction=body.prediction,
+            hints=hints,
             literal_spans=tuple(body.literal_spans),
             **(chat or {name: value}),
         )

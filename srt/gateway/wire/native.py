@@ -7,6 +7,7 @@ schema that the documentation shows.
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import asdict
 
 from srt.gateway.constraint.fields import native_constraint, sampling_of
 from srt.gateway.constraint.wire import SamplingFields
@@ -14,6 +15,14 @@ from srt.gateway.wire.chat import ChatFields, Detail, FrameCount
 from srt.wire.answer_meta import GENERATE, meta_struct
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
+from srt.wire.hints import (
+    MAX_DEADLINE_MS,
+    MAX_DEPTH,
+    MAX_GROUP_SIZE,
+    MAX_HINT_CHARS,
+    Hints,
+    PerfClass,
+)
 from srt.wire.sampling import Int, SamplingParams
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -46,11 +55,36 @@ ShownData = Shown | list[Shown | list[Shown | None] | None] | None
 Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
+class HintsIn(Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True):
+    """What the request is part of, for `--schedule-policy app`; see `srt.wire.hints`."""
+
+    app: Annotated[str, Meta(max_length=MAX_HINT_CHARS)] = ""
+    perf: PerfClass = ""
+    group: Annotated[str, Meta(max_length=MAX_HINT_CHARS)] = ""
+    group_size: Annotated[int, Meta(ge=0, le=MAX_GROUP_SIZE)] = 0
+    depth: Annotated[int, Meta(ge=0, le=MAX_DEPTH)] = 0
+    deadline_ms: Annotated[int, Meta(ge=0, le=MAX_DEADLINE_MS)] = 0
+
+
+GivenHints = Annotated[
+    HintsIn | None,
+    Meta(description="What it is part of: `app`, `perf`, `group`, `depth`, `deadline_ms`."),
+]
+
+
+def hints_of(body: Struct) -> Hints | None:
+    """The hints of a body, if it has some."""
+    given: HintsIn | None = getattr(body, "hints", None)
+    return None if given is None else Hints(**asdict(given))
+
+
 def shared_fields(body: Struct, index: int | None = None) -> dict[str, Any]:
     """The fields of `body` that go into the client's request unchanged. A prompt of several has
     an `index`, which its id ends with."""
     names = ("rid", "cache_salt", "timeout_ms", "routed_replica")
     fields = {name: getattr(body, name) for name in names if hasattr(body, name)}
+    if hasattr(body, "hints"):
+        fields["hints"] = hints_of(body)
     if index is not None and fields["rid"]:
         fields["rid"] += f"_{index}"
     return fields
@@ -138,6 +172,7 @@ class NativeRequest(ChatFields, kw_only=True, frozen=True):
     ] = field(default_factory=list)
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
+    hints: GivenHints = None
     prediction: Annotated[
         str,
         Meta(

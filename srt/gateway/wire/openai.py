@@ -15,7 +15,15 @@ from srt.gateway.wire.chat import (
     Tools,
     VerbosityHint,
 )
-from srt.gateway.wire.native import Count, OwnRid, RoutedReplica, Salt, TimeoutMs, TokenId
+from srt.gateway.wire.native import (
+    Count,
+    GivenHints,
+    OwnRid,
+    RoutedReplica,
+    Salt,
+    TimeoutMs,
+    TokenId,
+)
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn
 from srt.wire.answer_meta import USAGE, PrefixEnd, meta_struct
 from srt.wire.constraint import Capture
@@ -75,6 +83,7 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     cache_salt: Salt = ""
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
+    hints: GivenHints = None
 
     def to_params(
         self, given: Given | None, after: str, max_new_tokens: int | None

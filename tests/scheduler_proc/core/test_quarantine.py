@@ -17,7 +17,7 @@ from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 from tests.scheduler_proc.media.pictures import numbers_of
 
-POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+POLICIES = ("lpm", "dfs-weight", "fcfs", "random", "app")
 
 
 def name(rid: str) -> Name:
@@ -172,7 +172,7 @@ def test_random_traffic(tmp_path: Path, seed: int) -> None:
         max_total_tokens=pool,
         max_running_requests=rng.choice([3, 8]),
         chunked_prefill_size=rng.choice([8, 32]),
-        schedule_policy=POLICIES[seed % 4],
+        schedule_policy=POLICIES[seed % len(POLICIES)],
     )
     driver, expected, aborted = watched.driver, {}, set()
     for rid in rids:

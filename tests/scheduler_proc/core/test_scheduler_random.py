@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from scheduler_proc.crash.recovery import UnclearFailure
 from scheduler_proc.media.spans import MediaFacts
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints, PerfClass
 from srt.wire.pause import PAUSE_MODES
 from srt.wire.ring_messages import Abort
 from tests.running.profiles import seeds
@@ -30,11 +32,11 @@ from tests.scheduler_proc.fake_executor import (
     reference_output,
 )
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
-from tests.scheduler_proc.media.pictures import GRIDS, numbers_of, spans_of, whole
+from tests.scheduler_proc.media.pictures import GRIDS, numbers_of, plain, spans_of, whole
 
 CAUSAL = MediaFacts(1, sees_both_ways=False, has_grid_positions=False)
 BOTH_WAYS, GRID = (CAUSAL._replace(sees_both_ways=True), CAUSAL._replace(has_grid_positions=True))
-POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+POLICIES = ("lpm", "dfs-weight", "fcfs", "random", "app")
 
 
 class Wishes(NamedTuple):
@@ -126,6 +128,9 @@ class Traffic:
         self.pausing = 0.0  # the share of turns in which a pause begins, or changes its mode
         self.measuring = 0.0  # the share of turns in which the costs of steps change
         self.callers: Sequence[str] = ("",)  # those by whom reqs come
+        self.hinting = 0.0  # the share of reqs with hints
+        self.ahead = 0.0  # the share of turns in which a prompt is to be computed ahead
+        self.num_ahead = 0
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -169,14 +174,50 @@ class Traffic:
             grammar=asked.grammar,
             caller=rng.choice(self.callers) if len(self.callers) > 1 else "",
             weight=rng.choice([0.1, 1.0, 3.0]) if len(self.callers) > 1 else 1.0,
+            hints=self.hints(),
             **wishes._asdict(),
         )
         self.history.append(prompt + self.truth[rid])
+
+    @property
+    def num_ahead_done(self) -> int:
+        """Prompts that were computed ahead of time as a whole."""
+        return sum(self.driver.finishes[name].type == "length" for name in self.ahead_names)
+
+    @property
+    def ahead_names(self) -> list[str]:
+        return [f"ahead{number}" for number in range(self.num_ahead)]
+
+    def come_ahead(self, prompt: list[int]) -> None:
+        """A part of a prompt is to be computed ahead of time."""
+        part = prompt[: self.rng.randint(1, len(prompt))]
+        if part == plain(part):
+            hints = Hints(is_ahead=True)
+            self.driver.add(f"ahead{self.num_ahead}", part, 0, hints=hints)
+            self.num_ahead += 1
+
+    def hints(self) -> Hints | None:
+        """Of most requests, where the policy reads them."""
+        rng = self.rng
+        if not self.hinting or rng.random() >= self.hinting:
+            return None
+        now = self.driver.now
+        classes: list[PerfClass] = ["", "latency", "throughput"]
+        return Hints(
+            app=rng.choice(["a", "b", "c"]),
+            perf=rng.choice(classes),
+            group=rng.choice(["", "g"]),
+            depth=rng.randrange(4),
+            arrival_s=max(0.01, now - rng.random()),
+            due_s=rng.choice([0.0, now + rng.random()]),
+        )
 
     def turn(self) -> None:
         if self.rng.random() < 0.35:
             for _ in range(self.rng.choice([1, 1, 2, 8])):
                 self.arrive()
+        if self.ahead and self.rng.random() < self.ahead:
+            self.come_ahead(self.rng.choice(self.history)[-40:] or [0])
         if self.rng.random() < 0.02:
             self.abort_one()
         if self.rng.random() < self.losses:
@@ -232,7 +273,8 @@ class Traffic:
             self.aborted.add(rid)
 
     def check(self) -> None:
-        assert set(self.driver.finishes) == set(self.asked), "every req ends exactly once"
+        all_names = {*self.asked, *self.ahead_names}
+        assert set(self.driver.finishes) == all_names, "every req ends exactly once"
         for rid, asked in self.asked.items():
             expected = asked.output
             got = self.driver.outputs.get(rid, [])
@@ -298,11 +340,14 @@ def drive(
     pausing: float = 0.0,
     measuring: float = 0.0,
     callers: Sequence[str] = ("",),
+    hinting: float = 0.0,
+    ahead: float = 0.0,
     **config: Any,
 ) -> Traffic:
     """Random traffic of these callers, in which the core is lost in the share `losses` of the
-    turns, pauses change in `pausing`, costs in `measuring`, and `showing` of the reqs show new
-    pictures. Tokens are guessed, of which the share `right` is right. Rows that read a token of
+    turns, pauses change in `pausing`, costs in `measuring`; `showing` of the reqs show new
+    pictures, and `hinting` have hints; in `ahead` of the turns a prompt is to be computed ahead of
+    time. Tokens are guessed, of which the share `right` is right. Rows that read a token of
     `poison` fail; if it is empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
     guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
@@ -321,7 +366,7 @@ def drive(
     traffic = Traffic(seed, driver, constrained, wishing, truth)
     driver.between = traffic.meddle
     traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
-    traffic.measuring = measuring
+    traffic.measuring, traffic.hinting, traffic.ahead = measuring, hinting, ahead
     traffic.callers = callers
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
@@ -360,6 +405,29 @@ def test_random_traffic_keeps_the_books_and_the_outputs(seed: int) -> None:
     core = drive(7 + seed, steps=200, lag=lag, policy=policy, pool=220).driver.core
     if seed < 4:  # others may bring about less
         assert core.state.counters.retracted > 0 and core.state.memory.cache.evicted_total > 0
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_random_traffic_with_hints(seed: int) -> None:
+    """They change the order, and no output."""
+    traffic = drive(71 + seed, 200, seed % 2, "app", 220, constrained=0.2, hinting=0.8, losses=0.02)
+    assert seed > 0 or traffic.driver.num_resumed > 0
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_without_hints_a_trace_is_that_of_lpm(seed: int, tmp_path: Path) -> None:
+    """Decision for decision: all that enters the core and all that it plans is the same."""
+    traces = []
+    for policy in ("lpm", "app"):
+        path = tmp_path / policy
+        mixed: dict[str, Any] = {"constrained": 0.2, "right": 0.7}
+        more: dict[str, Any] = mixed if seed % 2 else {"measuring": 0.1}
+        traffic = drive(81 + seed, 200, seed % 2, policy, 220, trace=path, **more)
+        assert traffic.driver.core.state.counters.retracted > 0
+        traffic.driver.close()
+        traces.append(path.read_bytes())
+    assert traces[0].count(b"lpm") == 1 and len(traces[0]) > 50_000
+    assert traces[0].replace(b"lpm", b"app") == traces[1]
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -32,7 +32,7 @@ from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 from tests.scheduler_proc.process.test_grammar_loading import Compiled, Intake, bound, request
 from tests.waiting import SOON_S
 
-POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+POLICIES = ("lpm", "dfs-weight", "fcfs", "random", "app")
 
 
 class DrawingExecutor(FakeExecutor):
@@ -158,7 +158,7 @@ def test_all_that_is_told_is_as_if_no_core_had_been_lost(lag: int, policy: str) 
 @pytest.mark.parametrize("seed", range(20))
 def test_all_that_is_told_is_as_if_no_core_had_been_lost_long(seed: int) -> None:
     """10,000 steps in all."""
-    compare(seed, 500, seed % 2, POLICIES[seed // 2 % 4], (0.02, 0.1, 0.4)[seed % 3])
+    compare(seed, 500, seed % 2, POLICIES[seed // 2 % len(POLICIES)], (0.02, 0.1, 0.4)[seed % 3])
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -224,6 +224,8 @@ class Driver:
             assert not (var.has_ended and var.gets)
             if var.work is not None and var.has_ended and var.work.ended:
                 assert all(each.has_ended for each in var.work.outputs)
+        active = {w for s in self.sessions for w in s.works if w.active and not w.ended}
+        assert set(self.core.graph.objectives._places) == active
         for session in self.sessions:
             taken = sum(len(v.text) for v in session.vars.values() if v.text.isascii())
             assert session.size >= taken

@@ -16,6 +16,9 @@ class Runner:
     def __init__(self) -> None:
         self.counts: list[int] = [0]
 
+    def settle(self) -> None:
+        pass
+
     def start(self, work: Work) -> None:
         self.counts[-1] += 1
 

@@ -166,6 +166,22 @@ def test_cancelling_goes_up_and_down() -> None:
     assert states == {"a": "cancelled", "b": "cancelled", "c": "cancelled", "kept": "ready"}
 
 
+def test_what_has_ended_makes_nothing_of_what_it_was_made_of() -> None:
+    """A get of a variable that was cancelled before anybody wanted it, beside another one."""
+    driver = Driver()
+    calls = [
+        Call([Text("a"), Output("a")]),
+        Call([Input("a"), Output("b")]),
+        Call([Text("c"), Output("c")]),
+    ]
+    ids = driver.submit(driver.open(), Program(calls=calls))
+    driver.cancel(ids["b"])
+    driver.get([ids["b"], ids["c"]])
+    driver.run()
+    states = {name: driver.read(var).state for name, var in ids.items()}
+    assert states == {"a": "pending", "b": "cancelled", "c": "ready"}
+
+
 def test_setting() -> None:
     driver = Driver()
     ids = driver.submit(driver.open(), Program({"v": None}, transforms=CHAIN.transforms))

@@ -163,6 +163,15 @@ async def test_a_loss_is_retried_while_nobody_has_seen_a_text() -> None:
     assert bench.core.counts()["calls.running"] == 0
 
 
+async def test_each_request_has_hints() -> None:
+    bench = Bench(["x", LOST], ["x", END], ["y", END])
+    ids = bench.submit(Call([Output("a"), Output("b")]))
+    await bench.end_of(ids["b"])
+    hints = [request.hints for request in bench.client.requests]
+    assert [each and each.depth for each in hints] == [1, 1, 0]
+    assert len({each and each.app for each in hints}) == 1
+
+
 async def test_retries_have_an_end() -> None:
     bench = Bench(LOST, LOST)
     var = await bench.end_of(bench.submit(call(retries=1))["a"])

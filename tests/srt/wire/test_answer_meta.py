@@ -29,6 +29,7 @@ def different() -> AnswerMeta:
     for number, field in enumerate(structs.fields(AnswerMeta), 1):
         kind = type(field.default)
         values[field.name] = "s" if kind is str else number if kind is int else number / 2
+    values["hints_lowered"] = True
     values["prefix"] = PrefixEnd(5, 20, "a", "b")
     return AnswerMeta(**values)
 

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
-from scheduler_proc.core.requests.queue import WaitingQueue
+from scheduler_proc.core.requests.queue import MATCHED, WaitingQueue
 from scheduler_proc.core.requests.queue_order import POLICIES, _Sorted
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.fairness.credits import Credits
@@ -21,6 +22,7 @@ from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.radix_cache import RadixCache
 from scheduler_proc.memory.tree_node import TreeNode
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints, PerfClass
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import TokenizedReq
 from tests.running.profiles import examples
@@ -30,8 +32,15 @@ PROMPTS = st.lists(st.integers(1, 3), min_size=1, max_size=6)
 GAPS = st.sampled_from([0.0, 0.0, 0.1, 1.0, 2.0, 5.0])
 
 
-def req(handle: int, prompt: list[int], arrival_s: float, is_resumed: bool = False) -> Req:
-    wire = TokenizedReq(b"c", str(handle), 0, pack_ids(prompt), FilledParams(max_new_tokens=1))
+def req(
+    handle: int,
+    prompt: list[int],
+    arrival_s: float,
+    is_resumed: bool = False,
+    hints: Hints | None = None,
+) -> Req:
+    sampling = FilledParams(max_new_tokens=1)
+    wire = TokenizedReq(b"c", str(handle), 0, pack_ids(prompt), sampling, hints=hints)
     waiting = Req.of(handle, wire, arrival_s, 1000)
     if is_resumed:
         waiting.meta = replace(waiting.meta, queued_s=0.0)
@@ -157,6 +166,7 @@ class Queued:
         self.admitted: list[Req] = []
         self.locked: list[TreeNode] = []
         self.now, self.handles = 0.0, 0
+        self.unhinted = 0.3  # the share of reqs without hints
         self.texts = [[self.rng.randint(1, 3) for _ in range(40)] for _ in range(4)]
 
     def text(self) -> list[int]:
@@ -165,13 +175,29 @@ class Queued:
         text = rng.choice(self.texts)[: rng.randint(0, 40)]
         return text + [rng.randint(1, 3) for _ in range(rng.choice([0, 1, 1, 20]))] or [9]
 
+    def hints(self) -> Hints | None:
+        """Those of a request that comes now: some have none."""
+        rng = self.rng
+        if rng.random() < self.unhinted:
+            return None
+        classes: list[PerfClass] = ["", "", "latency", "throughput"]
+        return Hints(
+            app=rng.choice(["", "a", "b"]),
+            perf=rng.choice(classes),
+            group=rng.choice(["", "g", "h"]),
+            depth=rng.randrange(3),
+            arrival_s=max(0.01, self.now - rng.choice([0.0, 0.3, 2.0])),
+            due_s=rng.choice([0.0, 0.0, self.now + 0.2]),
+        )
+
     def change(self) -> None:
         rng = self.rng
         what = rng.choice(["arrive", "arrive", "admit", "abort", "insert", "evict", "retract"])
         if what == "arrive":
             self.now += rng.choice([0.0, 0.1, 1.0])
             for _ in range(rng.choice([1, 1, 4])):
-                self.waiting.append(req(self.handles, self.text(), self.now))
+                hints = self.hints() if self.policy == "app" else None
+                self.waiting.append(req(self.handles, self.text(), self.now, hints=hints))
                 self.queue.add(self.waiting[-1])
                 self.handles += 1
         elif what == "admit" and self.waiting:
@@ -212,18 +238,36 @@ class Queued:
         while fresh:
             latest = fresh[0].arrival_s + self.max_wait_s
             window = [r for r in fresh if r.arrival_s <= latest]
-            order += {"lpm": self.by_match, "dfs-weight": self.by_weight, "fcfs": handles_of}[
-                self.policy
-            ](window)
+            order += {
+                "lpm": self.by_match,
+                "dfs-weight": self.by_weight,
+                "fcfs": handles_of,
+                "app": self.by_application,
+            }[self.policy](window)
             fresh = fresh[len(window) :]
         return order
 
     def by_match(self, window: list[Req]) -> list[int]:
-        def gain(waiting: Req) -> int:
-            length = self.cache.match_len(waiting.tokens.known)
-            return length - length % max(1, waiting.tokens.known_len // 16)
+        return handles_of(sorted(window, key=self.gain, reverse=True))
 
-        return handles_of(sorted(window, key=gain, reverse=True))
+    def gain(self, waiting: Req) -> int:
+        length = self.cache.match_len(waiting.tokens.known)
+        return length - length % max(1, waiting.tokens.known_len // 16)
+
+    def by_application(self, window: list[Req]) -> list[int]:
+        classes = ["latency", "", "throughput"]
+        plain = [waiting for waiting in window if waiting.wish.hints is None]
+
+        def key(waiting: Req) -> tuple[Any, ...]:
+            hints = waiting.wish.hints
+            if hints is None:  # as one application that came with the oldest
+                return (1, plain[0].arrival_s + self.max_wait_s, 1, -self.gain(waiting))
+            due_s = hints.arrival_s + self.max_wait_s
+            due_s = min(due_s, hints.due_s) if hints.due_s else due_s
+            of_app = (hints.app, -hints.depth, hints.group)
+            return (classes.index(hints.perf), due_s, 0, of_app, -self.gain(waiting))
+
+        return handles_of(sorted(window, key=key))
 
     def by_weight(self, window: list[Req]) -> list[int]:
         paths: dict[int, list[TreeNode]] = {}
@@ -244,7 +288,7 @@ def handles_of(reqs: list[Req]) -> list[int]:
     return [waiting.handle for waiting in reqs]
 
 
-@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs"])
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs", "app"])
 @settings(max_examples=examples(5))
 @given(
     seed=st.integers(0, 100_000),
@@ -264,7 +308,63 @@ def test_the_order_that_is_kept_is_the_one_of_a_full_sort(
             assert handles_of(list(queued.queue.ordered())) == expected
 
 
-@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs"])
+@settings(max_examples=examples(20))
+@given(
+    seed=st.integers(0, 100_000),
+    max_wait_s=st.sampled_from([0.0, 0.5, 3.0, 1e9]),
+    num_slots=st.sampled_from([60, 200, 1000]),
+)
+def test_without_hints_applications_are_in_the_order_of_lpm(
+    seed: int, max_wait_s: float, num_slots: int
+) -> None:
+    queues = [Queued(seed, policy, max_wait_s, num_slots) for policy in ("lpm", "app")]
+    queues[1].hints = lambda: None  # type: ignore[method-assign]  # draws nothing at random
+    for _ in range(120):
+        for queued in queues:
+            queued.change()
+        first, second = (handles_of(list(queued.queue.ordered())) for queued in queues)
+        assert first == second
+
+
+def test_the_turns_of_applications() -> None:
+    """Classes, then the arrival of applications, depth, groups, and the longest match."""
+    given = {
+        0: Hints(perf="throughput", app="a", arrival_s=0.1),
+        1: Hints(app="late", arrival_s=3.0),
+        2: Hints(app="early", arrival_s=1.0),
+        3: Hints(app="early", arrival_s=1.0, depth=2),
+        4: Hints(app="early", arrival_s=1.0, depth=1, group="2"),
+        5: Hints(app="early", arrival_s=1.0, depth=1, group="1"),
+        6: Hints(app="early", arrival_s=1.0, depth=1, group="2"),
+        7: None,
+        8: None,
+        9: Hints(perf="latency", app="new", arrival_s=4.0),
+        10: Hints(perf="latency", app="due", arrival_s=4.5, due_s=5.0),
+    }
+    prompts = {6: [7, 7, 7, 1], 8: [7, 7, 7, 2]}
+    reqs = [
+        req(i, prompts.get(i, [20 + i]), 2.0 + 0.01 * i, hints=hints) for i, hints in given.items()
+    ]
+    order = queue_of(reqs, "app", 10.0, cache_with([7, 7, 7])).ordered()
+    assert handles_of(list(order)) == [10, 9, 3, 5, 6, 4, 2, 8, 7, 1, 0]
+
+
+def test_an_urgent_req_that_has_passed_older_ones_is_not_taken_for_the_oldest() -> None:
+    """Else who came long after those would pass them too."""
+    reqs = [req(number, [number + 1], 0.0) for number in range(MATCHED + 2)]
+    queue = queue_of(reqs, "app", 10.0, cache_with([500, 501]))
+    queue.ordered()
+    urgent = req(100, [300], 6.0, hints=Hints(perf="latency", arrival_s=6.0))
+    queue.add(urgent)
+    assert handles_of(list(queue.ordered()))[0] == urgent.handle
+    for waiting in reqs[:MATCHED]:  # their client is gone
+        queue.remove(waiting)
+    queue.add(req(101, [500, 501, 502], 12.0))
+    for _ in range(3):
+        assert handles_of(list(queue.ordered())) == [100, MATCHED, MATCHED + 1, 101]
+
+
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs", "app"])
 @settings(max_examples=examples(5))
 @given(seed=st.integers(0, 100_000), max_wait_s=st.sampled_from([0.5, 1e9]))
 def test_a_long_queue_comes_into_order_look_by_look(
