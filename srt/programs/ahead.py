@@ -9,7 +9,7 @@ not. Invariant: a call has one at a time, and none once it has begun or ended.
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from srt.client.generation import Request
 from srt.client.ring.client import RingClient
@@ -33,10 +33,13 @@ _NO_OUTPUT = SamplingParams(max_new_tokens=0)
 @dataclass(eq=False, slots=True)
 class _Known:
     """A call that waits: the characters of its prompt that are computed, those that were known when
-    it was last looked at, and the request that runs."""
+    they were last counted, those of each input then, by id, and the request that runs. Nothing is
+    asked for again of a prompt that `is_refused`."""
 
     done: int = 0
     seen: int = 0
+    lengths: dict[str, int] = field(default_factory=dict)
+    is_refused: bool = False
     task: asyncio.Task[None] | None = None
 
 
@@ -56,7 +59,7 @@ class Ahead:
     def grew(self, var: Variable) -> None:
         """The text of `var`, which is being generated, has grown."""
         for work in _waiting_for(var):
-            self._look(work)
+            self._look(work, var)
 
     def settle(self) -> None:
         """Forget the calls that have begun or ended, and end what is computed for them."""
@@ -65,16 +68,21 @@ class Ahead:
             if known.task is not None:
                 known.task.cancel()
 
-    def _look(self, work: CallWork) -> None:
-        """Ask for what has become known of the prompt of a call, if it is enough."""
+    def _look(self, work: CallWork, var: Variable) -> None:
+        """Ask for what has become known of the prompt of a call, if it is enough, as `var` grows.
+        To count it takes time, so that it is not done for each token."""
         known = self._calls.get(work)
         if known is None:
             if len(self._calls) >= MAX_CALLS:
                 return
             known = self._calls[work] = _Known()
-        if known.task is not None or self._num_running >= MAX_AT_ONCE:
+        if known.task is not None or known.is_refused or self._num_running >= MAX_AT_ONCE:
             return
-        more, chars = MIN_TOKENS * self._token_chars, known_chars(work)
+        more, length = MIN_TOKENS * self._token_chars, len(var.text)
+        before = known.lengths.get(var.id)
+        if before is not None and before <= length < before + more / 4:
+            return
+        known.lengths[var.id], chars = length, known_chars(work)
         if chars < max(known.done + more, known.seen + more / 4):
             return
         begun, known.seen = beginning_of(work), chars
@@ -107,6 +115,7 @@ class Ahead:
                 await generation.aclose()
         except RequestError as error:
             log.debug("a prompt ahead was not computed: %s", error)
+            known.is_refused = not error.info.retryable  # too long, for instance
             return
         if output.finish is not None and output.finish.type == "abort":
             return

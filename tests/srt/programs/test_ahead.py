@@ -12,7 +12,7 @@ from srt.programs.ahead import MAX_AT_ONCE, MIN_TOKENS, Ahead
 from srt.programs.core import Core
 from srt.programs.parts import CallWork
 from srt.programs.prompts import beginning_of, known_chars, request_of
-from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError
 from srt.wire.hints import Hints
 from srt.wire.messages import Finish
 from srt.wire.programs import Call, Guard, Input, Output, Program, Segment, Text, Turn
@@ -269,4 +269,31 @@ async def test_what_was_ended_for_others_is_asked_for_again_when_there_is_more()
     assert len(chain.client.requests) == 2
     await chain.grow(WORDS * 2)
     assert len(chain.client.requests) == 2  # less than enough is new
+    await chain.ahead.close()
+
+
+async def test_a_prompt_that_is_refused_is_not_asked_for_again() -> None:
+    chain = Chain(consumer())
+    chain.client.error = RequestError("the prompt is too long", code=CONTEXT_LENGTH)
+    for _ in range(40):
+        await chain.grow(WORDS)
+    assert len(chain.client.requests) == 1
+    await chain.ahead.close()
+
+
+async def test_a_prompt_is_not_counted_at_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have a thousand segments."""
+    counted = list[CallWork]()
+
+    def count(work: CallWork) -> int:
+        counted.append(work)
+        return known_chars(work)
+
+    monkeypatch.setattr("srt.programs.ahead.known_chars", count)
+    chain = Chain(consumer())
+    for _ in range(400):
+        await chain.grow("to ")
+        await chain.let_go()
+    assert len(counted) <= 1 + 400 * 3 / (MIN_TOKENS * 4 / 4)
+    assert len(chain.client.requests) >= 3
     await chain.ahead.close()
