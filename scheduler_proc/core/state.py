@@ -33,7 +33,6 @@ from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
 
 PREFIX_TOKENS = 48  # behind the place where a prompt leaves the tree: enough for some words
-
 MOST_PAST = 1024  # deadlines that are kept although their reqs have ended, and no more than half
 
 
@@ -134,7 +133,7 @@ class SchedulerState:
     def add(self, req: Req) -> None:
         """Queue a new req."""
         self.live.add(req)
-        self.waiting.credits.join(req.wish.caller, req.wish.weight)
+        req.account = self.waiting.credits.join(req.wish.caller, req.wish.weight)
         self.waiting.add(req)
         self.trials.add(req)
         self.admissions.memory_changed()
@@ -173,15 +172,18 @@ class SchedulerState:
             other = pack_ids(cache.following(req.cursor, PREFIX_TOKENS))
         return PrefixIds(length, pack_ids(req.tokens.known[:end]), other)
 
-    def retract(self, req: Req, *, for_memory: bool = True) -> None:
-        """Send a running req back to the queue; it will be extended again from what is cached. If
-        it was `for_memory`, fewer reqs are admitted from now on."""
+    def retract(self, req: Req) -> None:
+        """Send a running req back to the queue for want of memory; it will be extended again from
+        what is cached. Fewer reqs are admitted from now on."""
+        self.give_way(req)
+        self.admissions.ratio.raise_after_retraction(self.running.values())
+
+    def give_way(self, req: Req) -> None:
+        """Send a running req back to the queue for another that waits."""
         self._release(req)
         self.media.release(req.handle)
         req.count("retractions")
         self.counters.retracted += 1
-        if for_memory:
-            self.admissions.ratio.raise_after_retraction(self.running.values())
         self.waiting.add(req)
 
     def finish(self, req: Req, finish: Finish) -> None:
@@ -211,7 +213,7 @@ class SchedulerState:
     def count_outputs(self, req: Req, num_tokens: int) -> None:
         """The req has that many more."""
         self.counters.generation_tokens += num_tokens
-        self.waiting.credits.charge(req.wish.caller, num_tokens)
+        req.account.fresh += num_tokens
 
     def abort(self, req: Req, code: str, reason: str) -> None:
         """End a req as failed."""

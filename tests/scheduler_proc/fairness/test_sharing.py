@@ -11,7 +11,7 @@ import pytest
 from bench.hit_rate.simulator import StepCost
 from scheduler_proc.core.requests.queue_order import POLICIES
 from scheduler_proc.core.state import SchedulerConfig
-from scheduler_proc.fairness.credits import Credits
+from scheduler_proc.fairness.credits import Account, Credits
 from tests.scheduler_proc.fairness.simulated import (
     VOCAB,
     Asked,
@@ -158,13 +158,15 @@ def test_credit_is_not_charged_twice_for_what_is_computed_again() -> None:
     asked += poisson("twice", "B", 8.0, 4.0, unique(60), outputs=60)
     shared = Shared(config(700, max_running_requests=12), check=True)
     charged = Counter[str]()
-    charge = shared.core.state.waiting.credits.charge
+    credits = shared.core.state.waiting.credits
+    use = credits._use
 
-    def counted(caller: str, tokens: int) -> None:
+    def counted(account: Account, tokens: int) -> None:
+        (caller,) = (name for name in credits._accounts if credits._accounts[name] is account)
         charged[caller] += tokens
-        charge(caller, tokens)
+        use(account, tokens)
 
-    shared.core.state.waiting.credits.charge = counted  # type: ignore[method-assign]
+    credits._use = counted  # type: ignore[method-assign]
     outcome = shared.run(asked)
     assert outcome.retracted > 0
     assert charged == {caller: 120 * len(outcome.of(caller)) for caller in "AB"}
