@@ -312,7 +312,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option(
             "media-queue-mb",
-            "MB of files and pixels of requests in flight before 429; of a caller half",
+            "MB of files and pixels of a caller's requests in flight before 429; of all double",
         ),
         Option("media-cache-mb", "MB of embeddings of pictures that are kept"),
     ),
