@@ -3,7 +3,7 @@
 It runs in a process of its own and reports its CPU time, which is taken from the server that it
 measures. So it speaks just enough HTTP for that, over kept connections, and looks in a stream only
 for its first event and its end. With `--concurrency` it keeps this many requests in flight instead.
-The report goes to stdout as JSON.
+The report goes to stdout as JSON, or to the file `--json`.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -221,6 +222,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--key", default="", help="API key of the server")
+    parser.add_argument("--json", type=Path, help="write the report there")
     parser.add_argument("--cpu", type=int, help="the core to run on")
     args = parser.parse_args(argv)
     if args.cpu is not None:
@@ -232,7 +234,11 @@ def main(argv: list[str] | None = None) -> int:
         generator = Generator(args.url, source, args.key)
         return await generator.run(args.rate, args.concurrency, args.seconds, args.seed)
 
-    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run())))
+    data = msgspec.json.encode(uvloop.run(run()))
+    if args.json is None:
+        sys.stdout.buffer.write(data)
+    else:
+        args.json.write_bytes(data)
     return 0
 
 

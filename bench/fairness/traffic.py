@@ -40,10 +40,10 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Served:
-    """The server at `url`, whose model is `model`."""
+    """The server at `url`, whose model is `model`. Reports of its load are kept in `folder`."""
 
-    def __init__(self, url: str, model: str) -> None:
-        self._url, self._model = url, model
+    def __init__(self, url: str, model: str, folder: Path) -> None:
+        self._url, self._model, self._folder = url, model, folder
 
     async def send(
         self, traffic: Mapping[str, Traffic], seconds: float, seed: int = 0
@@ -68,11 +68,12 @@ class Served:
         command += ["--cpu", str(max(os.sched_getaffinity(0))), "--key", KEYS[key]]
         command += ["--rate", str(load.rate), "--concurrency", str(load.concurrency)]
         command += ["--max-tokens", str(load.max_tokens), "--seconds", str(seconds)]
-        process = await asyncio.create_subprocess_exec(
-            *command, "--seed", str(seed), stdout=asyncio.subprocess.PIPE
-        )
-        data, _ = await process.communicate()
-        return msgspec.json.decode(data, type=OpenLoopReport)
+        path = self._folder / f"{key}.json"
+        command += ["--seed", str(seed), "--json", str(path)]
+        process = await asyncio.create_subprocess_exec(*command)
+        if status := await process.wait():
+            raise RuntimeError(f"the generator of {key} ended with status {status}")
+        return msgspec.json.decode(path.read_bytes(), type=OpenLoopReport)
 
 
 @asynccontextmanager
@@ -87,7 +88,7 @@ async def served(options: Sequence[str], folder: Path) -> AsyncIterator[Served]:
         headers = {"authorization": f"Bearer {ADMIN}"}
         async with httpx2.AsyncClient(base_url=url, headers=headers) as http:
             name = (await http.get("/v1/models")).json()["data"][0]["id"]
-        yield Served(url, name)
+        yield Served(url, name, folder)
 
 
 def answered(report: OpenLoopReport) -> list[Exchange]:

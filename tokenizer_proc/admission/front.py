@@ -211,9 +211,11 @@ class Front:
         return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
 
     def credit(self, credit: Credit, now: float) -> None:
-        """A request has ended."""
-        caller = self.dispatch.places.caller(credit.client, credit.rid)
-        if caller is not None and credit.epoch == self.dispatch.epoch:
+        """A request has ended. One that gave way does not count for how fast its caller's end."""
+        name = credit.client, credit.rid
+        caller = self.dispatch.places.caller(*name)
+        gave_way = any(kept.name == name for kept in self.dispatch.leaving.requests)
+        if caller is not None and credit.epoch == self.dispatch.epoch and not gave_way:
             self.callers.ended(caller, credit.tokens, now)
         self.dispatch.credit(credit)
 

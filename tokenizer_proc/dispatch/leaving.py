@@ -25,7 +25,7 @@ class Leaving:
     def newest_waiting(self, caller: str) -> list[Kept]:
         """The parts of the newest request of a caller that a scheduler has and that, as far as is
         known, has not begun."""
-        requests = self._relay.requests
+        requests = [*self._relay.requests]
         for kept in reversed(requests):
             if kept.req.caller == caller and self._may_leave(kept):
                 group = [one for one in requests if one.group == kept.group]

@@ -10,7 +10,7 @@ each incarnation gets it at most once.
 
 import random
 from collections import Counter
-from collections.abc import Sequence, ValuesView
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cachetools import FIFOCache
@@ -79,7 +79,7 @@ class Relay:
         self._placing.clear()
 
     @property
-    def requests(self) -> ValuesView[Kept]:
+    def requests(self) -> Iterable[Kept]:
         """All that are kept, in order of arrival."""
         return self._kept.values()
 

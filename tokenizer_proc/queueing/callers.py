@@ -1,5 +1,5 @@
-"""What the front knows of callers: their limits and weights, what they have used of their rates, how
-fast their requests end, and counts of them for the metrics.
+"""What the front knows of callers: their limits and weights, what they have used of their rates,
+how fast their requests end, and counts of them for the metrics.
 
 What is held is bounded: limits are those of the files of keys, and of other callers only those with
 requests lately are known.

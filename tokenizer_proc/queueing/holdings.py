@@ -28,7 +28,7 @@ class Holdings:
 
     def of(self, caller: str, kind: Kind = "requests") -> int:
         """What a caller holds."""
-        return self._counts[kind][caller] if caller in self._counts[kind] else 0
+        return self._counts[kind].get(caller, 0)
 
     @property
     def callers(self) -> Iterable[str]:

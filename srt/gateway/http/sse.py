@@ -2,8 +2,8 @@
 
 The status of a stream is sent with its first event, so a refusal is never hidden in a 200, nor is
 the failure of a request that had to give way to others' while it waited. Once it is sent, a failure
-is one `{"error": ...}` event; every stream that ends by itself ends with `[DONE]`. The events of /v1/responses and /v1/messages have names, and their own forms
-of both.
+is one `{"error": ...}` event; every stream that ends by itself ends with `[DONE]`. The events of
+/v1/responses and /v1/messages have names, and their own forms of both.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping

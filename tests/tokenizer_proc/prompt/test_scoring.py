@@ -10,10 +10,10 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
+from srt.callers.names import caller_of
 from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
-from srt.callers.names import caller_of
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.filled_params import FilledParams
