@@ -95,9 +95,9 @@ class SlotQueue(FairQueue[Asker, Job]):
     """A fair queue that gives out jobs into `slots`, of which a job takes as many as `wanted` says.
 
     An asker takes at most `slots_of_one`, and no more than are left to the others. So one alone
-    gets half of all, n of them an (n + 1)th each in the end, and the next one finds some. Those who
-    have some wait for one who has none and wants more than are left. A job that wants more than an
-    asker may have takes all of these.
+    gets half of all, n of them an (n + 1)th each in the end, and the next one finds some. All who
+    come after it wait for one who has none and wants more than are left. A job that wants more than
+    an asker may have takes all of these.
     """
 
     def __init__(
@@ -114,15 +114,14 @@ class SlotQueue(FairQueue[Asker, Job]):
 
     def take(self) -> tuple[Asker, Job] | None:
         """The next job, in progress until `done`, and its asker; None if none may begin now."""
-        left, is_waited_for = self._slots - self._taken.total(), False
+        left = self._slots - self._taken.total()
         for asker, lane in self._lanes.items():
             taken, cost = self._taken[asker], self._cost(next(iter(lane)))
-            if taken and (is_waited_for or taken + cost > self._slots_of_one):
-                continue
-            if taken + cost <= left:
+            if taken + cost <= min(left, self._slots_of_one):
                 self._taken[asker] += cost
                 return asker, self.pop(asker)
-            is_waited_for |= not taken
+            if not taken:  # it is this one's turn, also if the jobs of others would fit
+                return None
         return None
 
     def done(self, asker: Asker, job: Job) -> None:
