@@ -179,7 +179,7 @@ class SchedulerState:
         self.admissions.ratio.raise_after_retraction(self.running.values())
 
     def give_way(self, req: Req) -> None:
-        """Send a running req back to the queue for another that waits."""
+        """Send a running req back to the queue for another that waits, or in a pause."""
         self._release(req)
         self.media.release(req.handle)
         req.count("retractions")

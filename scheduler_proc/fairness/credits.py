@@ -54,9 +54,7 @@ class Credits:
         share from now on. Outputs of the request may be counted as `fresh` ones of the account."""
         account = self._accounts.get(caller)
         if account is None:
-            account = self._accounts[caller] = Account(
-                self._level - self._quantum / weight, weight
-            )
+            account = self._accounts[caller] = Account(self._level - self._quantum / weight, weight)
         elif account.weight != weight:
             self._settle(account)
             left = self.left(caller)

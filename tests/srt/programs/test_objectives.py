@@ -15,7 +15,7 @@ from srt.wire.programs import Call, Concat, Input, Join, Output, Perf, Program, 
 from tests.running.profiles import seeds
 from tests.srt.programs.driver import Driver
 
-SESSION = Session("session-1", "", "", 60.0, 0.0)
+SESSION = Session("session-1", "", "", "", 60.0, 0.0)
 NEUTRAL, LATENCY, THROUGHPUT = 1, 0, 2
 _Work = TypeVar("_Work", bound=Work)
 
