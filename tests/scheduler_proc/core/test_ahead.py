@@ -1,11 +1,13 @@
 """Prompts that are computed ahead of time: only while nobody else waits, and nobody is the worse
 for it."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from scheduler_proc.core.ahead import AHEAD_TOKENS
+from scheduler_proc.fairness.credits import Credits
 from srt.wire.hints import Hints
 from srt.wire.messages import Finish
 from tests.running.profiles import seeds
@@ -109,3 +111,89 @@ def test_random_traffic_beside_prompts_ahead(seed: int) -> None:
     policy, lag = ("lpm", "app")[seed % 2], (1 + seed // 2) % 2
     traffic = drive(91 + seed, 200, lag, policy, 600, constrained=0.2, ahead=0.8, losses=0.02)
     assert traffic.num_ahead > 10 and (seed > 1 or traffic.num_ahead_done > 0)
+
+
+@pytest.mark.parametrize("is_cut_short", [False, True])
+def test_its_tokens_are_charged_to_its_caller_and_not_to_the_call_again(
+    is_cut_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged = {"a": 0, "b": 0}
+    use = Credits.charge
+
+    def charge(credits: Credits, caller: str, tokens: int) -> None:
+        charged[caller] += tokens
+        use(credits, caller, tokens)
+
+    monkeypatch.setattr(Credits, "charge", charge)
+    driver = make()
+    driver.add("ahead", PROMPT[:150], max_new=0, hints=AHEAD, caller="a")
+    if is_cut_short:
+        driver.step()
+        driver.step()
+    else:
+        driver.run()
+    driver.add("other", [7] * 10, caller="b")
+    driver.add("call", PROMPT, caller="a")
+    driver.run()
+    assert driver.finishes["ahead"].type == ("abort" if is_cut_short else "length")
+    assert charged == {"a": len(PROMPT), "b": 10}  # prompts; outputs are charged apart
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+def test_nobody_gives_way_to_it_and_it_refills_no_credit(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two others, which both have prompts ahead again and again."""
+    driver = make(max_running_requests=rows, fair_wait_s=0.02)
+    for number in range(4):
+        driver.add(f"r{number}", [number, *[7] * 60], max_new=60, caller="a")
+    while len(driver.cached) < 4:
+        driver.step()
+    asked = set[str]()
+    able = Credits.able
+
+    def note(credits: Credits, callers: Collection[str]) -> set[str]:
+        asked.update(callers)
+        return able(credits, callers)
+
+    monkeypatch.setattr(Credits, "able", note)
+    for number in range(30):
+        for caller in "bc":
+            rid = f"{caller}{number}"
+            driver.add(rid, [number, *PROMPT], max_new=0, hints=AHEAD, caller=caller)
+        driver.step()
+    driver.run()
+    assert not asked and driver.core.state.counters.retracted == 0
+    driver.add("call", PROMPT, caller="b")
+    driver.run()
+    assert asked == {"b"}
+
+
+def test_it_ends_for_a_request_of_another_caller() -> None:
+    """Although its own caller has more credit."""
+    driver = make(max_running_requests=2)
+    driver.add("long", [1, *PROMPT], max_new=1, caller="b")
+    driver.run()
+    driver.add("ahead", PROMPT, max_new=0, hints=AHEAD, caller="a")
+    driver.step()
+    driver.add("next", [2, 3], max_new=1, caller="b")
+    driver.step()
+    assert driver.finishes["ahead"] == Finish("abort")
+    driver.run()
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_random_traffic_of_callers_with_hints_and_prompts_ahead(seed: int) -> None:
+    policy, lag, losses = ("app", "lpm")[seed % 2], (1 + seed // 2) % 2, 0.02 * (seed % 3)
+    traffic = drive(
+        *(171 + seed, 150, lag, policy, 300),
+        constrained=0.2,
+        losses=losses,
+        callers=["a", "a", "a", "b", "c"],
+        hinting=0.6,
+        ahead=0.6,
+        fair_wait_s=0.02,
+    )
+    state = traffic.driver.core.state
+    assert traffic.num_ahead > 10 and (seed > 0 or state.counters.retracted > 0)
+    assert not state.waiting.callers and not state.live.ahead

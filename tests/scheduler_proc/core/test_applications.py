@@ -84,3 +84,42 @@ def test_the_answer_says_that_a_request_s_hints_were_lowered() -> None:
         (req,) = driver.core.state.waiting
         assert req.meta.hints_lowered == is_lowered
         driver.run()
+
+
+def order_of_admission(asked: list[tuple[str, Hints | None]], **config: Any) -> str:
+    """The callers of reqs that wait together, in the order in which they are admitted."""
+    order = ""
+    driver = Driver(
+        check=False,
+        max_running_requests=1,
+        max_total_tokens=4000,
+        schedule_policy="app",
+        max_wait_s=1e4,
+        **config,
+    )
+    for number, (caller, hints) in enumerate(asked):
+        driver.add(str(number), [number, *[7] * 39], hints=hints, caller=caller)
+    seen: set[str] = set()
+    while len(seen) < len(asked):
+        driver.step()
+        for rid in driver.cached.keys() - seen:
+            order += asked[int(rid)][0]
+            seen.add(rid)
+    return order
+
+
+URGENT = Hints(perf="latency", arrival_s=1.0)
+
+
+def test_among_callers_with_credit_the_urgent_one_is_first() -> None:
+    asked = [("a", None)] * 3 + [("b", None)] * 2 + [("b", URGENT)]
+    assert order_of_admission(asked, chunked_prefill_size=512) == "baaabb"
+
+
+def test_urgent_requests_do_not_pass_another_caller_s_share() -> None:
+    """A flood of them is first among its own caller's only, as soon as its credit is used."""
+    asked = [("a", None)] * 2 + [("b", None)] * 6 + [("a", URGENT)] * 20
+    order = order_of_admission(asked, chunked_prefill_size=64)
+    assert order.startswith("aa")  # it is first while it has credit
+    until_last = order[: order.rindex("b")]
+    assert until_last.count("a") <= until_last.count("b") + 4  # a quantum is two of them

@@ -192,8 +192,8 @@ class Traffic:
         """A part of a prompt is to be computed ahead of time."""
         part = prompt[: self.rng.randint(1, len(prompt))]
         if part == plain(part):
-            hints = Hints(is_ahead=True)
-            self.driver.add(f"ahead{self.num_ahead}", part, 0, hints=hints)
+            hints, caller = Hints(is_ahead=True), self.rng.choice(self.callers)
+            self.driver.add(f"ahead{self.num_ahead}", part, 0, hints=hints, caller=caller)
             self.num_ahead += 1
 
     def hints(self) -> Hints | None:

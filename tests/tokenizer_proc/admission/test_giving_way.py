@@ -9,6 +9,7 @@ from srt.callers.key_lines import CallerLimits
 from srt.ring.crash_file import Left
 from srt.wire.constraint import Constraint
 from srt.wire.errors import OVERLOADED, ErrorInfo
+from srt.wire.hints import Hints
 from srt.wire.messages import AbortReq, Continuation, GenerateReq, Refused, ScoreReq, pack_ids
 from srt.wire.ring_messages import Credit, GiveWay, Pace, SchedulerLost, Stays, TokenizedReq
 from srt.wire.sampling import SamplingParams
@@ -16,7 +17,7 @@ from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, r
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission.parking import Parked
 from tokenizer_proc.dispatch.admission import Admission
-from tokenizer_proc.queueing.capacity import SLACK
+from tokenizer_proc.queueing.capacity import MAX_AHEAD, SLACK
 
 
 def full_front(count: int = 4, **bounds: Any) -> DirectFront:
@@ -323,3 +324,63 @@ def test_pack_ids_prompts_need_no_reading() -> None:
         rid="b", epoch=EPOCH, input_ids=pack_ids([1, 2]), sampling=SamplingParams(max_new_tokens=1)
     )
     assert isinstance(front.submit(B, ids, 0.0), Admission) and asked(front) == [["a3"]]
+
+
+# ---- ahead of time ---------------------------------------------------------------------------
+
+AHEAD: dict[str, Any] = {
+    "sampling": {"max_new_tokens": 0},
+    "hints": Hints(perf="throughput", is_ahead=True),
+}
+
+
+def test_nobody_gives_way_to_a_request_ahead_of_time() -> None:
+    front = full_front()
+    assert not comes(front, B, "ahead", **AHEAD)
+    assert comes(front, B, "b") and asked(front) == [["a3"]]
+    front = full_front(2, max_tokens=12)  # of which each has 5
+    assert not comes(front, B, "ahead", **AHEAD)
+    assert comes(front, B, "b") and asked(front) == [["a1"]]
+
+
+def test_a_request_ahead_of_time_takes_no_place_and_has_none_to_give() -> None:
+    front = full_front(2)
+    assert all(comes(front, A, f"ahead{i}", **AHEAD) for i in range(2))
+    assert front.in_flight == 2 and front.tokens_in_flight == 10
+    assert comes(front, A, "a2") and comes(front, A, "a3") and not asked(front)
+    assert not comes(front, A, "ahead2", **AHEAD)
+    assert comes(front, B, "b") and asked(front) == [["a3"]]
+    for rid in ("ahead0", "ahead1", "a0"):
+        front.credit(Credit(A, rid, EPOCH), 1.0)
+    assert front.in_flight == 4 and front.tokens_in_flight == 20
+    assert list(front.dispatch.places) == [(A, "a1"), (A, "a2"), (A, "a3"), (B, "b")]
+
+
+def test_few_requests_ahead_of_time_are_in_flight_at_once() -> None:
+    front = make_front(max_requests=100)
+    taken = [comes(front, A, f"ahead{i}", **AHEAD) for i in range(MAX_AHEAD + 1)]
+    assert taken == [True] * MAX_AHEAD + [False]
+    front.credit(Credit(A, "ahead3", EPOCH), 1.0)
+    assert comes(front, B, "next", **AHEAD)
+    front.reset(EPOCH, [EPOCH])
+    front.dispatch.hear([EPOCH], [0])
+    assert comes(front, B, "anew", **AHEAD)
+
+
+def test_a_request_ahead_of_time_waits_for_no_text_and_generates_nothing() -> None:
+    front = make_front()
+    assert front.submit(B, request("b"), 0.0) is None
+    assert isinstance(front.submit(A, request("ahead", **AHEAD), 0.0), Refused)
+    wrong = front.submit(A, request("wrong", hints=AHEAD["hints"]), 0.0)
+    assert isinstance(wrong, Refused) and wrong.error.param == "max_new_tokens"
+
+
+def test_a_prompt_ahead_counts_for_no_rate() -> None:
+    """That of its call does. Who has used up its rate has none."""
+    front = make_front(max_requests=10)
+    front.callers.set_limits({"t": CallerLimits(requests_per_minute=1, tokens_per_minute=6)}, 0.0)
+    assert comes(front, A, "ahead0", tenant="t", **AHEAD)
+    assert comes(front, A, "ahead1", tenant="t", **AHEAD)
+    front.credit(Credit(A, "ahead0", EPOCH), 0.0)
+    assert comes(front, A, "call", tenant="t")
+    assert not comes(front, A, "ahead2", tenant="t", **AHEAD)

@@ -146,3 +146,12 @@ def test_an_aborted_request_s_share_is_free_when_it_has_ended() -> None:
     front.abort(A, AbortReq("1", EPOCH))
     front.dispatch.credit(Credit(A, "1", EPOCH))
     assert not taken(front, "2", 1.0, perf="latency").is_lowered
+
+
+def test_a_key_has_one_share_by_whichever_client_it_comes() -> None:
+    front = make_front(max_requests=10, max_running=8)
+    for rid, client in (("1", A), ("2", B)):
+        assert not taken(front, rid, 1.0, client, tenant="key", perf="latency").is_lowered
+    assert taken(front, "3", 1.0, A, tenant="key", perf="latency").is_lowered
+    assert taken(front, "4", 1.0, A, tenant="key", app="a").arrival_s == 1.0
+    assert taken(front, "5", 2.0, B, tenant="key", app="a").arrival_s == 1.0
