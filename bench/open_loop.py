@@ -236,8 +236,8 @@ def main(argv: list[str] | None = None) -> int:
 
     data = msgspec.json.encode(uvloop.run(run()))
     if args.json is None:
-        # With PYTHONUNBUFFERED `sys.stdout.buffer` has no buffer: a write that a signal interrupts,
-        # as uvloop's do, is cut short without an error.
+        # With PYTHONUNBUFFERED `sys.stdout.buffer` has no buffer, and after uvloop's run a large
+        # write to a pipe may be cut short there, without an error.
         with open(sys.stdout.fileno(), "wb", closefd=False) as out:
             out.write(data)
     else:
