@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -80,10 +80,13 @@ async def test_a_response_begins_without_a_token_if_that_takes_long() -> None:
         def failed(self, error: Exception) -> str:
             return str(error)
 
-    given: Any = (Silent(), Writer(), print)
-    assert [event async for event in response_events(*given, begin_s=0.001)] == ["begun", "others"]
+    def events(begin_s: float) -> AsyncGenerator[Any, None]:
+        batch, writer = cast(Any, Silent()), cast(Any, Writer())
+        return response_events(batch, writer, lambda _: None, begin_s)
+
+    assert [event async for event in events(0.001)] == ["begun", "others"]
     with pytest.raises(RequestError, match="others"):
-        await anext(response_events(*given, begin_s=60.0))
+        await anext(events(60.0))
 
 
 @pytest.mark.parametrize(("path", "body"), [*ROUTES, *NAMED_ROUTES])
