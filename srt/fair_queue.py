@@ -95,9 +95,10 @@ class SlotQueue(FairQueue[Asker, Job]):
     """A fair queue that gives out jobs into `slots`, of which a job takes as many as `wanted` says.
 
     An asker takes at most `slots_of_one`, and no more than are left to the others. So one alone
-    gets half of all, n of them an (n + 1)th each in the end, and the next one finds some. All who
-    come after it wait for one who has none and wants more than are left. A job that wants more than
-    an asker may have takes all of these.
+    gets half of all, n of them an (n + 1)th each in the end, and the next one finds some. Those who
+    have some wait for one who has none and wants more than are left. Who has none goes before it,
+    but with no more jobs than there are slots, so that it does not wait for ever. A job that wants
+    more than an asker may have takes all of these.
     """
 
     def __init__(
@@ -111,17 +112,26 @@ class SlotQueue(FairQueue[Asker, Job]):
         self._slots_of_one = slots if slots_of_one is None else slots_of_one
         self._wanted = wanted
         self._taken: Counter[Asker] = Counter()
+        # The jobs of each that went before the one that is waited for.
+        self._passed: dict[Asker, Counter[Asker]] = {}
 
     def take(self) -> tuple[Asker, Job] | None:
         """The next job, in progress until `done`, and its asker; None if none may begin now."""
         left = self._slots - self._taken.total()
+        passed: Counter[Asker] | None = None
         for asker, lane in self._lanes.items():
             taken, cost = self._taken[asker], self._cost(next(iter(lane)))
+            if passed is not None and (taken or passed[asker] >= self._slots):
+                continue
             if taken + cost <= min(left, self._slots_of_one):
+                if passed is not None:
+                    passed[asker] += 1
+                self._passed.pop(asker, None)
                 self._taken[asker] += cost
                 return asker, self.pop(asker)
-            if not taken:  # it is this one's turn, also if the jobs of others would fit
-                return None
+            if not taken and passed is None:
+                passed = self._passed.get(asker, Counter())
+                self._passed = {asker: passed}
         return None
 
     def done(self, asker: Asker, job: Job) -> None:
