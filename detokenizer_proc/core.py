@@ -89,7 +89,7 @@ class Detokenizer:
         has still come; the front ends the others."""
         for requests in self._requests:
             for request in requests.values():
-                if request.client == client:
+                if request.name[0] == client:
                     request.close()
         for name in [name for name in self._waiting if name[0] == client]:
             del self._waiting[name]
@@ -102,11 +102,11 @@ class Detokenizer:
         loss = Loss([], [])
         for request in requests.values():
             if request.is_open:
-                self._waiting[request.client, request.rid] = request
-                progress = Progress(request.client, request.rid, request.reported)
+                self._waiting[request.name] = request
+                progress = Progress(*request.name, request.reported)
                 loss.progress.append(progress)
             else:
-                loss.credits.append(Credit(request.client, request.rid, self._epoch))
+                loss.credits.append(self._credit(request))
         return loss
 
     def step(self, batch: TokenBatch) -> DetokenizerStep:
@@ -160,7 +160,7 @@ class Detokenizer:
         """The requests whose text has just stopped before the scheduler ended it."""
         ended = {end.handle for end in batch.ends}
         return [
-            TextStopped(request.client, request.rid, self._epoch)
+            TextStopped(*request.name, self._epoch)
             for handle, request in touched.items()
             if request.finish and handle not in ended
         ]
@@ -177,8 +177,11 @@ class Detokenizer:
             if request.is_open:
                 request.end(end.finish)
                 touched[end.handle] = request
-            credits.append(Credit(request.client, request.rid, self._epoch))
+            credits.append(self._credit(request))
         return credits
+
+    def _credit(self, request: Request) -> Credit:
+        return Credit(*request.name, self._epoch, request.num_tokens)
 
 
 def _origins(batch: TokenBatch) -> dict[int, Origin]:
@@ -197,5 +200,5 @@ def _outputs(requests: dict[int, Request], now: float) -> dict[bytes, list[Outpu
     outputs: dict[bytes, list[Output]] = {}
     for request in requests.values():
         if output := request.take_output(now):
-            outputs.setdefault(request.client, []).append(output)
+            outputs.setdefault(request.name[0], []).append(output)
     return outputs

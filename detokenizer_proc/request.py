@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from detokenizer_proc.text_stream import Stops, TextStream
+from srt.ring.crash_file import Name
 from srt.wire.answer_meta import AnswerMeta, PrefixEnd, PrefixIds, updated
 from srt.wire.messages import Finish, LogprobDetail, Output
 from srt.wire.packing import ITEM_BYTES, num_packed, packed_size, unpack_ids
@@ -138,14 +139,14 @@ class Request:
         self.finish: Finish | None = None
 
     @property
-    def client(self) -> bytes:
-        """The client that sent the request."""
-        return self._start.client
+    def name(self) -> Name:
+        """The client that sent the request, and its id there."""
+        return self._start.client, self._start.rid
 
     @property
-    def rid(self) -> str:
-        """The request's id at its client."""
-        return self._start.rid
+    def num_tokens(self) -> int:
+        """The tokens of its output so far."""
+        return self._text.num_tokens
 
     @property
     def reported(self) -> Reported:
@@ -271,7 +272,7 @@ class Request:
             return None
         unsent = self._unsent
         output = Output(
-            self.rid,
+            self._start.rid,
             "".join(unsent.text),
             bytes(self._ids[unsent.sent :]),
             meta=self._meta(now),

@@ -55,12 +55,14 @@ from srt.wire.ring_messages import (
     CacheSnapshotReq,
     Control,
     ControlReply,
+    GiveWay,
     GrammarLost,
     GrammarMade,
     MediaSent,
     MediaWanted,
     PauseSet,
     SchedulerMessage,
+    Stays,
     TokenizedReq,
 )
 from srt.wire.ring_state import scheduler_part
@@ -200,6 +202,8 @@ class SchedulerActor(Actor):
                 self._reports.ask_blocks()
             elif isinstance(message, MediaSent):
                 self._encodes.came(message, blobs)
+            elif isinstance(message, GiveWay):
+                self._give_way(message)
             elif isinstance(message, Abort):
                 for req in self._intake.take(message):  # it ends in the core, as all others do
                     self._entry.add(req)
@@ -214,6 +218,15 @@ class SchedulerActor(Actor):
             self._intake.add(req)
         else:
             self._entry.add(req)
+
+    def _give_way(self, message: GiveWay) -> None:
+        """Those that still wait for their grammars have not begun: they end in the core."""
+        if self._intake.may_give_way(message.client, message.rids):
+            for rid in message.rids:
+                for req in self._intake.take(Abort(message.client, rid, message.incarnation)):
+                    self._entry.fail(req, message.error)
+        elif not self._entry.give_way(message):
+            self.send(self._front, Stays(message.client, message.rids, self.incarnation))
 
     def _recall(self, key: str) -> None:
         """Ask the front to have a grammar made again."""

@@ -11,7 +11,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from srt.callers.key_lines import KeyLine, check_key, key_lines
+from srt.callers.names import key_digest, name_of_key
 from srt.files.chat_templates import chosen_template
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from srt.kv_addresses import check_kv_addresses
@@ -187,11 +190,11 @@ class ServerArgs(Struct, frozen=True):
 
         Raises ConfigError for a file that cannot be read and for what no header could carry.
         """
-        return _keys("api_key", self.api_key, self.api_key_file)
+        return tuple(line.key for line in key_lines_of(self) if not line.is_admin)
 
     def admin_keys(self) -> tuple[str, ...]:
         """The same of the keys for which every route is open, and every request."""
-        return _keys("admin_api_key", self.admin_api_key, self.admin_api_key_file)
+        return tuple(line.key for line in key_lines_of(self) if line.is_admin)
 
     def cors_origins(self) -> tuple[str, ...]:
         """The web origins whose pages may call the HTTP routes."""
@@ -308,9 +311,22 @@ class ServerArgs(Struct, frozen=True):
         return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in hidden}
 
 
+def key_lines_of(args: ServerArgs) -> list[KeyLine]:
+    """All keys of a server, with what their files say of them. Raises ConfigError as `api_keys`
+    does."""
+    lines = _keys("api_key", args.api_key, args.api_key_file)
+    admins = _keys("admin_api_key", args.admin_api_key, args.admin_api_key_file)
+    return lines + [replace(line, is_admin=True) for line in admins]
+
+
+def key_files_of(args: ServerArgs) -> tuple[str, ...]:
+    """The files that its keys are read from."""
+    return tuple(path for path in (args.api_key_file, args.admin_api_key_file) if path)
+
+
 def _require(ok: bool, name: str, rule: str) -> None:
     if not ok:
-        raise ConfigError(f"--{name.replace('_', '-')} {rule}")
+        raise ConfigError(f"{_option(name)} {rule}")
 
 
 def _network(text: str) -> Network:
@@ -337,23 +353,31 @@ def _network(text: str) -> Network:
     return network
 
 
-def _keys(name: str, listed: str, path: str) -> tuple[str, ...]:
+def _keys(name: str, listed: str, path: str) -> list[KeyLine]:
     """Those of the option `name`, with commas between them, and of the file `path`."""
-    given = [(key, name) for key in listed.split(",") if key]
-    _require(bool(given) or not listed, name, "has no key between its commas")
+    keys = [key for key in listed.split(",") if key]
+    _require(bool(keys) or not listed, name, "has no key between its commas")
+    for key in keys:
+        try:
+            check_key(key)
+        except ValueError as error:
+            raise ConfigError(f"{_option(name)} {error}") from None
+    of_file: list[KeyLine] = []
     if path:
-        lines = lines_of_file(path, f"{name}_file")
-        given += [(line, f"{name}_file") for line in lines]
+        lines = numbered_lines(path, f"{name}_file")
         _require(bool(lines), f"{name}_file", f"{path} has no keys")
-    for key, option in given:
-        is_one_word = key.isascii() and key.isprintable() and " " not in key
-        _require(is_one_word, option, "keys must be printable ASCII without blanks")
-    return tuple(dict.fromkeys(key for key, _ in given))
+        of_file = key_lines(lines, f"{_option(name)}-file: {path}")
+    given = {key: KeyLine(key, name_of_key(key_digest(key))) for key in keys}
+    return list((given | {line.key: line for line in of_file}).values())
 
 
-def lines_of_file(path: str, name: str) -> list[str]:
-    """The lines of a text file that are not blank, without blanks around them. Raises ConfigError
-    naming the option `name`."""
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def numbered_lines(path: str, name: str) -> list[tuple[int, str]]:
+    """The lines of a text file that are not blank, without blanks around them, with their numbers
+    from 1 on. Raises ConfigError naming the option `name`."""
     try:
         found = Path(path).stat()
         is_short = stat.S_ISREG(found.st_mode) and found.st_size <= MAX_KEY_FILE_BYTES
@@ -361,5 +385,5 @@ def lines_of_file(path: str, name: str) -> list[str]:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(f"--{name.replace('_', '-')}: cannot read {path}: {reason}") from error
-    return [line.strip() for line in lines if line.strip()]
+        raise ConfigError(f"{_option(name)}: cannot read {path}: {reason}") from error
+    return [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]

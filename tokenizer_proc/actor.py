@@ -29,6 +29,7 @@ from srt.wire.ring_messages import (
     Pace,
     ReplicaLoad,
     SchedulerLost,
+    Stays,
     TextStopped,
 )
 from srt.wire.ring_state import RingEvent, TokenizerFacts, replica_of
@@ -40,6 +41,7 @@ from tokenizer_proc.dispatch.verdict import spelled
 from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.load import load_processor
 from tokenizer_proc.process.construction import make_front
+from tokenizer_proc.process.key_limits import KeyLimits
 from tokenizer_proc.process.outbound import Outbound
 from tokenizer_proc.process.pause_file import note_pause, noted_pause
 from tokenizer_proc.process.workers import Workers
@@ -101,7 +103,11 @@ class TokenizerActor(Actor):
         dispatch.replicas.pause = pause = noted_pause(self.ring.directory, time.monotonic())
         if pause.is_on:
             log.warning("generation is still paused (%s)", pause.mode)
-        front, call_format = make_front(args, files, vocab, processor, dispatch, self._find)
+        self._key_limits = KeyLimits(args, self.ring.directory)
+        callers = self._key_limits.callers(time.monotonic())
+        front, call_format = make_front(
+            args, files, vocab, processor, dispatch, self._find, callers
+        )
         self.facts = TokenizerFacts(vocab.context_len, placeholders, call_format)
         return front
 
@@ -161,7 +167,9 @@ class TokenizerActor(Actor):
     def _on_news(self, message: FrontNews) -> None:
         match message:
             case Credit():
-                self._front.dispatch.credit(message)
+                self._front.credit(message, time.monotonic())
+            case Stays():
+                self._front.giving_way.stay(message, time.monotonic())
             case Pace():
                 self._front.dispatch.pace(message)
             case TextStopped():
@@ -227,6 +235,7 @@ class TokenizerActor(Actor):
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL_S)
+            self._key_limits.keep(self._front.callers, time.monotonic())
             for answer in self._front.expire(time.monotonic()):
                 self._outbound.answer(answer)
             self._outbound.cancel()

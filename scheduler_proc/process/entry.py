@@ -16,7 +16,7 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.process.core_lock import CoreLock
 from srt.wire.errors import ErrorInfo
 from srt.wire.parcels import token_batches
-from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
+from srt.wire.ring_messages import Abort, GiveWay, TokenBatch, TokenizedReq
 
 
 class CoreEntry:
@@ -62,6 +62,23 @@ class CoreEntry:
             self._core.add(replace(req, grammar=""), time.monotonic())
             self._core.abort(Abort(req.client, req.rid, req.incarnation), error)
             self.changed()
+
+    def give_way(self, message: GiveWay) -> bool:
+        """End the parts of a request, unless one of them has begun; whether they have ended."""
+        with self._lock:
+            if not self._may_give_way(message):
+                return False
+            for rid in message.rids:
+                abort = Abort(message.client, rid, message.incarnation)
+                self._core.abort(abort, message.error)
+            self.changed()
+        return True
+
+    def _may_give_way(self, message: GiveWay) -> bool:
+        """Whether none of these has begun, here or at an earlier scheduler, nor ended."""
+        live = self._core.state.live.by_name
+        reqs = [live.get((message.client, rid)) for rid in message.rids]
+        return all(req and not req.is_admitted and not req.is_resumed for req in reqs)
 
     def changed(self) -> None:
         """Something has entered. The caller holds the lock."""

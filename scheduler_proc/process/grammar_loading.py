@@ -10,7 +10,7 @@ all.
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -116,6 +116,12 @@ class GrammarIntake:
         for waiting in taken:
             self._remove(waiting)
         return [waiting.req for waiting in taken]
+
+    def may_give_way(self, client: bytes, rids: Sequence[str]) -> bool:
+        """Whether all these requests of a client are here, and no scheduler has had them before."""
+        waiting = {(one.req.client, one.req.rid): one.req for one in self._waiting}
+        found = [waiting.get((client, rid)) for rid in rids]
+        return all(req is not None and req.reported is None for req in found)
 
     def made(self, message: GrammarMade) -> None:
         """A recalled grammar lies ready, or cannot be had."""

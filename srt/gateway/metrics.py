@@ -81,6 +81,15 @@ DRAFT_COUNTERS = {
     "drafted_tokens_total": "Guessed tokens that were verified, by what they were guessed from.",
     "accepted_draft_tokens_total": "Of those, taken over: the model would have sampled them.",
 }
+# Of callers with keys, by name; those beyond a bound, and others, are one. From the front's counts.
+CALLER_GAUGES = {"caller_in_flight": "Requests in flight, by caller."}
+CALLER_COUNTERS = {
+    "caller_requests_total": "Requests that were taken, by caller.",
+    "caller_refused_total": "Requests that were refused, by caller.",
+    "caller_gave_way_total": "Requests that gave way to other callers', by caller.",
+    "caller_prompt_tokens_total": "Tokens of prompts, by caller.",
+    "caller_output_tokens_total": "Generated tokens of requests that have ended, by caller.",
+}
 # Of programs, by the names of the part's counts.
 PROGRAM_GAUGES = {
     "sessions": "Open sessions of programs.",
@@ -265,6 +274,7 @@ class _SchedulerStats:
             if name in stats:
                 yield _FAMILIES[name in GAUGES](f"srt_{name}", text, value=stats[name])
         yield from _of_drafts(stats)
+        yield from _of_callers(stats)
         yield from _of_replicas(stats.get("replicas", []))
         if self.ring is not None:
             yield from _of_ring(self.ring)
@@ -302,6 +312,20 @@ def _of_drafts(stats: Mapping[str, Any]) -> Iterator[Metric]:
                         family.add_metric((*labels, source), part[key])
             if family.samples:
                 yield family
+
+
+def _of_callers(stats: Mapping[str, Any]) -> Iterator[Metric]:
+    """The statistics have each count of a caller under its name, a slash and the caller's."""
+    names = CALLER_GAUGES | CALLER_COUNTERS
+    families = {
+        name: _FAMILIES[name in CALLER_GAUGES](f"srt_{name}", text, labels=("caller",))
+        for name, text in names.items()
+    }
+    for key, value in stats.items():
+        name, has_caller, caller = key.partition("/")
+        if has_caller and name in families:
+            families[name].add_metric((caller,), value)
+    yield from (family for family in families.values() if family.samples)
 
 
 def _of_ring(ring: RingEvent) -> Iterator[Metric]:

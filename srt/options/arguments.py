@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from srt.args import lines_of_file
+from srt.args import numbered_lines
 from srt.hub.names import shown_model
 from srt.options.elsewhere import CALLED, IN_NAME, NONE
 from srt.options.unknown import instead_of
@@ -95,14 +95,14 @@ def key(text: str) -> str:
 
 
 def key_of_file(path: str) -> str:
-    """The first line of a file of keys, such as a server takes."""
+    """The first key of a file of keys, such as a server takes."""
     try:
-        lines = lines_of_file(path, "api_key_file")
+        lines = numbered_lines(path, "api_key_file")
     except ConfigError as error:
         raise ArgumentTypeError(str(error).removeprefix("--api-key-file: ")) from None
     if not lines:
         raise ArgumentTypeError(f"{path} has no keys")
-    return key(lines[0])
+    return key(lines[0][1].split(" ")[0])
 
 
 def server_url(text: str) -> str:

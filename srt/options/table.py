@@ -185,7 +185,9 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "api-key", "bearer tokens for HTTP, separated by commas", is_list=True, is_secret=True
         ),
-        Option("api-key-file", "file of further bearer tokens, one per line", is_path=True),
+        Option(
+            "api-key-file", "file of further bearer tokens, one per line, with limits", is_path=True
+        ),
         Option(
             "admin-api-key",
             "bearer tokens of admins, who may also flush and abort all",

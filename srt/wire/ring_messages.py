@@ -91,6 +91,16 @@ class Abort(RingMessage, frozen=True):
     incarnation: int
 
 
+class GiveWay(RingMessage, frozen=True):
+    """End the requests `rids` of a client, the parts of one request, with this error if none of
+    them has begun: others have room then. Answered by their credits, or by Stays."""
+
+    client: bytes
+    rids: list[str]
+    incarnation: int
+    error: ErrorInfo
+
+
 class Control(RingMessage, frozen=True):
     """A ControlReq on its way, with the client that asked, to each of `asked` schedulers. The
     front's `counts` are added to the scheduler's statistics."""
@@ -149,7 +159,7 @@ class MediaSent(RingMessage, frozen=True):
 
 
 SchedulerMessage = (
-    TokenizedReq | Abort | Control | PauseSet | GrammarMade | CacheSnapshotReq | MediaSent
+    TokenizedReq | Abort | GiveWay | Control | PauseSet | GrammarMade | CacheSnapshotReq | MediaSent
 )
 
 
@@ -296,11 +306,21 @@ DetokenizerMessage = TokenBatch | ControlReply
 
 
 class Credit(RingMessage, frozen=True):
-    """One request has ended, for whatever reason: its places at the front are free again."""
+    """One request has ended, for whatever reason: its places at the front are free again. Its
+    output had so many `tokens`."""
 
     client: bytes
     rid: str
     epoch: int
+    tokens: int = 0
+
+
+class Stays(RingMessage, frozen=True):
+    """The requests of a GiveWay go on: one of them had begun."""
+
+    client: bytes
+    rids: list[str]
+    incarnation: int
 
 
 class TextStopped(RingMessage, frozen=True):
@@ -396,6 +416,7 @@ class CacheEvents(RingMessage, frozen=True):
 
 FrontNews = (
     Credit
+    | Stays
     | TextStopped
     | ClientGone
     | SchedulerLost

@@ -103,7 +103,7 @@ def test_a_stream_has_an_output_per_step(detokenizer: Detokenizer) -> None:
     last = only_output(step)
     assert (last.text, ids_of(last), last.meta.completion_tokens) == ("é!", [0xA9, 0x21], 4)
     assert last.finish == LENGTH
-    assert step.credits == [Credit(A, "r1", EPOCH)]
+    assert step.credits == [Credit(A, "r1", EPOCH, 4)]
     assert step.stopped == []
     assert detokenizer.in_flight == 0
 
@@ -115,7 +115,7 @@ def test_without_stream_there_is_one_output(detokenizer: Detokenizer) -> None:
     output = only_output(step)
     assert (output.text, ids_of(output)) == ("hello", list(b"hello"))
     assert (output.meta.completion_tokens, output.finish) == (5, LENGTH)
-    assert step.credits == [Credit(A, "r1", EPOCH)]
+    assert step.credits == [Credit(A, "r1", EPOCH, 5)]
 
 
 def test_a_step_without_new_ids_sends_nothing(detokenizer: Detokenizer) -> None:
@@ -214,7 +214,7 @@ def test_a_stop_string_has_the_last_word(detokenizer: Detokenizer) -> None:
     assert detokenizer.in_flight == 1
     assert detokenizer.step(batch({1: b"more"}, logprobs=[0, 0, 0, 0])) == NOTHING
     ended = detokenizer.step(batch(ends={1: Finish("abort")}))
-    assert ended == DetokenizerStep({}, [], [Credit(A, "r1", EPOCH)])
+    assert ended == DetokenizerStep({}, [], [Credit(A, "r1", EPOCH, 5)])
 
 
 def test_a_stop_string_wins_over_an_end_in_the_same_batch(detokenizer: Detokenizer) -> None:
@@ -224,7 +224,7 @@ def test_a_stop_string_wins_over_an_end_in_the_same_batch(detokenizer: Detokeniz
     assert (output.text, ids_of(output)) == ("a", list(b"ab"))
     assert (output.meta.completion_tokens, output.finish) == (2, Finish("stop", "b"))
     assert step.stopped == []
-    assert step.credits == [Credit(A, "r1", EPOCH)]
+    assert step.credits == [Credit(A, "r1", EPOCH, 2)]
 
 
 @pytest.mark.parametrize("finish", [LENGTH, Finish("abort"), Finish("stop", EOS)])
@@ -361,7 +361,7 @@ def test_a_dropped_client_gets_nothing_but_its_credits_come(detokenizer: Detoken
     assert detokenizer.in_flight == 2
     step = detokenizer.step(batch(ends={1: Finish("abort"), 2: LENGTH}))
     assert only_output(step, B).finish == LENGTH
-    assert step.credits == [Credit(A, "r1", EPOCH), Credit(B, "r2", EPOCH)]
+    assert step.credits == [Credit(A, "r1", EPOCH, 1), Credit(B, "r2", EPOCH, 2)]
 
 
 def test_another_incarnation_is_ignored_and_reset_forgets(detokenizer: Detokenizer) -> None:
@@ -372,4 +372,4 @@ def test_another_incarnation_is_ignored_and_reset_forgets(detokenizer: Detokeniz
     assert detokenizer.step(batch(ends={1: LENGTH}, incarnation=RUN + 1)) == NOTHING
     step = detokenizer.step(batch({1: b"b"}, (start(1),), {1: LENGTH}, incarnation=RUN + 1))
     assert only_output(step).text == "b"
-    assert step.credits == [Credit(A, "r1", EPOCH + 1)]
+    assert step.credits == [Credit(A, "r1", EPOCH + 1, 1)]

@@ -62,7 +62,7 @@ def test_what_has_ended_is_credited_and_not_reported(detokenizer: Detokenizer) -
     detokenizer.step(TokenBatch(1, starts=[start("1", stop=["b"]), start("2", 2)]))
     assert detokenizer.step(column(1, b"ab")).stopped == [TextStopped(A, "1", EPOCH)]
     loss = detokenizer.scheduler_lost(2)
-    assert loss.credits == [Credit(A, "1", EPOCH)]
+    assert loss.credits == [Credit(A, "1", EPOCH, 2)]
     assert [each.rid for each in loss.progress] == ["2"] and detokenizer.in_flight == 1
     assert detokenizer.step(column(1, b"x", 2)).outputs == {}  # of the lost one
     loss = detokenizer.scheduler_lost(3)  # once more, before the request has come back

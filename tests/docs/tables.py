@@ -21,6 +21,8 @@ from srt.gateway.docs import routes as docs
 from srt.gateway.errors import _STATUS
 from srt.gateway.http.routing import routes_of
 from srt.gateway.metrics import (
+    CALLER_COUNTERS,
+    CALLER_GAUGES,
     COUNTERS,
     DRAFT_COUNTERS,
     GAUGES,
@@ -202,7 +204,8 @@ def metrics() -> str:
     """Every metric of /metrics."""
     ring = RingEvent(1, True, False, {})
     drafts = [drafts_name(name, source) for name in DRAFT_COUNTERS for source in DRAFT_SOURCES]
-    stats = dict.fromkeys([*GAUGES, *COUNTERS, *drafts], 0)
+    callers = [f"{name}/a" for name in (*CALLER_GAUGES, *CALLER_COUNTERS)]
+    stats = dict.fromkeys([*GAUGES, *COUNTERS, *drafts, *callers], 0)
     text = GatewayMetrics().render(stats, ring, Core(1, 1).counts()).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     rows = [

@@ -7,13 +7,14 @@ that until they are known (`media`, `take_known`). Invariant: an admitted
 request holds its place (one request, its prompt tokens) until its Credit comes or the epoch
 changes, a waiting or parked one until it is refused or aborted; a refused one holds nothing. A
 score is as many requests as it has continuations, and a request for n samples is n of them:
-admitted together or not at all.
+admitted together or not at all. Where there is no room, others may give way (`giving_way`).
 """
 
 from collections.abc import Sequence
 
 from msgspec import convert
 
+from srt.callers.names import caller_of
 from srt.ring.socket import Blob
 from srt.wire.answer_meta import NO_META
 from srt.wire.errors import CONFLICT, TIMED_OUT_EARLY, ErrorInfo, RequestError
@@ -30,14 +31,22 @@ from srt.wire.messages import (
     TokenizeReq,
 )
 from srt.wire.pause import Pause, PauseMode
-from srt.wire.ring_messages import Control
+from srt.wire.ring_messages import Control, Credit
 from tokenizer_proc.admission.builder import Builder
+from tokenizer_proc.admission.giving_way import GivingWay
 from tokenizer_proc.admission.grammars import Grammars
 from tokenizer_proc.admission.parking import Parked
 from tokenizer_proc.admission.validator import Validator
-from tokenizer_proc.dispatch.admission import Admission, Answer, prompt_tokens, without
+from tokenizer_proc.dispatch.admission import (
+    Admission,
+    Answer,
+    charged_tokens,
+    prompt_tokens,
+    without,
+)
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.desk import MediaDesk
+from tokenizer_proc.queueing.callers import Callers
 from tokenizer_proc.queueing.turns import Piece, Question, TextReq, Turns
 from tokenizer_proc.tokenizing.reading import (
     ReadCaptures,
@@ -68,26 +77,36 @@ class Front:
         builder: Builder,
         media: MediaDesk,
         grammars: Grammars,
+        callers: Callers | None = None,
     ) -> None:
         self.dispatch, self.text, self.media, self.grammars = dispatch, text, media, grammars
         self.turns = Turns()
-        self.validator = Validator(dispatch, self.turns, media, text)
+        self.callers = callers or Callers()
+        self.giving_way = GivingWay(dispatch, self.turns, grammars, self.callers)
+        self.validator = Validator(dispatch, self.turns, media, text, self.giving_way, self.callers)
         self._builder = builder
         dispatch.places.freed = media.release
+        self.callers.changed = lambda: dispatch.places.holdings.reweigh(self.callers.weight)
+        self.callers.changed()
 
     def submit(
         self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()
     ) -> Word | None:
         """Take a request, or refuse it; `blobs` are the files of its media. None: it waits for
         these, or for its text to be read."""
+        caller = caller_of(client, req.tenant)
         try:
-            piece = self.validator.checked(client, req, blobs)
+            piece = self.validator.checked(client, req, now, blobs)
         except RequestError as error:
+            self.callers.count("refused", caller)
             return Refused(req.rid, req.epoch, error.info)
         if isinstance(req, GenerateReq) and req.timeout_ms:
             piece.deadline_s = self._served_s(now) + req.timeout_ms / 1e3
         if not isinstance(req, Question):
-            self.dispatch.places.take(client, piece.rids)
+            self.dispatch.places.take(client, piece.rids, caller)
+            self.callers.rates.take(caller, requests=1)
+            self.callers.count("requests", caller)
+            self.giving_way.make_room(caller, now)
         if isinstance(req, GenerateReq | ScoreReq) and req.media:
             self.media.add(piece, req.media, blobs)
             self.turns.hold(piece)
@@ -117,6 +136,7 @@ class Front:
     def _judged(self, piece: Piece, reading: Reading, now: float) -> Word:
         self.turns.forget(piece)
         client, req, places = piece.client, piece.req, self.dispatch.places
+        caller = caller_of(client, req.tenant)
         try:
             if isinstance(reading, Unreadable):
                 raise RequestError.from_info(reading.error)
@@ -127,22 +147,35 @@ class Front:
                 assert isinstance(reading, ReadCaptures)
                 return Captured(req.rid, self.dispatch.epoch, reading.captures)
             if has_text(req):  # the prompts of those before it are known now
-                self.validator.check_wait(req, 0, len(places) - len(piece.rids))
-            admission, constraint = self._builder.build(client, req, reading)
-            places.check_tokens(sum(map(prompt_tokens, admission.parts)))
+                self.validator.check_wait(req, 0, len(places) - len(piece.rids), caller)
+            lowered = self.callers.lowered(caller, req)
+            admission, constraint = self._builder.build(client, lowered, reading)
+            admission = admission.of_caller(caller, self.callers.limits(caller))
+            num_tokens = sum(map(prompt_tokens, admission.parts))
+            self.giving_way.check_tokens(caller, num_tokens, now)
+            charged = charged_tokens(admission.parts)
+            self.callers.rates.check_tokens(caller, charged, now)
             if 0.0 < piece.deadline_s <= self._served_s(now):
                 raise RequestError.from_info(TIMED_OUT_EARLY)
         except RequestError as error:
             return self._refuse(piece, error.info)
         for part in admission.parts:
             places.fill(client, part.rid, prompt_tokens(part))
+        self.callers.rates.take(caller, tokens=charged)
+        self.callers.count("prompt_tokens", caller, charged)
+        self.giving_way.make_room(caller, now)
         admission = admission.until(piece.deadline_s)
         if constraint is not None:
             return self.grammars.enter(admission, constraint, piece, now)
         return self.dispatch.hand_on(without(admission, piece.aborted), now)
 
     def _refuse(self, piece: Piece, error: ErrorInfo) -> Refused:
-        """Free the places of a request that no longer waits, and refuse it."""
+        """Free the places of a request that no longer waits, and refuse it. It does not count for
+        its caller's rate."""
+        if piece.num_places:
+            caller = caller_of(piece.client, piece.req.tenant)
+            self.callers.rates.take(caller, requests=-1)
+            self.callers.count("refused", caller)
         self.dispatch.places.free(piece.client, piece.rids)
         return Refused(piece.req.rid, piece.req.epoch, error)
 
@@ -177,6 +210,15 @@ class Front:
         if isinstance(req, GenerateReq):
             return Admission(Admitted(req.rid, req.epoch, NO_META, aborted=piece.aborted), [])
         return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
+
+    def credit(self, credit: Credit, now: float) -> None:
+        """A request has ended. One that gave way does not count for how fast its caller's end."""
+        name = credit.client, credit.rid
+        caller = self.dispatch.places.caller(*name)
+        gave_way = self.dispatch.leaving.is_asked(name)
+        if caller is not None and credit.epoch == self.dispatch.epoch and not gave_way:
+            self.callers.ended(caller, credit.tokens, now)
+        self.dispatch.credit(credit)
 
     def control(self, client: bytes, req: ControlReq, now: float) -> list[Answer]:
         """Check an operation and send it to the scheduler. A draining server still takes it.
@@ -215,6 +257,7 @@ class Front:
             "num_tokenizing_reqs": len(self.turns),
             "expected_queue_wait_seconds": self.dispatch.waits.expected_s(unread, in_flight),
             **self.grammars.counts(),
+            **self.callers.counts(self.dispatch.places.holdings),
             **self.media.counts(),
         }
 
@@ -233,3 +276,4 @@ class Front:
         self.grammars.parking.clear()
         self.turns.clear()
         self.media.clear()
+        self.giving_way.take_answers()

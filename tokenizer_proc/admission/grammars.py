@@ -68,7 +68,7 @@ class Grammars:
             answer
             for party, constraint in self.parking.take_compiled(reply.id)
             for answer in (
-                self._refuse(party, compile_error(reply.error, constraint))
+                self.refuse(party, compile_error(reply.error, constraint))
                 if reply.error is not None
                 else self._go_on(party, constraint, reply.key, now)
             )
@@ -83,7 +83,7 @@ class Grammars:
         recall = Recall(message.key, message.incarnation)
         if constraint is None:
             error = ErrorInfo(UNAVAILABLE, "the compiled grammar was removed", retryable=True)
-            self._refuse(recall, error)
+            self.refuse(recall, error)
             return None
         epoch = self._dispatch.epoch
         return self.parking.park(recall, constraint, asker=b"", epoch=epoch, now=now).question
@@ -94,8 +94,8 @@ class Grammars:
         late, expired = self.parking.take_late(served_s), self.parking.take_expired(now)
         error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
         return [
-            *(answer for party in late for answer in self._refuse(party, TIMED_OUT_EARLY)),
-            *(answer for party in expired for answer in self._refuse(party, error)),
+            *(answer for party in late for answer in self.refuse(party, TIMED_OUT_EARLY)),
+            *(answer for party in expired for answer in self.refuse(party, error)),
         ]
 
     def _go_on(
@@ -117,7 +117,7 @@ class Grammars:
         parts = [replace(part, grammar=key) for part in admission.parts]
         return admission._replace(parts=parts)
 
-    def _refuse(self, party: Admission | Recall, error: ErrorInfo) -> list[Answer]:
+    def refuse(self, party: Admission | Recall, error: ErrorInfo) -> list[Answer]:
         """Refuse a parked request, or the grammar that a scheduler waits for."""
         if isinstance(party, Recall):
             self._dispatch.replicas.send(GrammarMade(party.key, party.incarnation, error))

@@ -6,13 +6,16 @@ Each check raises RequestError, which names the field that is wrong.
 import math
 from collections.abc import Sequence
 
+from srt.callers.names import caller_of
 from srt.ring.socket import Blob
 from srt.wire.errors import UNAVAILABLE, RequestError
 from srt.wire.messages import CaptureReq, ControlReq, GenerateReq, ScoreReq
 from srt.wire.pause import PAUSE_MODES
 from srt.wire.sampling import Scoring
+from tokenizer_proc.admission.giving_way import GivingWay
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.desk import MediaDesk
+from tokenizer_proc.queueing.callers import Callers
 from tokenizer_proc.queueing.turns import Piece, Question, TextReq, Turns, rids_of
 from tokenizer_proc.tokenizing.reading import TextReader, has_text, num_chars
 
@@ -33,20 +36,26 @@ class Validator:
         turns: Turns,
         media: MediaDesk,
         text: TextReader,
+        giving_way: GivingWay,
+        callers: Callers,
     ) -> None:
         self._dispatch, self._turns, self._media = dispatch, turns, media
+        self._giving_way, self._callers = giving_way, callers
         self._prompts, self._scores = text.prompts, text.scores
         self.is_closed = False
 
-    def checked(self, client: bytes, req: TextReq, blobs: Sequence[Blob] = ()) -> Piece:
+    def checked(self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()) -> Piece:
         """The request to be read; `blobs` are the files of its media."""
         self._check_epoch(req.epoch)
         _check_names(req)
-        places = self._dispatch.places
+        places, caller = self._dispatch.places, caller_of(client, req.tenant)
         if not isinstance(req, Question):
             if self.is_closed:
                 raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
-            self.check_wait(req, self._turns.before((client, req.tenant)), len(places))
+            self._callers.check(caller, req, len(rids_of(req)), places.holdings.of(caller))
+            self._callers.rates.check_request(caller, now)
+            unread = self._turns.before((client, req.tenant))
+            self.check_wait(req, unread, len(places), caller, len(rids_of(req)))
         if isinstance(req, CaptureReq):
             self._prompts.check_chars(len(req.text), "text")
         elif isinstance(req, ScoreReq):
@@ -61,18 +70,26 @@ class Validator:
             raise RequestError(" is already in use by a request in flight", at="rid")
         if not isinstance(req, Question):
             self._media.check(req.media, blobs)
-            places.check_room(len(piece.rids))
+            self._giving_way.check_room(caller, len(piece.rids), now)
         if has_text(req):
             self._turns.check_room(piece.caller, piece.num_chars)
         return piece
 
-    def check_wait(self, req: GenerateReq | ScoreReq, unread: int, in_flight: int) -> None:
-        """Whether a request would get its first token soon enough."""
-        waits = self._dispatch.waits
+    def check_wait(
+        self,
+        req: GenerateReq | ScoreReq,
+        unread: int,
+        in_flight: int,
+        caller: str = "",
+        more: int = 0,
+    ) -> None:
+        """Whether a request would get its first token soon enough: the first of `more` requests of
+        a caller, beside those that are in flight."""
+        waits, part = self._dispatch.waits, self._dispatch.places.holdings.part_before(caller, more)
         if not isinstance(req, GenerateReq):
-            waits.check(unread, in_flight)
+            waits.check(unread, in_flight, part=part)
         elif not req.joined:
-            waits.check(unread, in_flight, req.routed_replica)
+            waits.check(unread, in_flight, req.routed_replica, part)
 
     def check_control(self, req: ControlReq) -> None:
         """Check an operation on the scheduler."""

@@ -4,11 +4,12 @@ A request for several samples, like a score, is several requests from here on: a
 each with a rid and a place of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from srt.callers.key_lines import CallerLimits
 from srt.wire.messages import Admitted, Refused, sample_rid
 from srt.wire.packing import num_packed
 from srt.wire.ring_messages import TokenizedReq
@@ -29,6 +30,18 @@ class Admission(NamedTuple):
             return self
         parts = [replace(part, deadline_s=deadline_s) for part in self.parts]
         return self._replace(parts=parts)
+
+    def of_caller(self, caller: str, limits: CallerLimits) -> "Admission":
+        """The same, charged to this caller. Where it has a limit on what a request may generate,
+        that holds for one that may fill all the room too."""
+        return self._replace(parts=[_of_caller(part, caller, limits) for part in self.parts])
+
+
+def _of_caller(part: TokenizedReq, caller: str, limits: CallerLimits) -> TokenizedReq:
+    sampling, most = part.sampling, limits.max_tokens
+    if most and (sampling.max_new_tokens or 0) > most:
+        sampling = replace(sampling, max_new_tokens=most)
+    return replace(part, caller=caller, weight=limits.share, sampling=sampling)
 
 
 Answer = tuple[bytes, Admission | Refused]  # with the client that gets it
@@ -66,3 +79,9 @@ def without(admission: Admission, aborted: Sequence[int]) -> Admission:
 def prompt_tokens(part: TokenizedReq) -> int:
     """The number of tokens in its prompt, as the client gave it."""
     return num_packed(part.input_ids) + num_packed(part.healed_ids)
+
+
+def charged_tokens(parts: Iterable[TokenizedReq]) -> int:
+    """The prompt tokens that count for the rate of a request's caller: samples share a prompt."""
+    prompts = {part.input_ids: part for part in parts}
+    return sum(map(prompt_tokens, prompts.values()))

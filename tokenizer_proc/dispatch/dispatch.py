@@ -20,6 +20,7 @@ from srt.wire.ring_messages import (
     TextStopped,
 )
 from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.leaving import Leaving
 from tokenizer_proc.dispatch.placing import Placing
 from tokenizer_proc.dispatch.relay import Kept, Relay
 from tokenizer_proc.queueing.capacity import Places, QueueWaits
@@ -54,6 +55,7 @@ class Dispatch:
         self.waits = QueueWaits(max_queue_wait_s, len(incarnations))
         self.relay = Relay(incarnations, placing, random_seed)
         self.replicas = self.relay.replicas
+        self.leaving = Leaving(self.relay)
         self._controls: FIFOCache[Name, None] = FIFOCache(MAX_CONTROLS)
 
     def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
@@ -61,6 +63,7 @@ class Dispatch:
         self.epoch = epoch
         self.places.clear()
         self.waits.reset()
+        self.leaving.clear()
         self.relay.reset(incarnations)
         self._controls.clear()
 
@@ -82,6 +85,7 @@ class Dispatch:
         """Free the place of an ended request. Unknown ones are ignored."""
         if credit.epoch == self.epoch:
             self.places.free(credit.client, [credit.rid])
+            self.leaving.ended((credit.client, credit.rid))
             self.relay.credit((credit.client, credit.rid))
 
     def pace(self, pace: Pace) -> None:
@@ -105,6 +109,7 @@ class Dispatch:
         """The replica's scheduler before this one is lost, and has `left` this. Requests go on at
         others, or wait for the next one; all else that schedulers were asked for is refused. Also
         returns the requests that are to blame."""
+        self.leaving.lost(self.replicas.number_of(incarnation))
         guilty = self.relay.lose(incarnation, left)
         self.waits.lose(self.replicas.number_of(incarnation))
         self.waits.open = self.replicas.open
@@ -128,9 +133,11 @@ class Dispatch:
         self.waits.open = self.replicas.open
         for kept in requests:
             self.waits.enter(kept.replica, kept.req)
+            self.leaving.sent(kept)
         self._free_ended()
 
     def _free_ended(self) -> None:
         """Free the places of requests that have ended without a scheduler."""
         for client, rid in self.relay.take_ended():
             self.places.free(client, [rid])
+            self.leaving.ended((client, rid))

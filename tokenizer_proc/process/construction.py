@@ -20,6 +20,7 @@ from tokenizer_proc.media.showing import Showing, controls_of
 from tokenizer_proc.prompt.chat_template import ChatTemplate, load_template
 from tokenizer_proc.prompt.prompt import PromptReader
 from tokenizer_proc.prompt.scoring import ScoreReader
+from tokenizer_proc.queueing.callers import Callers
 from tokenizer_proc.tokenizing.reading import TextReader
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ def make_front(
     processor: MediaProcessor | None,
     dispatch: Dispatch,
     finder: GrammarFinder,
+    callers: Callers,
 ) -> tuple[Front, str]:
     """The front that sends what it admits by `dispatch`, and finds compiled grammars by `finder`;
     and the name of the format in which its model writes calls. Without a `processor` it refuses
@@ -57,6 +59,7 @@ def make_front(
         ),
         MediaDesk(kinds, args.limit_media, args.media_queue_mb * 2**20),
         Grammars(dispatch, Parking(compile_s, MAX_SILENCE_S), finder),
+        callers,
     )
     return front, name_of(template.call_format)
 

@@ -34,12 +34,15 @@ class Outbound:
         self._send = send
 
     def send_on(self) -> None:
-        """Send what the front has for the schedulers."""
+        """Send what the front has for the schedulers, and to clients whose requests give way."""
         replicas = self._front.dispatch.replicas
         for replica, message in replicas.take():
             self.to_scheduler(replica, message)
         for replica, sent, blobs in self._front.media.take_sent(replicas.incarnations):
             self.to_scheduler(replica, sent, blobs)
+        for client, refused in self._front.giving_way.take_answers():
+            assert isinstance(refused, Refused)
+            self.reply(client, refused)
 
     def to_scheduler(
         self, replica: int, message: SchedulerMessage, blobs: Sequence[Blob] = ()
@@ -55,6 +58,7 @@ class Outbound:
             self.answer((client, word))
         elif word.question is not None:
             self.ask(word.question)
+        self.send_on()
 
     def answer(self, answer: Answer) -> None:
         """Send a client its answer."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.ring_messages import Pace, TokenizedReq
+from tokenizer_proc.queueing.holdings import Holdings
 
 _AT_REST = Pace(incarnation=0)
 SLACK = 1.25  # a wait may become this many times the expected one: machines slow down
@@ -24,12 +25,14 @@ SLACK = 1.25  # a wait may become this many times the expected one: machines slo
 class Places:
     """At most `max_requests` places, and `max_tokens` prompt tokens in them. A prompt above
     `max_tokens` is taken when no other tokens are in flight, so that no valid request is refused
-    forever."""
+    forever. `holdings` has what each caller holds of both."""
 
     def __init__(self, max_requests: int, max_tokens: int) -> None:
         self.max_requests = max_requests
         self.max_tokens = max_tokens
+        self.holdings = Holdings()
         self._tokens: dict[tuple[bytes, str], int] = {}  # by (client, rid)
+        self._callers: dict[tuple[bytes, str], str] = {}
         self.num_tokens = 0
         # Called with the client and rid of each request that needs none any more, or has none.
         self.freed: Callable[[bytes, str], None] = lambda client, rid: None
@@ -43,35 +46,48 @@ class Places:
     def __iter__(self) -> Iterator[tuple[bytes, str]]:
         return iter(self._tokens)
 
-    def check_room(self, count: int) -> None:
-        """Raise RequestError (overloaded) unless `count` more requests have room."""
-        if len(self) + count > self.max_requests:
-            raise _overloaded(f"{len(self)} requests are in flight")
+    def has_room(self, count: int) -> bool:
+        """Whether `count` more requests have room."""
+        return len(self) + count <= self.max_requests
 
-    def check_tokens(self, count: int) -> None:
-        """Raise RequestError (overloaded) unless `count` more prompt tokens have room."""
-        if self.num_tokens and self.num_tokens + count > self.max_tokens:
-            raise _overloaded(f"{self.num_tokens} prompt tokens are in flight")
+    def has_room_for_tokens(self, count: int) -> bool:
+        """Whether `count` more prompt tokens have room."""
+        return not self.num_tokens or self.num_tokens + count <= self.max_tokens
 
-    def take(self, client: bytes, rids: Iterable[str]) -> None:
+    def caller(self, client: bytes, rid: str) -> str | None:
+        """Whose request this is; None if it has no place."""
+        return self._callers.get((client, rid))
+
+    def take(self, client: bytes, rids: Iterable[str], caller: str = "") -> None:
         """Take places for requests whose prompts are not known yet: they count no tokens."""
-        self._tokens.update(((client, rid), 0) for rid in rids)
+        for rid in rids:
+            self._tokens[client, rid] = 0
+            self._callers[client, rid] = caller
+            self.holdings.add("requests", caller, 1)
 
     def fill(self, client: bytes, rid: str, num_tokens: int) -> None:
         """Count the prompt of a request, unless its place was freed meanwhile."""
         if (client, rid) in self._tokens:
             self._tokens[client, rid] = num_tokens
             self.num_tokens += num_tokens
+            self.holdings.add("tokens", self._callers[client, rid], num_tokens)
 
     def free(self, client: bytes, rids: Iterable[str]) -> None:
         """Give places back. Unknown rids are ignored."""
         for rid in rids:
-            self.num_tokens -= self._tokens.pop((client, rid), 0)
+            caller = self._callers.pop((client, rid), None)
+            if caller is not None:
+                num_tokens = self._tokens.pop((client, rid))
+                self.num_tokens -= num_tokens
+                self.holdings.add("requests", caller, -1)
+                self.holdings.add("tokens", caller, -num_tokens)
             self.freed(client, rid)
 
     def clear(self) -> None:
         """Free all."""
         self._tokens.clear()
+        self._callers.clear()
+        self.holdings.clear()
         self.num_tokens = 0
 
 
@@ -92,16 +108,17 @@ class QueueWait:
         """Take the scheduler's latest report."""
         self._pace = pace
 
-    def expected_s(self, unread: int = 0, in_flight: int | None = None) -> float:
+    def expected_s(self, unread: int = 0, in_flight: int | None = None, part: float = 1.0) -> float:
         """The time that what waits now takes until the next one has begun: its prompts, the whole
         of the requests that must end because there are no more places, the rest of the step that
         runs, and the step of the next one itself; 0 if nothing waits. `unread` requests also come
         before it; their own tokens are not known yet, so they count without their prompts. No more
-        wait than are `in_flight`, which is newer than the scheduler's latest report."""
+        wait than are `in_flight`, which is newer than the scheduler's latest report. Of all that
+        was handed on, only `part` comes before it: callers have shares."""
         pace = self._pace
-        waiting = self._entered - pace.left + unread
+        waiting = math.ceil((self._entered - pace.left) * part) + unread
         waiting = waiting if in_flight is None else min(waiting, in_flight)
-        tokens = self._entered_tokens - pace.left_tokens
+        tokens = (self._entered_tokens - pace.left_tokens) * part
         if waiting <= 0:
             return 0.0
         expected_s = tokens * pace.prompt_token_s + 1.5 * pace.step_s
@@ -138,25 +155,34 @@ class QueueWaits:
         self._waits[replica].update(pace)
 
     def expected_s(
-        self, unread: int = 0, in_flight: int | None = None, chosen: int | None = None
+        self,
+        unread: int = 0,
+        in_flight: int | None = None,
+        chosen: int | None = None,
+        part: float = 1.0,
     ) -> float:
         """As a `QueueWait`'s, the `unread` shared out. The client may have `chosen` a replica."""
         unread = math.ceil(unread / max(1, len(self.open)))
         replicas = [chosen] if chosen in self.open else self.open
-        waits = (self._waits[replica].expected_s(unread, in_flight) for replica in replicas)
+        waits = (self._waits[replica].expected_s(unread, in_flight, part) for replica in replicas)
         return min(waits, default=0.0)
 
     def check(
-        self, unread: int = 0, in_flight: int | None = None, chosen: int | None = None
+        self,
+        unread: int = 0,
+        in_flight: int | None = None,
+        chosen: int | None = None,
+        part: float = 1.0,
     ) -> None:
         """Raise RequestError if a request that arrives now would wait for too long."""
-        expected_s = self.expected_s(unread, in_flight, chosen)
+        expected_s = self.expected_s(unread, in_flight, chosen, part)
         if self._limit_s and SLACK * expected_s > self._limit_s:
             reason = f"a request would wait for up to {SLACK * expected_s:.0f} s, and may wait for"
             retry_after_s = expected_s - self._limit_s / SLACK
-            raise _overloaded(f"{reason} {self._limit_s:g}", retry_after_s)
+            raise overloaded(f"{reason} {self._limit_s:g}", retry_after_s)
 
 
-def _overloaded(reason: str, retry_after_s: float = 0.0) -> RequestError:
+def overloaded(reason: str, retry_after_s: float = 0.0) -> RequestError:
+    """The refusal (429) of a request for which there is no room."""
     reason = f"the server is at its limit: {reason}"
     return RequestError(reason, code=OVERLOADED, retryable=True, retry_after_s=retry_after_s)

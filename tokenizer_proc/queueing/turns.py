@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
+from srt.callers.names import caller_of
 from srt.fair_queue import FairQueue, SerialQueue
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.media import MediaItem
@@ -60,6 +61,7 @@ class Turns:
         self._chars: Counter[Caller] = Counter()  # of those that wait or are held
         self._num_pieces = 0
         self._by_name: dict[tuple[bytes, str], Piece] = {}  # (client, rid) of each part
+        self._placed: dict[str, dict[Piece, None]] = {}  # those with places, by `caller_of`
 
     def __len__(self) -> int:
         """The pieces that wait, are held, or are being read."""
@@ -90,6 +92,10 @@ class Turns:
         """The piece, waiting, held or being read, that has this part."""
         return self._by_name.get((client, rid))
 
+    def newest_of(self, caller: str) -> Piece | None:
+        """The request of this caller that came last of those that are not read yet."""
+        return next(reversed(self._placed.get(caller, {})), None)
+
     def late(self, now: float) -> list[Piece]:
         """The pieces that have passed their own deadline."""
         return [p for p in dict.fromkeys(self._by_name.values()) if 0.0 < p.deadline_s <= now]
@@ -99,13 +105,19 @@ class Turns:
         if piece in self._held.lane(piece.caller):
             self._remove(piece)
         else:
-            self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
+            self._name(piece)
         self._enter(self._waiting, piece)
 
     def hold(self, piece: Piece) -> None:
         """Keep a piece until it is added or forgotten."""
-        self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
+        self._name(piece)
         self._enter(self._held, piece)
+
+    def _name(self, piece: Piece) -> None:
+        self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
+        if piece.num_places:
+            caller = caller_of(piece.client, piece.req.tenant)
+            self._placed.setdefault(caller, {})[piece] = None
 
     def _enter(self, pieces: FairQueue[Caller, Piece], piece: Piece) -> None:
         pieces.add(piece.caller, piece)
@@ -136,6 +148,11 @@ class Turns:
         """Nobody waits for a piece any more. One that is being read goes on."""
         piece.gone = True
         self._remove(piece)
+        caller = caller_of(piece.client, piece.req.tenant)
+        if piece in (placed := self._placed.get(caller, {})):
+            del placed[piece]
+            if not placed:
+                del self._placed[caller]
         for rid in piece.rids:
             if self._by_name.get((piece.client, rid)) is piece:  # it may be another's by now
                 del self._by_name[piece.client, rid]
@@ -156,6 +173,7 @@ class Turns:
         for piece in self._by_name.values():
             piece.gone = True
         self._by_name.clear()
+        self._placed.clear()
         self._waiting.clear()
         self._held.clear()
         self._chars.clear()

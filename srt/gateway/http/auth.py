@@ -12,6 +12,7 @@ without a key does not, nor does one with `Expect`.
 import asyncio
 from typing import Literal
 
+from srt.callers.names import name_of_address
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.limits.keys import Caller
@@ -32,10 +33,10 @@ async def require_key(request: HttpRequest, access: Access) -> None:
     address = client[0] if client else ""
     gateway = gateway_of(request)
     if access == PUBLIC:
-        set_caller(Caller(address, is_admin=False))
+        set_caller(Caller(name_of_address(address), is_admin=False))
         return
     if gateway.keys.is_open and access != WATCH:
-        set_caller(Caller(address))
+        set_caller(Caller(name_of_address(address)))
         return
     header = request.headers.get("authorization", "")
     is_bearer = header[: len(_SCHEME)].lower() == _SCHEME
@@ -44,7 +45,7 @@ async def require_key(request: HttpRequest, access: Access) -> None:
     if access == WATCH:
         _check_origin(request, gateway)
         if gateway.keys.is_of_page(given):
-            set_caller(Caller(address))
+            set_caller(Caller(name_of_address(address)))
             return
     caller = gateway.keys.caller(given, address)
     if caller is None:

@@ -10,11 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ipaddress import IPv6Address, ip_network
 
 from cachetools import LRUCache
 
-from srt.gateway.limits.proxies import address_of
+from srt.callers.names import network_of
 from srt.wire.errors import OVERLOADED, RequestError
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class FailedKeys:
         """Count a wrong key from `address`, and note that its request waits in the `with` block,
         for the seconds that the block is given. Raises RequestError (429) if as many wait as may:
         it is answered at once."""
-        name = _network_of(address)
+        name = network_of(address)
         delay_s = self._count(name)
         waiting = self._waiting
         if waiting.total() >= self._max_waiting or waiting[name] >= MAX_WAITING_OF_ADDRESS:
@@ -91,12 +90,3 @@ class FailedKeys:
             log.warning("requests from %s with a wrong API key: %d", name, known.unlogged)
             known.unlogged, known.logged_at = 0, now
             self._lines.append(now)
-
-
-def _network_of(address: str) -> str:
-    """What counts as one address: an IPv6 network of 64 bits is one host's, or one customer's, but
-    not that of `::1`."""
-    found = address_of(address)
-    if isinstance(found, IPv6Address) and not found.is_loopback:
-        return str(ip_network((int(found), 64), strict=False))
-    return address if found is None else str(found)

@@ -4,19 +4,15 @@ Only the proxies that `--trusted-proxies` names are believed: from any other pee
 the caller has written itself, and means nothing.
 """
 
-import re
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from srt.args import Network
+from srt.callers.names import Address, address_of
 
 HEADER = b"x-forwarded-for"
 MAX_PROXIES = 32  # between a caller and the server; entries beyond are not read
-_WITH_PORT = re.compile(r"\[(?P<v6>[^\]]*)\](?::\d{1,5})?|(?P<v4>[^:]*):\d{1,5}")
-
-Address = IPv4Address | IPv6Address
 
 
 def naming_callers(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
@@ -31,18 +27,6 @@ def naming_callers(app: ASGIApp, proxies: Sequence[Network]) -> ASGIApp:
         await app(scope, receive, send)
 
     return wrapped if proxies else app
-
-
-def address_of(text: str) -> Address | None:
-    """The address that `text` is, with or without a port; None if it is something else. An IPv4
-    address that is written as an IPv6 one (`::ffff:127.0.0.1`) is the IPv4 address."""
-    found = _WITH_PORT.fullmatch(text)
-    host = text if found is None else found["v6"] or found["v4"] or ""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _caller(headers: Iterable[tuple[bytes, bytes]], proxies: Sequence[Network]) -> Address | None:

@@ -10,6 +10,7 @@ import tokenizers
 from msgspec.structs import astuple, replace
 from tokenizers import AddedToken, models, pre_tokenizers
 
+from srt.callers.names import caller_of
 from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
@@ -124,6 +125,7 @@ def test_everything_is_passed_on() -> None:
         sampling=FilledParams.of(req.sampling, NEUTRAL),
         eos_ids=[EOS],
         **fields,
+        caller=caller_of(A, ""),
     )
 
 

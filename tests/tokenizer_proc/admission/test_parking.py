@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from srt.callers.names import caller_of
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
@@ -92,6 +93,7 @@ def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
     assert isinstance(plain, Admission) and plain.parts[0].grammar == ""
     sampling = replace(plain.parts[0].sampling, close=False)
     part = replace(plain.parts[0], client=A, grammar="key", sampling=sampling)
+    part = replace(part, caller=caller_of(A, ""))
     assert admitted == {(A, "r"): part}
     assert front.aborted(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
     front.dispatch.credit(Credit(A, "r", EPOCH))

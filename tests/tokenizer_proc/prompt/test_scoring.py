@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
+from srt.callers.names import caller_of
 from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
@@ -106,6 +107,7 @@ def test_one_request_per_continuation() -> None:
         sampling=FilledParams(max_new_tokens=0),
         scoring=Scoring(start=6),
         cache_salt="salt",
+        caller=caller_of(CLIENT, ""),
     )
     assert answer.parts[0] == first
     assert (answer.parts[1].rid, sequences(answer)[1]) == ("s/1", list(b"hello me"))

@@ -251,7 +251,7 @@ def test_places_of_a_text_that_is_refused_are_free() -> None:
     fields: dict[str, Any] = {"sampling": SamplingParams(max_new_tokens=1, n=2)}
     assert front.submit(A, GenerateReq(rid="r", epoch=EPOCH, text="", **fields), 0.0) is None
     assert front.in_flight == 2
-    full = front.submit(B, request("r"), 0.0)
+    full = front.submit(A, request("other"), 0.0)
     assert isinstance(full, Refused) and full.error.code == OVERLOADED
     assert isinstance(read_all(front)["r"], Refused)
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)

@@ -85,5 +85,5 @@ async def test_requests_of_one_connection_have_callers_of_their_own() -> None:
             await http.post("/generate", json={"text": "a"}, headers=headers)
         assert len(server.connections) == 1
     assert [request.tenant for request in client.requests] == [
-        *("203.0.113.1", "203.0.113.2", "127.0.0.1")
+        *("ip:203.0.113.1", "ip:203.0.113.2", "ip:127.0.0.1")
     ]

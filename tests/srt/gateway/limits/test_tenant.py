@@ -36,8 +36,8 @@ async def tenants(client: FakeClient, key: str | None, **info: Any) -> set[str]:
 
 
 async def test_without_keys_it_is_the_address() -> None:
-    assert await tenants(FakeClient(), None) == {"127.0.0.1"}
-    assert await tenants(FakeClient(), "ignored") == {"127.0.0.1"}
+    assert await tenants(FakeClient(), None) == {"ip:127.0.0.1"}
+    assert await tenants(FakeClient(), "ignored") == {"ip:127.0.0.1"}
 
 
 async def test_with_keys_it_is_a_digest_of_the_key() -> None:
@@ -273,7 +273,8 @@ def test_changes_of_a_file_of_keys(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
     for spoil, reason in (
         (lambda: path.write_text(""), "has no keys"),
-        (lambda: path.write_text("two words\n"), "without blanks"),
+        (lambda: path.write_text("one\ntwo words\n"), "line 2: word 2 is none of"),
+        (lambda: path.write_text("two share=0\n"), "line 1: share='0' must be a number"),
         (lambda: path.write_bytes(b"\xff\n"), "it is not text"),
         (lambda: path.write_text("two\n" * 2**19), "must be a file of at most"),
         (path.unlink, "No such file"),

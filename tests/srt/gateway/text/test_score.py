@@ -53,7 +53,7 @@ async def test_the_answer() -> None:
         "computed_tokens": 9,
     }
     asked = ScoreRequest(text="a b", continuations=[" c", [4, 5]], cache_salt="x", rid="s1")
-    assert client.scores == [replace(asked, tenant="127.0.0.1")]
+    assert client.scores == [replace(asked, tenant="ip:127.0.0.1")]
 
 
 async def test_every_score_has_a_rid_of_its_own() -> None:
@@ -210,7 +210,7 @@ async def test_the_transport_gives_what_the_ring_gave() -> None:
     request = ScoreRequest(input_ids=[1, 2], continuations=["é", [7]], rid="r", cache_salt="s")
     async with over_http(client) as http:
         output = await http.score(request)
-    assert client.scores == [replace(request, tenant="127.0.0.1")]
+    assert client.scores == [replace(request, tenant="ip:127.0.0.1")]
     assert output == await FakeClient().score(request)
 
 

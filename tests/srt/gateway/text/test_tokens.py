@@ -53,13 +53,13 @@ async def test_a_chat() -> None:
             messages=[ChatMessage("user", "hello"), ChatMessage("assistant", "He")],
             tools=[ToolSpec("now", "The time.")],
             chat=ChatOptions('{"thinking":false}', True, False),
-            tenant="127.0.0.1",
+            tenant="ip:127.0.0.1",
         ),
         TokenizeRequest(
             messages=[ChatMessage("user", "hello")],
             tools=[],
             chat=ChatOptions(add_generation_prompt=False),
-            tenant="127.0.0.1",
+            tenant="ip:127.0.0.1",
         ),
     ]
 

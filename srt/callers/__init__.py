@@ -1,0 +1,1 @@
+"""Callers: who they are, and the limits of each that the files of keys have."""
