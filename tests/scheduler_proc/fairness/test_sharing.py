@@ -74,7 +74,7 @@ def test_memory_with_long_outputs_gives_way_too() -> None:
     """There are rows enough, and the pool is full of one caller's."""
     bound_s, until_s = 0.5, 40.0
     flood = [Asked(0.0, "A", prompt, 1000) for prompt in map(unique(64), [random.Random(1)] * 70)]
-    flood += poisson("more", "A", 40.0, until_s, unique(64), outputs=1000)  # at each step
+    flood += poisson("more", "A", 200.0, until_s, unique(64), outputs=1000)  # at each step
     others = poisson("below", "B", 0.3, 20.0, unique(100), outputs=8)
     others = [one._replace(at_s=one.at_s + 15.0) for one in others]
     settings = config(3000, fair_wait_s=bound_s)
@@ -133,10 +133,9 @@ def test_a_run_is_the_same_whatever_the_hashes_of_names() -> None:
         from tests.scheduler_proc.fairness.test_sharing import Asked, Shared, config, unique
         rng = random.Random(5)
         asked = [
-            Asked(0.4 * i, f"c{i % 9}", unique(rng.randint(20, 60))(rng), rng.randint(1, 9))
+            Asked(0.02 * i, f"c{i % 9}", unique(rng.randint(20, 60))(rng), rng.randint(20, 60))
             for i in range(200)
         ]
-        asked = [one._replace(at_s=0.5 * (number // 100)) for number, one in enumerate(asked)]
         shared = Shared(config(900, max_wait_s=0.01, max_running_requests=8))
         shared.run(asked)
         print(shared.admitted)
