@@ -57,9 +57,7 @@ class Credits:
         the tokens of its prompt as `computed`."""
         account = self._accounts.get(caller)
         if account is None:
-            account = self._accounts[caller] = Account(
-                self._level - self._quantum / weight, weight
-            )
+            account = self._accounts[caller] = Account(self._level - self._quantum / weight, weight)
         elif account.weight != weight:
             self._settle(account)
             left = self.left(caller)

@@ -104,7 +104,7 @@ def test_callers_with_equal_shares_do_not_take_rows_from_each_other_in_turn(pool
 def test_two_prompts_that_fill_the_pool_each_do_not_evict_each_other_for_ever() -> None:
     """Each takes much longer than the bound after which it may have to give way."""
     rng = random.Random(3)
-    asked = [Asked(at_s, who, unique(3000)(rng), 30) for who, at_s in zip("ABC", (0.0, 0.1, 0.2))]
+    asked = [Asked(0.1 * i, who, unique(3000)(rng), 30) for i, who in enumerate("ABC")]
     outcome = Shared(config(3100, fair_wait_s=0.05), check=True).run(asked, 200.0)
     assert [outcome.answered(who) for who in "ABC"] == [1.0, 1.0, 1.0]
 
@@ -123,7 +123,8 @@ def test_who_waits_for_a_prefix_holds_up_nobody_else() -> None:
     outcome = Shared(config(max_wait_s=0.5), slow).run(asked)
     (own,) = outcome.of("B")
     assert own.ttft_s <= 3 * outcome.longest_step_s
-    assert own.first_s is not None and own.first_s < min(one.first_s or 0 for one in outcome.of("A"))
+    assert own.first_s is not None
+    assert all(one.first_s is None or one.first_s > own.first_s for one in outcome.of("A"))
 
 
 def test_a_run_is_the_same_whatever_the_hashes_of_names() -> None:
@@ -133,10 +134,10 @@ def test_a_run_is_the_same_whatever_the_hashes_of_names() -> None:
         from tests.scheduler_proc.fairness.test_sharing import Asked, Shared, config, unique
         rng = random.Random(5)
         asked = [
-            Asked(0.02 * i, f"c{i % 9}", unique(rng.randint(20, 60))(rng), rng.randint(20, 60))
-            for i in range(200)
+            Asked(0.02 * i, f"c{i % 3}", unique(rng.randint(20, 60))(rng), 20)
+            for i in range(90)
         ]
-        shared = Shared(config(900, max_wait_s=0.01, max_running_requests=8))
+        shared = Shared(config(900, max_wait_s=0.01, max_running_requests=12))
         shared.run(asked)
         print(shared.admitted)
     """
@@ -147,9 +148,9 @@ def test_a_run_is_the_same_whatever_the_hashes_of_names() -> None:
             capture_output=True,
             check=True,
         ).stdout
-        for seed in "12"
+        for seed in "123"
     ]
-    assert runs[0] == runs[1] != b""
+    assert runs[0] == runs[1] == runs[2] != b""
 
 
 @pytest.mark.parametrize("weight", [1.0, 4.0])
