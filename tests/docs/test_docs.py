@@ -239,6 +239,7 @@ def known_options() -> set[str]:
             "bench/serving.py",
             "bench/overhead.py",
             "bench/overload.py",
+            "bench/fairness/__main__.py",
             _SPECULATION,
             "srt/chat/main.py",
             "srt/chat/run.py",

@@ -6,10 +6,19 @@ from typing import Any
 import pytest
 
 from srt.callers.key_lines import CallerLimits
+from srt.callers.names import caller_of
 from srt.ring.crash_file import Left
 from srt.wire.constraint import Constraint
 from srt.wire.errors import OVERLOADED, ErrorInfo
-from srt.wire.messages import AbortReq, Continuation, GenerateReq, Refused, ScoreReq, pack_ids
+from srt.wire.messages import (
+    AbortReq,
+    Continuation,
+    GenerateReq,
+    Refused,
+    ScoreReq,
+    TokenizeReq,
+    pack_ids,
+)
 from srt.wire.ring_messages import Credit, GiveWay, Pace, SchedulerLost, Stays, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, request
@@ -48,6 +57,20 @@ def test_the_newest_request_of_the_caller_with_most_gives_way() -> None:
     refused = front.generate(B, request("b2"), 2.0)  # both have two
     assert isinstance(refused, Refused) and refused.error.code == OVERLOADED
     assert not asked(front)
+
+
+def test_a_question_does_not_give_way_nor_what_gave_way_count_as_an_end() -> None:
+    front = make_front(max_requests=2)
+    assert comes(front, A, "a0") and front.submit(A, request("a1"), 0.0) is None
+    front.submit(A, TokenizeReq("q", EPOCH, text="hello"), 0.0)
+    assert front.submit(B, request("b0"), 0.0) is None
+    assert [refused.rid for _, refused in front.giving_way.take_answers()] == ["a1"]
+    front = full_front()
+    assert comes(front, B, "b0") and asked(front) == [["a3"]]
+    front.credit(Credit(A, "a3", EPOCH), 1.0)
+    assert front.callers.retry_after_s(caller_of(A, ""), 1, 1.0) == 0.0
+    front.credit(Credit(A, "a2", EPOCH), 1.0)
+    assert front.callers.retry_after_s(caller_of(A, ""), 1, 1.0) == 30.0
 
 
 def test_who_has_begun_stays_and_the_next_one_gives_way() -> None:
