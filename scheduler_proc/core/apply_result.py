@@ -128,6 +128,7 @@ class Commits:
     def _commit_prefill(self, row: Row) -> None:
         """Put what a chunk has computed into the tree, for others to share."""
         self._state.counters.computed_prompt_tokens += row.num_known
+        row.req.account.computed += row.num_known
         if row.is_current and row.req.finish is None:
             self._state.memory.insert_computed(row.req)
             if row.req.spans and row.residency.computed_len >= row.req.spans.spans[-1].stop:

@@ -31,7 +31,10 @@ class GivingWay:
         """See who waits and has credit left, refilled if need be."""
         state, waiting = self._state, self._state.waiting
         waiting.credits.settle()
-        self._able = waiting.credits.able(waiting.callers if others_wait(state) else ())
+        callers = waiting.callers if others_wait(state) else ()
+        if not (callers or self._able):
+            return
+        self._able = waiting.credits.able(callers)
         self._since_s = {caller: self._since_s.get(caller, now) for caller in self._able}
         self._most = max(map(waiting.credits.left, self._able), default=0.0)
 
@@ -62,6 +65,8 @@ class GivingWay:
         before it has got on, or what it computes again might be all that it does.
         """
         state = self._state
+        if not self._able:
+            return None
         are_rows_short = state.memory.table.num_free_rows == 0
         if not are_rows_short and not state.admissions.is_memory_short:
             return None

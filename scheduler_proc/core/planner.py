@@ -118,7 +118,7 @@ class StepPlanner:
         make_way(state)
         others.look(self._now)
         if (victim := others.victim(self._now)) is not None:
-            state.give_way(victim)
+            state.retract(victim, for_memory=False)
         self._decodes.plan(plan, self._others(), self._expected_room())
         budget = self._prefill_budget(plan)
         cut = [req for req in self._others() if _is_cut(req)]
@@ -345,7 +345,7 @@ class StepPlanner:
         for req in waiting:
             if budget <= 0 or state.memory.table.num_free_rows == 0:
                 return
-            if aside.stops(req):
+            if aside and aside.stops(req):
                 if len(state.waiting.callers) == 1:
                     return
                 continue

@@ -228,7 +228,7 @@ class Scheduler:
         if self.state.live.pause.mode == "retract":
             for req in list(self.state.running.values()):
                 if not is_in_flight(req):
-                    self.state.give_way(req)
+                    self.state.retract(req, for_memory=False)
 
     def seal_ahead(self, plan: Plan, running: Step) -> None:
         """Lay out what of the plan needs no result of the step that runs, while it runs. What is

@@ -172,18 +172,15 @@ class SchedulerState:
             other = pack_ids(cache.following(req.cursor, PREFIX_TOKENS))
         return PrefixIds(length, pack_ids(req.tokens.known[:end]), other)
 
-    def retract(self, req: Req) -> None:
-        """Send a running req back to the queue for want of memory; it will be extended again from
-        what is cached. Fewer reqs are admitted from now on."""
-        self.give_way(req)
-        self.admissions.ratio.raise_after_retraction(self.running.values())
-
-    def give_way(self, req: Req) -> None:
-        """Send a running req back to the queue for another that waits, or in a pause."""
+    def retract(self, req: Req, *, for_memory: bool = True) -> None:
+        """Send a running req back to the queue; it will be extended again from what is cached. If
+        it was `for_memory`, fewer reqs are admitted from now on."""
         self._release(req)
         self.media.release(req.handle)
         req.count("retractions")
         self.counters.retracted += 1
+        if for_memory:
+            self.admissions.ratio.raise_after_retraction(self.running.values())
         self.waiting.add(req)
 
     def finish(self, req: Req, finish: Finish) -> None:

@@ -29,7 +29,9 @@ class Account:
     used: float  # tokens by weight
     weight: float
     live: int = 0  # its requests that have not ended
+    ahead: int = 0  # charged prompt tokens that are not computed yet
     fresh: int = 0  # outputs that are not in `used` yet, see `Credits.settle`
+    computed: int = 0  # prompt tokens that are still in `ahead`
 
 
 class Credits:
@@ -51,7 +53,8 @@ class Credits:
 
     def join(self, caller: str, weight: float) -> Account:
         """A request of the caller has come. `weight`, from `LEAST_WEIGHT` to `MOST_WEIGHT`, is its
-        share from now on. Outputs of the request may be counted as `fresh` ones of the account."""
+        share from now on. The request's outputs are to be counted as `fresh` ones of the account,
+        the tokens of its prompt as `computed`."""
         account = self._accounts.get(caller)
         if account is None:
             account = self._accounts[caller] = Account(self._level - self._quantum / weight, weight)
@@ -59,7 +62,7 @@ class Credits:
             self._settle(account)
             left = self.left(caller)
             account.weight, account.used = weight, self._level - left / weight
-            self._most_used = max(self._most_used, account.used)
+            self._use(account, 0)
         self._idle.pop(caller, None)
         self._live[caller] = account
         account.live += 1
@@ -79,14 +82,17 @@ class Credits:
             del self._idle[oldest], self._accounts[oldest]
 
     def settle(self) -> None:
-        """Charge the outputs that have come since this was done last."""
+        """Take over what has been computed since this was done last: outputs are charged."""
         for account in self._live.values():
-            if account.fresh:
+            if account.fresh or account.computed:
                 self._settle(account)
 
     def charge(self, caller: str, tokens: int) -> None:
-        """Tokens of the caller have been computed, or if negative, were charged and will not be."""
-        self._use(self._accounts[caller], tokens)
+        """Prompt tokens of the caller will be computed, or if negative, were charged and will not
+        be."""
+        account = self._accounts[caller]
+        account.ahead = max(0, account.ahead + tokens)
+        self._use(account, tokens)
 
     def left(self, caller: str) -> float:
         """The caller's credit, in tokens; negative is a debt."""
@@ -116,7 +122,7 @@ class Credits:
         return able
 
     def forgive(self) -> None:
-        """Nobody waits: nobody is in debt."""
+        """Nobody waits: nobody is in debt for what has been computed."""
         self._raise_level(self._most_used)
 
     def _raise_level(self, level: float) -> None:
@@ -128,11 +134,12 @@ class Credits:
                 account.used -= base
 
     def _settle(self, account: Account) -> None:
-        if account.fresh:
-            self._use(account, account.fresh)
-            account.fresh = 0
+        account.ahead = max(0, account.ahead - account.computed)
+        fresh, account.fresh, account.computed = account.fresh, 0, 0
+        self._use(account, fresh)
 
     def _use(self, account: Account, tokens: int) -> None:
         least = self._level - self._burst / account.weight
         account.used = max(account.used, least) + tokens / account.weight
-        self._most_used = max(self._most_used, account.used)
+        used = account.used - account.ahead / account.weight
+        self._most_used = max(self._most_used, used)

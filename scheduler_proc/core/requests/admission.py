@@ -1,7 +1,6 @@
 """What the scheduler weighs before it lets a waiting req into the batch."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -94,19 +93,23 @@ class Aside:
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
         self._latest_s: dict[str, float] = {}
-        self._counts = Counter[str]()
+        self._counts: dict[str, int] = {}
 
     def add(self, req: Req) -> None:
         """This one stands aside."""
         caller, latest_s = req.wish.caller, req.arrival_s + self._max_wait_s
         self._latest_s[caller] = min(self._latest_s.get(caller, math.inf), latest_s)
-        self._counts[caller] += 1
+        self._counts[caller] = self._counts.get(caller, 0) + 1
+
+    def __len__(self) -> int:
+        """The callers of whom some do."""
+        return len(self._counts)
 
     def stops(self, req: Req) -> bool:
         """Whether the req may not pass those of its caller."""
         caller = req.wish.caller
         latest_s = self._latest_s.get(caller, math.inf)
-        return req.arrival_s > latest_s or self._counts[caller] >= MOST_ASIDE
+        return req.arrival_s > latest_s or self._counts.get(caller, 0) >= MOST_ASIDE
 
 
 def matched_len(req: Req, cache: RadixCache) -> int:

@@ -1,6 +1,9 @@
 """Callers that share a core, in virtual time: what one may take from another."""
 
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -71,6 +74,7 @@ def test_memory_with_long_outputs_gives_way_too() -> None:
     """There are rows enough, and the pool is full of one caller's."""
     bound_s, until_s = 0.5, 40.0
     flood = [Asked(0.0, "A", prompt, 1000) for prompt in map(unique(64), [random.Random(1)] * 70)]
+    flood += poisson("more", "A", 200.0, until_s, unique(64), outputs=1000)  # at each step
     others = poisson("below", "B", 0.3, 20.0, unique(100), outputs=8)
     others = [one._replace(at_s=one.at_s + 15.0) for one in others]
     settings = config(3000, fair_wait_s=bound_s)
@@ -81,6 +85,72 @@ def test_memory_with_long_outputs_gives_way_too() -> None:
         assert max(map(len, shared.waiting.values())) > 0
         waits_s.append([one.ttft_s if one.first_s else until_s for one in both.of("B")])
     assert max(waits_s[0]) <= bound_s + 1.0 < max(waits_s[1])
+
+
+@pytest.mark.parametrize("pool", [30_000, 8_000])
+def test_callers_with_equal_shares_do_not_take_rows_from_each_other_in_turn(pool: int) -> None:
+    """Each wants more rows, or more memory, than its share, for as long as the other does."""
+    rng = random.Random(2)
+    asked = [Asked(0.0, caller, unique(64)(rng), 300) for caller in "AB" for _ in range(60)]
+    both, plain = (
+        Shared(config(pool), CHEAP, has_callers=has_callers).run(asked, 25.0)
+        for has_callers in (True, False)
+    )
+    assert both.tokens.total() >= 0.97 * plain.tokens.total()
+    assert both.retracted <= plain.retracted + len(asked)
+    assert both.tokens["A"] == pytest.approx(both.tokens["B"], rel=0.05)
+
+
+def test_two_prompts_that_fill_the_pool_each_do_not_evict_each_other_for_ever() -> None:
+    """Each takes much longer than the bound after which it may have to give way."""
+    rng = random.Random(3)
+    asked = [Asked(0.1 * i, who, unique(3000)(rng), 30) for i, who in enumerate("ABC")]
+    outcome = Shared(config(3100, fair_wait_s=0.05), check=True).run(asked, 200.0)
+    assert [outcome.answered(who) for who in "ABC"] == [1.0, 1.0, 1.0]
+
+
+def test_who_waits_for_a_prefix_holds_up_nobody_else() -> None:
+    """C computes a long prompt, for whose prefix A's reqs wait, more than one look passes over and
+    for longer than a later one may overtake; B's has nothing to do with that."""
+    rng = random.Random(4)
+    prefix = unique(8000)(rng)
+    asked = [Asked(0.0, "C", prefix, 1)]
+    asked += [
+        Asked(0.1, "A", np.concatenate((prefix[:7000], unique(5)(rng))), 1) for _ in range(200)
+    ]
+    asked.append(Asked(1.5, "B", unique(20)(rng), 1))
+    slow = StepCost(0.02, 0.0005, 0.002)
+    outcome = Shared(config(max_wait_s=0.5), slow).run(asked)
+    (own,) = outcome.of("B")
+    assert own.ttft_s <= 3 * outcome.longest_step_s
+    assert own.first_s is not None
+    assert all(one.first_s is None or one.first_s > own.first_s for one in outcome.of("A"))
+
+
+def test_a_run_is_the_same_whatever_the_hashes_of_names() -> None:
+    """Recorded runs are replayed exactly, by another process."""
+    code = """if True:
+        import random
+        from tests.scheduler_proc.fairness.test_sharing import Asked, Shared, config, unique
+        rng = random.Random(5)
+        asked = [
+            Asked(0.02 * i, f"c{i % 3}", unique(rng.randint(20, 60))(rng), 20)
+            for i in range(90)
+        ]
+        shared = Shared(config(900, max_wait_s=0.01, max_running_requests=12))
+        shared.run(asked)
+        print(shared.admitted)
+    """
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in "123"
+    ]
+    assert runs[0] == runs[1] == runs[2] != b""
 
 
 @pytest.mark.parametrize("weight", [1.0, 4.0])
