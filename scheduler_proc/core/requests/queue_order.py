@@ -231,7 +231,7 @@ class ByApplication:
         """Whether those without hints come before the req with this key."""
         oldest = next(iter(self._oldest), None)
         if oldest is None:
-            return key[0] > _CLASSES[""]
+            return False
         due_s = self._plain_reqs[oldest].arrival_s + self._max_wait_s
         return (_CLASSES[""], due_s) < key[:2]
 

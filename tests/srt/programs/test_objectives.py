@@ -249,6 +249,19 @@ def test_a_session_s_calls_have_hints_and_nothing_is_left() -> None:
     assert len(objectives) == 0
 
 
+def test_what_is_eager_is_wanted_as_soon_as_it_comes() -> None:
+    driver = Driver()
+    session = driver.ask(OpenSession).session.id
+    driver.now = 3.0
+    program = Program(calls=[Call([Text("x"), Output("a")])], eager=True)
+    ids = driver.ask(SubmitProgram, session, program).vars
+    work = driver.core._vars[ids["a"]].work
+    assert work is not None
+    assert driver.core.graph.objectives.of(work) == Objective(NEUTRAL, 3.0)
+    driver.close(session)
+    assert len(driver.core.graph.objectives) == 0
+
+
 def test_hints_without_a_get_are_none() -> None:
     assert Objectives().hints(call(), 0) is None
     unbounded = wanted(call()).hints

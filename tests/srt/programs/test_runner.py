@@ -172,6 +172,19 @@ async def test_each_request_has_hints() -> None:
     assert len({each and each.app for each in hints}) == 1
 
 
+async def test_who_works_ahead_hears_what_grows_and_what_has_changed() -> None:
+    heard = list[str]()
+    bench = Bench(["te", "xt", END])
+    ahead: Any = SimpleNamespace(
+        grew=lambda var: heard.append(var.text), settle=lambda: heard.append("settle")
+    )
+    bench.runner._ahead = ahead
+    await bench.end_of(bench.submit(call())["a"])
+    assert list(dict.fromkeys(heard)) == ["te", "text"]  # not before its request was admitted
+    bench.runner.settle()
+    assert heard[-1] == "settle"
+
+
 async def test_retries_have_an_end() -> None:
     bench = Bench(LOST, LOST)
     var = await bench.end_of(bench.submit(call(retries=1))["a"])
