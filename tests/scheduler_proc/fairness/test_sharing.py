@@ -1,11 +1,8 @@
 """Callers that share a core, in virtual time: what one may take from another."""
 
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,30 +124,30 @@ def test_who_waits_for_a_prefix_holds_up_nobody_else() -> None:
     assert all(one.first_s is None or one.first_s > own.first_s for one in outcome.of("A"))
 
 
-def test_a_run_is_the_same_whatever_the_hashes_of_names() -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_queue_has_the_same_order_whatever_the_hashes_of_names(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Recorded runs are replayed exactly, by another process."""
-    code = """if True:
-        import random
-        from tests.scheduler_proc.fairness.test_sharing import Asked, Shared, config, unique
-        rng = random.Random(5)
-        asked = [
-            Asked(0.02 * i, f"c{i % 3}", unique(rng.randint(20, 60))(rng), 20)
-            for i in range(90)
-        ]
-        shared = Shared(config(900, max_wait_s=0.01, max_running_requests=12))
-        shared.run(asked)
-        print(shared.admitted)
-    """
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in "123"
-    ]
-    assert runs[0] == runs[1] == runs[2] != b""
+
+    def ordered(is_reversed: bool) -> list[int]:
+        class Names(set[str]):
+            def __iter__(self) -> Iterator[str]:
+                return iter(sorted(super().__iter__(), reverse=is_reversed))
+
+        def able_names(credits: Credits, callers: Collection[str]) -> set[str]:
+            return Names(able(credits, callers))
+
+        shared = Shared(config(schedule_policy=policy, max_wait_s=0.01))
+        rng = random.Random(6)
+        for number in range(40):
+            shared._add(str(number), Asked(0.02 * number, f"c{number % 4}", unique(9)(rng)))
+        with monkeypatch.context() as patch:
+            patch.setattr(Credits, "able", able_names)
+            return [req.handle for req in shared.core.state.waiting.ordered()]
+
+    able = Credits.able
+    assert ordered(is_reversed=False) == ordered(is_reversed=True)
 
 
 @pytest.mark.parametrize("weight", [1.0, 4.0])
@@ -241,3 +238,16 @@ def test_credit_is_not_charged_twice_for_what_is_computed_again() -> None:
     assert outcome.retracted > 0
     assert charged == {caller: 120 * len(outcome.of(caller)) for caller in "AB"}
     assert all(one.ended_s is not None for one in outcome.served)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 1e-4, 1e4, float("inf"), float("nan")])
+def test_a_weight_that_is_none_is_refused(weight: float) -> None:
+    """And harms nobody else."""
+    prompt = np.arange(9, dtype=np.int32)
+    shared = Shared(config(), check=True)
+    shared._add("bad", Asked(0.0, "A", prompt, weight=weight))
+    batch = shared.core.take_output(0.0)
+    assert batch is not None
+    (end,) = batch.ends
+    assert end.finish.error is not None and "weight" in end.finish.error.message
+    assert shared.run([Asked(0.1, "A", prompt)]).answered("A") == 1.0
