@@ -35,6 +35,15 @@ MOST_LATER = 256  # reqs after the first window that a look reaches and that are
 MATCHED, MARKED = 64, 128  # reqs at a look, so that it takes one or two milliseconds
 
 
+class _Window(OrderedDict[int, Req]):
+    """Reqs by handle, in order of arrival but for the `hurried`: urgent ones, which may have passed
+    older ones that are to come in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hurried: dict[int, Req] = {}
+
+
 class WaitingQueue:
     """Reqs that hold no memory. They arrive in order; those that were admitted before come back at
     any time."""
@@ -46,8 +55,7 @@ class WaitingQueue:
         self._max_wait_s = max_wait_s
         self._cache = cache
         self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
-        self._window: OrderedDict[int, Req] = OrderedDict()  # the oldest of the others, by handle
-        self._hurried: dict[int, Req] = {}  # of the window: urgent ones that may have passed older
+        self._window = _Window()  # the oldest of the others
         self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them; by arrival, as above
         self._order = self._order_of(cache.watchers)
         self._untracked: dict[int, Req] = {}  # of the later ones: those that came since the look
@@ -65,7 +73,7 @@ class WaitingQueue:
         if req.is_admitted or req.is_resumed:
             self._resumed[req.handle] = req
         elif self._is_urgent(req) and req.arrival_s <= self._latest_s():
-            self._hurried[req.handle] = req
+            self._window.hurried[req.handle] = req
             self._enter_window(req)  # however many are to be taken over before it
             self._cache.also_want(req.cursor)
         else:
@@ -75,7 +83,7 @@ class WaitingQueue:
         self._changes += 1
         if req.handle in self._window:
             del self._window[req.handle]
-            self._hurried.pop(req.handle, None)
+            self._window.hurried.pop(req.handle, None)
             self._order.remove(req)
             self._cache.watchers.remove(req.cursor)
         elif req.handle in self._later:
@@ -159,8 +167,8 @@ class WaitingQueue:
     def _latest_s(self) -> float:
         """When the last one can have come that is of the first window. Of one that has none, which
         begins with who comes next, that is as late as can be."""
-        window = (req for req in self._window.values() if req.handle not in self._hurried)
-        heads = [*islice(window, 1), *islice(self._hurried.values(), 1)]
+        window = (req for req in self._window.values() if req.handle not in self._window.hurried)
+        heads = [*islice(window, 1), *islice(self._window.hurried.values(), 1)]
         heads += islice(self._later.values(), 1)
         oldest = min(heads, key=lambda req: req.handle, default=None)
         return math.inf if oldest is None else oldest.arrival_s + self._max_wait_s
