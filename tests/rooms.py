@@ -94,8 +94,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "giving_way": "requests decode_planner state ahead",
         "jumps": "requests state",
         "apply_result": "requests steps state jumps",
-        "planner": "requests steps drafting decode_planner state ahead giving_way jumps",
-        "scheduler": "requests steps state jumps apply_result planner",
+        "prompts": "requests state",
+        "planner": "requests steps drafting decode_planner state ahead giving_way jumps prompts",
+        "scheduler": "requests steps state jumps apply_result prompts planner",
         "invariants": "state scheduler",
     },
     "scheduler_proc.grammar": {

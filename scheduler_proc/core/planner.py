@@ -21,10 +21,10 @@ from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
 from scheduler_proc.core.giving_way import GivingWay
 from scheduler_proc.core.jumps import fail_grammar
+from scheduler_proc.core.prompts import has_media, is_cut, is_in_flight, may_see, whole
 from scheduler_proc.core.requests.admission import (
     Aside,
     is_being_computed,
-    matched_len,
     prefix_need,
 )
 from scheduler_proc.core.requests.request import Req
@@ -77,7 +77,7 @@ class StepPlanner:
             return math.inf
         if self._beside.decodes == 0 or costs is None:
             return MAX_SLICE_S
-        cut = [req.held for req in self._state.running.values() if _is_cut(req)]
+        cut = [req.held for req in self._state.running.values() if is_cut(req)]
         others = sum(held.prefill_len - held.kv_len for held in cut)
         self._slice_s = slice_beside(costs, self._beside, others, config.step_target_s)
         return self._slice_s
@@ -121,7 +121,7 @@ class StepPlanner:
             state.retract(victim, for_memory=False)
         self._decodes.plan(plan, self._others(), self._expected_room())
         budget = self._prefill_budget(plan)
-        cut = [req for req in self._others() if _is_cut(req)]
+        cut = [req for req in self._others() if is_cut(req)]
         in_debt = [req for req in cut if others.holds_up(req)]
         first = [req for req in cut if req not in in_debt] if in_debt else cut
         budget -= self._plan_prefills(plan, budget, first)
@@ -147,7 +147,7 @@ class StepPlanner:
             return 0
         # A suspect that is not in memory may wait for that, or for what it shows, for which the
         # others make room if nobody takes more.
-        if suspect is not None and suspect.residency is None and self._may_see(suspect):
+        if suspect is not None and suspect.residency is None and may_see(state, suspect):
             return 0
         waiting = state.waiting.ordered(by_credit=others_wait(state))
         if are_first:
@@ -172,14 +172,14 @@ class StepPlanner:
         """Plan the suspect's next tokens; none while others of it are being computed, or if it has
         to wait for memory, which others hold. Whether there are any."""
         budget = self._config.chunked_prefill_size
-        self._beside = Beside(sum(not _is_cut(req) for req in self._others()))
+        self._beside = Beside(sum(not is_cut(req) for req in self._others()))
         if self._beside.decodes > 0 and self.costs is not None:  # which wait for this step
             budget = self._tokens_beside(self.costs)
         if suspect.residency is None:
             if self._may_admit():
                 self._admit(plan, budget, [suspect])
         elif not is_in_flight(suspect):
-            if _is_cut(suspect):
+            if is_cut(suspect):
                 self._plan_prefills(plan, budget, [suspect])
             else:
                 self._decodes.plan(plan, [suspect], self._expected_room())
@@ -212,7 +212,7 @@ class StepPlanner:
         if not self._state.speculation.sources:
             return NO_DRAFTS
         size, running = self._config.chunked_prefill_size, self._state.running.values()
-        cut = [req.held.prefill_len - req.held.kv_len for req in running if _is_cut(req)]
+        cut = [req.held.prefill_len - req.held.kv_len for req in running if is_cut(req)]
         queued = self._num_queued()
         others = size if queued > 0 else min(sum(cut), size)
         decodes = len(running) - len(cut)
@@ -256,7 +256,7 @@ class StepPlanner:
     def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
         """The next chunks of those that are partly prefilled; returns the tokens planned."""
         planned = 0
-        for req in [req for req in running if _is_cut(req)]:
+        for req in [req for req in running if is_cut(req)]:
             if planned < budget and req.residency is not None:
                 planned += self._extend(plan, req, budget - planned)
         return planned
@@ -268,7 +268,7 @@ class StepPlanner:
         budget = min(budget, AHEAD_TOKENS) if req.wish.is_ahead else budget
         length = min(req.extend_left, budget, state.memory.room)
         if req.spans.are_whole:
-            length = _whole(req, length, state.memory.room)
+            length = whole(req, length, state.memory.room)
         if length == 0:
             return 0
         follows = self._follows(req, length, self._proposal(plan, req, length))
@@ -305,9 +305,7 @@ class StepPlanner:
     def _others_wait(self, req: Req) -> bool:
         """Whether a prompt other than the req's has tokens that are not planned."""
         running = self._state.running.values()
-        return self._num_queued() > 0 or any(
-            _is_cut(other) for other in running if other is not req
-        )
+        return self._num_queued() > 0 or any(is_cut(other) for other in running if other is not req)
 
     def _follows(self, req: Req, length: int, proposal: Proposal | None) -> Follows | None:
         """What the req may sample if `length` more of its tokens are extended, and as much of the
@@ -354,7 +352,7 @@ class StepPlanner:
             if is_being_computed(req, prefilling, cache):
                 aside.add(req)
                 continue  # soon: when the prefix that it needs is in the tree
-            if req.spans and not self._has_media(req, may_pin):
+            if req.spans and not has_media(state, req, may_pin):
                 # Nobody else waits for it: what others show is encoded meanwhile, where there is
                 # room beside what this one and those before it need.
                 may_pin = may_pin and req.handle in state.media.pinned
@@ -371,24 +369,6 @@ class StepPlanner:
             if req.residency is not None:  # it may have ended, with nothing left to sample
                 prefilling.append(req)
         admissions.nobody_is_stopped()
-
-    def _may_see(self, req: Req) -> bool:
-        """Whether nothing that a waiting req shows is missing."""
-        return not req.spans or self._has_media(req)
-
-    def _has_media(self, req: Req, may_pin: bool = True) -> bool:
-        """Whether all is encoded that its cached prefix does not cover; what is not will be, as
-        soon as there is room for it."""
-        media = self._state.media
-        if req.media_version == media.version:
-            return False  # as at the last look
-        if not may_pin and req.handle not in media.pinned:
-            return False
-        first, stop = matched_len(req, self._state.memory.cache), req.tokens.prompt_len
-        items = [span.item for span in req.spans.within(first, stop)]
-        is_ready = media.need(req.handle, items)
-        req.media_version = None if is_ready else media.version
-        return is_ready
 
     def _unblock(self, plan: Plan, budget: int) -> bool:
         """Nothing could be planned. If that is because partly prefilled reqs hold all memory,
@@ -414,25 +394,3 @@ class StepPlanner:
             for req in state.running.values()
         )
         return state.memory.room - reserved
-
-
-def _is_cut(req: Req) -> bool:
-    """Whether the tokens that the req entered with are not all planned."""
-    return req.held.kv_len < req.held.prefill_len
-
-
-def is_in_flight(req: Req) -> bool:
-    """Whether a step that the req, which is in memory, is part of is not committed yet."""
-    return req.held.computed_len < req.held.kv_len or req.tokens.are_late
-
-
-def _whole(req: Req, length: int, room: int) -> int:
-    """Of the next `length` tokens, as many as leave no span cut in two. A span that is longer than
-    that is planned all the same, if there is room in memory."""
-    start = req.held.kv_len
-    usable = req.spans.usable(start + length) - start
-    if usable > 0 or length == 0:
-        return usable
-    span = req.spans.around(start + length)
-    assert span is not None and span.start == start
-    return span.item.length if span.item.length <= room else 0

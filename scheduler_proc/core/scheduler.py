@@ -31,7 +31,8 @@ still meanwhile, and all else goes on: reqs come, are aborted and report.
 from scheduler_proc.batch import StepResult
 from scheduler_proc.core.apply_result import Commits
 from scheduler_proc.core.jumps import Jumps
-from scheduler_proc.core.planner import StepPlanner, is_in_flight
+from scheduler_proc.core.planner import StepPlanner
+from scheduler_proc.core.prompts import is_in_flight
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan

@@ -27,7 +27,7 @@ class Piece:
     """A request whose text is to be read. `rids` are those of its parts; those in
     `aborted`, by number, have ended; `gone` says that nobody waits for it any more. It times out at
     `deadline_s` (0: never), and by its hints is due at `due_s` (0: no matter when). `items` are
-    those of each of its media, once they are known. One that `is_ahead` of time holds no place."""
+    those of each of its media, once they are known."""
 
     client: bytes
     req: TextReq
@@ -41,10 +41,17 @@ class Piece:
 
     def __post_init__(self) -> None:
         self.caller = caller_of(self.client, self.req.tenant)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it computes a prompt ahead of time."""
         hints = self.req.hints if isinstance(self.req, GenerateReq) else None
-        self.is_ahead = hints is not None and hints.is_ahead
-        has_places = not isinstance(self.req, Question) and not self.is_ahead
-        self.num_places = len(self.rids) if has_places else 0
+        return hints is not None and hints.is_ahead
+
+    @property
+    def num_places(self) -> int:
+        """How many requests it is that hold places."""
+        return 0 if isinstance(self.req, Question) or self.is_ahead else len(self.rids)
 
 
 def rids_of(req: TextReq) -> list[str]:

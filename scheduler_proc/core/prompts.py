@@ -1,0 +1,47 @@
+"""What of a req's prompt may be planned. Part of the scheduler core."""
+
+from scheduler_proc.core.requests.admission import matched_len
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.state import SchedulerState
+
+
+def is_cut(req: Req) -> bool:
+    """Whether the tokens that the req entered with are not all planned."""
+    return req.held.kv_len < req.held.prefill_len
+
+
+def is_in_flight(req: Req) -> bool:
+    """Whether a step that the req, which is in memory, is part of is not committed yet."""
+    return req.held.computed_len < req.held.kv_len or req.tokens.are_late
+
+
+def whole(req: Req, length: int, room: int) -> int:
+    """Of the next `length` tokens, as many as leave no span cut in two. A span that is longer than
+    that is planned all the same, if there is room in memory."""
+    start = req.held.kv_len
+    usable = req.spans.usable(start + length) - start
+    if usable > 0 or length == 0:
+        return usable
+    span = req.spans.around(start + length)
+    assert span is not None and span.start == start
+    return span.item.length if span.item.length <= room else 0
+
+
+def may_see(state: SchedulerState, req: Req) -> bool:
+    """Whether nothing that a waiting req shows is missing."""
+    return not req.spans or has_media(state, req)
+
+
+def has_media(state: SchedulerState, req: Req, may_pin: bool = True) -> bool:
+    """Whether all is encoded that its cached prefix does not cover; what is not will be, as soon as
+    there is room for it. Without `may_pin`, it takes no room that it does not have."""
+    media = state.media
+    if req.media_version == media.version:
+        return False  # as at the last look
+    if not may_pin and req.handle not in media.pinned:
+        return False
+    first, stop = matched_len(req, state.memory.cache), req.tokens.prompt_len
+    items = [span.item for span in req.spans.within(first, stop)]
+    is_ready = media.need(req.handle, items)
+    req.media_version = None if is_ready else media.version
+    return is_ready
