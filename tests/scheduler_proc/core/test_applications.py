@@ -1,6 +1,6 @@
 """What the policy `app` does for applications that send one request after the other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_the_answer_says_that_a_request_s_hints_were_lowered() -> None:
         driver.run()
 
 
-def order_of_admission(asked: list[tuple[str, Hints | None]], **config: Any) -> str:
+def order_of_admission(asked: Sequence[tuple[str, Hints | None]], **config: Any) -> str:
     """The callers of reqs that wait together, in the order in which they are admitted."""
     order = ""
     driver = Driver(
