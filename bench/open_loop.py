@@ -236,7 +236,10 @@ def main(argv: list[str] | None = None) -> int:
 
     data = msgspec.json.encode(uvloop.run(run()))
     if args.json is None:
-        sys.stdout.buffer.write(data)
+        # With PYTHONUNBUFFERED `sys.stdout.buffer` has no buffer, and after uvloop's run a large
+        # write to a pipe may be cut short there, without an error.
+        with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+            out.write(data)
     else:
         args.json.write_bytes(data)
     return 0

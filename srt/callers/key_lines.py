@@ -19,6 +19,7 @@ from srt.callers.names import MAX_NAME_CHARS, is_like_digest, key_digest, name_o
 from srt.wire.errors import ConfigError, quoted
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARS - 1}}}")
+_FIELD = re.compile(r"[a-z_]{1,24}")
 MIN_SHARE, MAX_SHARE = 1e-3, 1e3
 MAX_LIMIT = 2**31 - 1
 
@@ -75,14 +76,17 @@ def _key_line(text: str) -> KeyLine:
     """Raises ValueError, without the key."""
     key, *words = text.split(" ")
     check_key(key)
+    if key.partition("=")[0] + "=" in WORDS:
+        raise ValueError(f"it begins with {key.partition('=')[0]}=, and not with a key")
     name, given, is_admin = name_of_key(key_digest(key)), dict[str, Any](), False
     seen: set[str] = set()
     for number, word in enumerate((word for word in words if word), start=2):
         field, has_value, value = word.partition("=")
         what = f"{field}=" if has_value else field
         if what not in WORDS:
-            # The word may be the end of a key that has a blank in it.
-            shown = quoted(what) if has_value else f"word {number}"
+            # The word may be a key, or the end of one that has a blank in it.
+            is_like_word = has_value and _FIELD.fullmatch(field) is not None
+            shown = quoted(what) if is_like_word else f"word {number}"
             raise ValueError(f"{shown} is none of {', '.join(WORDS)}")
         if what in seen:
             raise ValueError(f"{what} is there twice")

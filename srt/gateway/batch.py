@@ -214,7 +214,7 @@ async def submit_all(
     or none at all.
     """
     started = time.monotonic()
-    _check_load(gateway, started)
+    check_load(gateway)
     requests = [_named(request) for request in requests]
     with ExitStack() as held:
         room = held.enter_context(gateway.media.room(tenant()))
@@ -249,11 +249,11 @@ def _remember(gateway: Gateway, error: ErrorInfo) -> None:
         gateway.refusals[tenant()] = Refusal(error, time.monotonic() + hold_s)
 
 
-def _check_load(gateway: Gateway, now: float) -> None:
+def check_load(gateway: Gateway) -> None:
     """Raise the caller's last refusal for load, if it still holds: refusing must cost next to
-    nothing."""
+    nothing. Routes that generate ask before they read a body."""
     refusal = gateway.refusals.get(tenant())
-    if refusal is not None and now < refusal.until:
+    if refusal is not None and time.monotonic() < refusal.until:
         raise RequestError.from_info(refusal.error)
 
 

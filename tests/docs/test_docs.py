@@ -242,6 +242,7 @@ def known_options() -> set[str]:
             "bench/mixtures/__main__.py",
             "bench/overhead.py",
             "bench/overload.py",
+            "bench/fairness/__main__.py",
             _SPECULATION,
             "srt/chat/main.py",
             "srt/chat/run.py",

@@ -69,7 +69,7 @@ async def test_who_has_all_places_gives_way(small: Server) -> None:
 
 
 async def test_calls_of_programs_are_their_keys(small: Server) -> None:
-    output = {"output": "a", "sampling_params": {"max_new_tokens": 3}}
+    output = {"output": "a", "sampling_params": {"max_new_tokens": 3, "min_new_tokens": 3}}
     async with client_of(small, "c") as c:
         session = (await c.post("/v1/sessions", json={})).json()["id"]
         body = {"session": session, "calls": [{"segments": [{"text": "x"}, output]}]}

@@ -87,7 +87,8 @@ class Front:
         self._builder = builder
         self.turns.gave_way = media.gave_way = self.giving_way.end_waiting
         dispatch.places.freed = media.release
-        dispatch.places.holdings.weight = self.callers.weight
+        self.callers.changed = lambda: dispatch.places.holdings.reweigh(self.callers.weight)
+        self.callers.changed()
 
     def submit(
         self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()
@@ -148,7 +149,8 @@ class Front:
                 return Captured(req.rid, self.dispatch.epoch, reading.captures)
             if has_text(req):  # the prompts of those before it are known now
                 self.validator.check_wait(req, 0, len(places) - len(piece.rids), caller)
-            admission, constraint = self._builder.build(client, req, reading)
+            lowered = self.callers.lowered(caller, req)
+            admission, constraint = self._builder.build(client, lowered, reading)
             admission = admission.of_caller(caller, self.callers.limits(caller))
             num_tokens = sum(map(prompt_tokens, admission.parts))
             self.giving_way.check_tokens(caller, num_tokens, now)
@@ -214,7 +216,7 @@ class Front:
         """A request has ended. One that gave way does not count for how fast its caller's end."""
         name = credit.client, credit.rid
         caller = self.dispatch.places.caller(*name)
-        gave_way = any(kept.name == name for kept in self.dispatch.leaving.requests)
+        gave_way = self.dispatch.leaving.is_asked(name)
         if caller is not None and credit.epoch == self.dispatch.epoch and not gave_way:
             self.callers.ended(caller, credit.tokens, now)
         self.dispatch.credit(credit)

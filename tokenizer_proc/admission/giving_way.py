@@ -9,18 +9,16 @@ hold has begun, a caller is admitted up to its share: what is in flight is then 
 what the others hold above their shares, and goes on to its end.
 """
 
-from collections import Counter
-
 from srt.wire.errors import OVERLOADED, ErrorInfo, RequestError
 from srt.wire.messages import Refused
 from srt.wire.ring_messages import Stays, TokenizedReq
 from tokenizer_proc.admission.grammars import Grammars
-from tokenizer_proc.dispatch.admission import Admission, Answer, charged_tokens, prompt_tokens
+from tokenizer_proc.dispatch.admission import Admission, Answer, charged_tokens
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.dispatch.relay import Kept
 from tokenizer_proc.queueing.callers import Callers
 from tokenizer_proc.queueing.capacity import overloaded
-from tokenizer_proc.queueing.holdings import Kind
+from tokenizer_proc.queueing.holdings import KINDS, Kind
 from tokenizer_proc.queueing.turns import Piece, Turns
 
 _MADE_ROOM = ErrorInfo(
@@ -48,7 +46,7 @@ class GivingWay:
         give way to them."""
         places = self._dispatch.places
         if not places.has_room(count) and not self._comes_before("requests", caller, count):
-            retry_s = self._callers.retry_after_s(caller, count, now)
+            retry_s = self._retry_after_s(caller, count, now)
             raise overloaded(f"{len(places)} requests are in flight", retry_s)
 
     def check_tokens(self, caller: str, count: int, now: float) -> None:
@@ -56,29 +54,29 @@ class GivingWay:
         places = self._dispatch.places
         if not places.has_room_for_tokens(count):
             if not self._comes_before("tokens", caller, count):
-                retry_s = self._callers.retry_after_s(caller, 1, now)
+                retry_s = self._retry_after_s(caller, 1, now)
                 raise overloaded(f"{places.num_tokens} prompt tokens are in flight", retry_s)
+
+    def _retry_after_s(self, caller: str, count: int, now: float) -> float:
+        """When as much of the caller's own has ended; 0 if it is alone: all that ends is its own,
+        so that it may try at once."""
+        if self._dispatch.places.holdings.is_alone(caller):
+            return 0.0
+        return self._callers.retry_after_s(caller, count, now)
 
     def make_room(self, caller: str, now: float) -> None:
         """Have as much of others give way as is in flight above the bounds, after `caller` has been
         admitted."""
-        places = self._dispatch.places
-        if places.has_room(0) and places.has_room_for_tokens(0):
-            return
-        leaving = self._leaving()
-        excesses: dict[Kind, int] = {
-            "requests": len(places) - places.max_requests,
-            "tokens": places.num_tokens - places.max_tokens,
-        }
-        for kind, excess in excesses.items():
-            left = excess - leaving[kind].total()
-            while left > 0 and (victim := self._next(kind, caller, leaving[kind])) is not None:
-                whose, parts, tokens = _size(victim)
-                gone = {"requests": parts, "tokens": tokens}
-                for each, amount in gone.items():
-                    leaving[each][whose] += amount
-                left -= gone[kind]
-                self._end(victim, whose, now)
+        for kind in KINDS:
+            while self._excess(kind) > 0 and (victim := self._next(kind, caller)) is not None:
+                self._end(victim, now)
+
+    def _excess(self, kind: Kind) -> int:
+        """How much is in flight above a bound, without what schedulers were asked to end."""
+        places, leaving = self._dispatch.places, self._dispatch.leaving.asked[kind].total()
+        if kind == "requests":
+            return len(places) - leaving - places.max_requests
+        return places.num_tokens - leaving - places.max_tokens
 
     def stay(self, message: Stays, now: float) -> None:
         """A request has begun, and stays: another one gives way."""
@@ -86,12 +84,7 @@ class GivingWay:
         if message.incarnation not in replicas.incarnations:
             return
         self._dispatch.leaving.stay((message.client, rid) for rid in message.rids)
-        caller = self._dispatch.places.caller(message.client, message.rids[0])
-        lowest = min(
-            self._dispatch.places.holdings.callers,
-            key=lambda one: self._dispatch.places.holdings.level("requests", one),
-            default=caller,
-        )
+        lowest = self._dispatch.places.holdings.lowest()
         if lowest is not None:
             self.make_room(lowest, now)
 
@@ -116,27 +109,27 @@ class GivingWay:
     def _comes_before(self, kind: Kind, caller: str, more: int) -> bool:
         """Whether a caller with `more` is below another, and what gives way already is enough, or
         it is within its share, or one of those above it has something to give way."""
-        places = self._dispatch.places
+        places, leaving = self._dispatch.places, self._dispatch.leaving.asked[kind]
         bound = places.max_requests if kind == "requests" else places.max_tokens
         if not places.holdings.above(kind, caller, more):  # as in a flood of one's own
             return False
-        leaving = self._leaving()[kind]
-        in_flight = len(places) if kind == "requests" else places.num_tokens
-        if in_flight - leaving.total() + more <= bound:
+        if self._excess(kind) + more <= 0:
             return True
-        above = places.holdings.above(kind, caller, more, leaving)
         if places.holdings.is_within_share(kind, caller, more, bound):
             return True
-        return any(self._newest(other) is not None for other in above)
+        above = places.holdings.above(kind, caller, more, leaving)
+        return any(self._newest(kind, other) is not None for other in above)
 
-    def _next(self, kind: Kind, caller: str, leaving: Counter[str]) -> _Victim | None:
+    def _next(self, kind: Kind, caller: str) -> _Victim | None:
+        leaving = self._dispatch.leaving.asked[kind]
         above = self._dispatch.places.holdings.above(kind, caller, 0, leaving)
-        found = (self._newest(other) for other in above)
+        found = (self._newest(kind, other) for other in above)
         return next((victim for victim in found if victim is not None), None)
 
-    def _newest(self, caller: str) -> _Victim | None:
-        """The newest request of a caller that has not begun: what is not read came last."""
-        piece = self._turns.newest_of(caller)
+    def _newest(self, kind: Kind, caller: str) -> _Victim | None:
+        """The newest request of a caller that has not begun, and holds something of this kind: what
+        is not read came last, and its tokens are not known."""
+        piece = self._turns.newest_of(caller) if kind == "requests" else None
         if piece is not None:
             return piece
         parked = self._grammars.parking.newest_of(caller)
@@ -144,16 +137,8 @@ class GivingWay:
             return parked
         return self._dispatch.leaving.newest_waiting(caller) or None
 
-    def _leaving(self) -> dict[str, Counter[str]]:
-        """What each caller has that schedulers were asked to end."""
-        leaving: dict[str, Counter[str]] = {"requests": Counter(), "tokens": Counter()}
-        for kept in self._dispatch.leaving.requests:
-            leaving["requests"][kept.req.caller] += 1
-            leaving["tokens"][kept.req.caller] += prompt_tokens(kept.req)
-        return leaving
-
-    def _end(self, victim: _Victim, caller: str, now: float) -> None:
-        _, count, _ = _size(victim)
+    def _end(self, victim: _Victim, now: float) -> None:
+        caller, count = _size(victim)
         self._callers.count("gave_way", caller)
         retry_s = self._callers.retry_after_s(caller, count, now)
         reason = "the server is at its limit, and other callers are below their shares"
@@ -172,12 +157,12 @@ class GivingWay:
         self._dispatch.leaving.ask(victim, error)
 
 
-def _size(victim: _Victim) -> tuple[str, int, int]:
-    """Whose it is, and how many requests and prompt tokens (0 if not known)."""
+def _size(victim: _Victim) -> tuple[str, int]:
+    """Whose it is, and how many requests."""
     if isinstance(victim, Piece):
-        return victim.caller, victim.num_places, 0
+        return victim.caller, victim.num_places
     parts = _parts(victim)
-    return parts[0].caller, len(parts), sum(map(prompt_tokens, parts))
+    return parts[0].caller, len(parts)
 
 
 def _parts(victim: Admission | list[Kept]) -> list[TokenizedReq]:

@@ -47,6 +47,7 @@ class _Waiter:
     party: Admission | Recall
     compilation: _Compilation
     since: float
+    caller: str = ""  # of a request
 
 
 class Parking:
@@ -57,6 +58,7 @@ class Parking:
         self._wait_s, self._silence_s = wait_s, silence_s
         self._heard_at = float("-inf")
         self._waiters: dict[_Waiter, None] = {}  # in order of arrival
+        self._by_caller: dict[str, dict[_Waiter, None]] = {}  # requests, in order of arrival
         self._samples: dict[_Name, tuple[_Waiter, int]] = {}  # with their numbers
         self._by_constraint: dict[Constraint, _Compilation] = {}
         self._by_id: dict[int, _Compilation] = {}
@@ -83,6 +85,9 @@ class Parking:
             self._by_constraint[constraint] = self._by_id[compilation.id] = compilation
         waiter = _Waiter(party, compilation, now)
         compilation.waiting[waiter] = self._waiters[waiter] = None
+        if isinstance(party, Admission):
+            waiter.caller = party.parts[0].caller
+            self._by_caller.setdefault(waiter.caller, {})[waiter] = None
         for number, part in enumerate(party.parts):
             self._samples[part.client, part.rid] = waiter, number
         if asker in compilation.askers:
@@ -112,11 +117,8 @@ class Parking:
 
     def newest_of(self, caller: str) -> Admission | None:
         """The parked request of this caller that came last."""
-        for waiter in reversed(self._waiters):
-            party = waiter.party
-            if isinstance(party, Admission) and party.parts[0].caller == caller:
-                return party
-        return None
+        waiter = next(reversed(self._by_caller.get(caller, {})), None)
+        return waiter.party if waiter and isinstance(waiter.party, Admission) else None
 
     def remove(self, client: bytes, rid: str) -> None:
         """Let the request go that has this sample, and is refused."""
@@ -167,6 +169,7 @@ class Parking:
     def clear(self) -> None:
         """Forget everything. Answers to earlier questions are not mistaken for later ones'."""
         self._waiters.clear()
+        self._by_caller.clear()
         self._samples.clear()
         self._by_constraint.clear()
         self._by_id.clear()
@@ -176,6 +179,10 @@ class Parking:
         """Let a request go; a question that nobody waits for any more is forgotten."""
         compilation = waiter.compilation
         del self._waiters[waiter]
+        if isinstance(waiter.party, Admission):
+            del self._by_caller[waiter.caller][waiter]
+            if not self._by_caller[waiter.caller]:
+                del self._by_caller[waiter.caller]
         for part in waiter.party.parts:
             del self._samples[part.client, part.rid]
         del compilation.waiting[waiter]

@@ -33,7 +33,7 @@ class Admission(NamedTuple):
 
     def of_caller(self, caller: str, limits: CallerLimits) -> "Admission":
         """The same, charged to this caller. Where it has a limit on what a request may generate,
-        that holds for requests that say nothing about it too."""
+        that holds for one that may fill all the room too."""
         return self._replace(parts=[_of_caller(part, caller, limits) for part in self.parts])
 
 

@@ -133,6 +133,7 @@ class Dispatch:
         self.waits.open = self.replicas.open
         for kept in requests:
             self.waits.enter(kept.replica, kept.req)
+            self.leaving.sent(kept)
         self._free_ended()
 
     def _free_ended(self) -> None:

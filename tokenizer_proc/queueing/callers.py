@@ -7,13 +7,14 @@ requests lately are known.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cachetools import LRUCache
+from msgspec.structs import replace
 
 from srt.callers.key_lines import NO_LIMITS, CallerLimits
 from srt.wire.errors import OVERLOADED, RequestError
-from srt.wire.messages import GenerateReq
+from srt.wire.messages import GenerateReq, ScoreReq
 from tokenizer_proc.queueing.holdings import Holdings
 from tokenizer_proc.queueing.rates import Rates
 
@@ -47,6 +48,7 @@ class Callers:
 
     def __init__(self, table: Mapping[str, CallerLimits] | None = None, now: float = 0.0) -> None:
         self.rates = Rates()
+        self.changed: Callable[[], None] = lambda: None  # called when limits were taken over
         self._ends: LRUCache[str, _Ends] = LRUCache(MAX_CALLERS)
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in COUNTS}
         self.set_limits(table or {}, now)
@@ -55,7 +57,11 @@ class Callers:
         """Take over the limits of all callers with keys."""
         self._table = dict(table)
         self._labels = set(list(table)[:MAX_LABELS])
+        for counts in self._counts.values():  # of those that have no label any more
+            for gone in [name for name in counts if name not in self._labels | {OTHERS}]:
+                counts[OTHERS] += counts.pop(gone)
         self.rates.set_limits(table, now)
+        self.changed()
 
     def limits(self, caller: str) -> CallerLimits:
         """The limits of a caller; one without a key has none."""
@@ -70,16 +76,26 @@ class Callers:
         tokens to generate (400), or on what is in flight (429)."""
         limits = self.limits(caller)
         if limits.max_tokens and isinstance(req, GenerateReq):
-            for name in ("max_new_tokens", "min_new_tokens"):
-                if (getattr(req.sampling, name) or 0) > limits.max_tokens:
-                    limit = f" must be at most {limits.max_tokens}, the limit of this key"
-                    raise RequestError(limit, at=name)
+            if req.sampling.min_new_tokens > limits.max_tokens:
+                limit = f" must be at most {limits.max_tokens}, the limit of this key"
+                raise RequestError(limit, at="min_new_tokens")
         if limits.running and num_requests > limits.running:
             limit = f"this key may have {limits.running} requests in flight, and this is"
             raise RequestError(f"{limit} {num_requests}, a sample or continuation each")
         if limits.running and in_flight + num_requests > limits.running:
             reason = f"this key may have {limits.running} requests in flight, and has {in_flight}"
             raise RequestError(reason, code=OVERLOADED, retryable=True)
+
+    def lowered(self, caller: str, req: GenerateReq | ScoreReq) -> GenerateReq | ScoreReq:
+        """The request with at most as many tokens to generate as the caller's limit allows. A
+        client may have named none: which value is an API's default is not known here."""
+        most = self.limits(caller).max_tokens
+        if (
+            not (most and isinstance(req, GenerateReq))
+            or (req.sampling.max_new_tokens or 0) <= most
+        ):
+            return req
+        return replace(req, sampling=replace(req.sampling, max_new_tokens=most))
 
     def ended(self, caller: str, output_tokens: int, now: float) -> None:
         """A request of the caller has ended, after so many tokens."""

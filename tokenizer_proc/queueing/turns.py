@@ -68,6 +68,7 @@ class Turns:
         )
         self.gave_way: Callable[[Piece], None] = lambda piece: None
         self._by_name: dict[tuple[bytes, str], Piece] = {}  # (client, rid) of each part
+        self._placed: dict[str, dict[Piece, None]] = {}  # those with places, by caller
 
     def __len__(self) -> int:
         """The pieces that wait, are held, or are being read."""
@@ -98,10 +99,7 @@ class Turns:
 
     def newest_of(self, caller: str) -> Piece | None:
         """The request of this caller that came last of those that are not read yet."""
-        for piece in reversed(self._by_name.values()):
-            if piece.num_places and piece.caller == caller:
-                return piece
-        return None
+        return next(reversed(self._placed.get(caller, {})), None)
 
     def late(self, now: float) -> list[Piece]:
         """The pieces that have passed their own deadline."""
@@ -120,6 +118,8 @@ class Turns:
 
     def _enter(self, piece: Piece) -> None:
         self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
+        if piece.num_places:
+            self._placed.setdefault(piece.caller, {})[piece] = None
         self._pieces.take(piece.caller, piece)
         self._chars.take(piece.caller, piece, piece.num_chars)
 
@@ -147,6 +147,10 @@ class Turns:
         """Nobody waits for a piece any more. One that is being read goes on."""
         piece.gone = True
         self._remove(piece)
+        if piece in (placed := self._placed.get(piece.caller, {})):
+            del placed[piece]
+            if not placed:
+                del self._placed[piece.caller]
         for rid in piece.rids:
             if self._by_name.get((piece.client, rid)) is piece:  # it may be another's by now
                 del self._by_name[piece.client, rid]
@@ -169,6 +173,7 @@ class Turns:
         for piece in self._by_name.values():
             piece.gone = True
         self._by_name.clear()
+        self._placed.clear()
         self._waiting.clear()
         self._held.clear()
         self._pieces.clear()

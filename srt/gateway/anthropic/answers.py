@@ -3,9 +3,8 @@
 Whole answers are the sum of a stream's events: both come from one `MessageWriter`.
 """
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -14,10 +13,11 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from srt.client.generation import GenerateOutput, Generation
+from srt.gateway.anthropic.chat import in_their_words
 from srt.gateway.anthropic.inputs_cut import input_of
 from srt.gateway.batch import Batch
 from srt.gateway.errors import anthropics_body
-from srt.gateway.http.turns import in_turns, next_turn
+from srt.gateway.http.turns import PING_S, in_turns, next_turn, with_pauses
 from srt.gateway.openai.chat import AnswerReading
 from srt.gateway.openai.chat_answers import ChatReader
 from srt.gateway.wire.anthropic import (
@@ -32,7 +32,6 @@ from srt.gateway.wire.anthropic import (
 from srt.gateway.wire.openai import ChatDelta
 
 Event = dict[str, Any]
-PING_S = 10.0  # a client gets a sign of life as often while its prompt is computed
 SIGNATURE = "srt"  # of thinking: any is taken back
 _PING: Event = {"type": "ping"}
 _T = TypeVar("_T")
@@ -192,7 +191,7 @@ def _usage(output: GenerateOutput) -> MessagesUsage:
 async def message_events(
     batch: Batch, writer: MessageWriter, ping_s: float = PING_S
 ) -> AsyncGenerator[Event, None]:
-    """The events of a stream. A failure is the last one.
+    """The events of a stream. A failure is the last one; one before the first event is raised.
 
     The message begins with the first token, when it is known what was cached; if that takes longer
     than `ping_s`, it begins without, and there is a ping in each such time.
@@ -201,7 +200,7 @@ async def message_events(
     try:
         async with (
             aclosing(batch.snapshots()) as snapshots,
-            aclosing(_with_pauses(snapshots, ping_s)) as paced,
+            aclosing(with_pauses(snapshots, ping_s)) as paced,
         ):
             async for item in paced:
                 if not has_begun:
@@ -217,21 +216,7 @@ async def message_events(
                     yield event
                     began = await next_turn(began)
     except Exception as error:
-        yield msgspec.to_builtins(anthropics_body(error))
-
-
-async def _with_pauses(items: AsyncIterator[_T], pause_s: float) -> AsyncGenerator[_T | None, None]:
-    """`items`, and None each time that the first has not come for `pause_s`. The others need no
-    task of their own, and do not take as long."""
-    first = asyncio.ensure_future(anext(items, None))
-    try:
-        while not (await asyncio.wait({first}, timeout=pause_s))[0]:
-            yield None
-        item = first.result()
-    finally:
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-    if item is not None:
-        yield item
-        async for item in items:
-            yield item
+        theirs = in_their_words(error)
+        if not has_begun:
+            raise theirs from error
+        yield msgspec.to_builtins(anthropics_body(theirs))

@@ -5,10 +5,12 @@ import re
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from srt.gateway.anthropic.input import chat_input, continues
 from srt.gateway.constraint.wire import JsonSchemaFormat, NamedSchema
 from srt.gateway.context import HttpRequest, call_format, gateway_of, ignored_in, media_rules
+from srt.gateway.errors import AT_CAPACITY
 from srt.gateway.media.given import MediaList
 from srt.gateway.openai.chat import Chat, chat_of
 from srt.gateway.wire.anthropic import (
@@ -25,6 +27,7 @@ from srt.gateway.wire.openai import ChatRequest, Thinking
 from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
 from srt.wire.errors import (
     CONTEXT_LENGTH,
+    OVERLOADED,
     Names,
     RequestError,
     missing,
@@ -96,10 +99,14 @@ def messages_chat(
     return MessagesChat(chat, names | theirs)
 
 
-def too_long_for_clients(error: RequestError) -> RequestError:
-    """The error with the words by which Anthropic's clients know a prompt that is too long: then
-    they summarize the conversation."""
+def in_their_words(error: Exception) -> Exception:
+    """The error as Anthropic's clients know it: that of a server at its limit, and of a prompt that
+    is too long, whose conversation they then summarize."""
+    if not isinstance(error, RequestError):
+        return error
     info = error.info
+    if info.code == OVERLOADED:
+        return RequestError.from_info(replace(info, code=AT_CAPACITY))
     if info.code != CONTEXT_LENGTH or info.param == "max_tokens":
         return error
     sizes = _SIZES.search(info.message)

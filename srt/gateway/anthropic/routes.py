@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from urllib.parse import quote
 
-from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from srt.gateway.anthropic.answers import MessageWriter, message_events
-from srt.gateway.anthropic.chat import messages_chat, too_long_for_clients
+from srt.gateway.anthropic.chat import in_their_words, messages_chat
 from srt.gateway.anthropic.input import image_texts
-from srt.gateway.batch import Batch, prompt_ids_of, submit_all
+from srt.gateway.batch import Batch, check_load, prompt_ids_of, submit_all
 from srt.gateway.context import HttpRequest, gateway_of, ignored_in, model_of
 from srt.gateway.errors import (
     ANTHROPICS_PATH,
-    AT_CAPACITY,
     NOT_IMPLEMENTED,
     AnthropicsError,
 )
@@ -34,7 +32,7 @@ from srt.gateway.wire.anthropic import (
     TokensCount,
 )
 from srt.gateway.wire.fields import COUNT, MESSAGES
-from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, Names, RequestError, renaming
+from srt.wire.errors import CONTEXT_LENGTH, Names, RequestError, renaming
 
 _BETA = "anthropic-beta"
 _ID = "request-id"  # the header by which Anthropic's clients name a request
@@ -51,6 +49,8 @@ _BATCHES = f"{ANTHROPICS_PATH}/batches"
 )
 async def messages(request: HttpRequest) -> ASGIApp:
     """Answer a conversation in Anthropic's form."""
+    with _in_their_words():
+        check_load(gateway_of(request))
     body = await read_body(request, MessagesRequest, MESSAGES, image_texts, takes_others=True)
     model = model_of(request, body.model)
     _note_beta(request)
@@ -62,7 +62,8 @@ async def messages(request: HttpRequest) -> ASGIApp:
     async def answer() -> MessageOut:
         batch, writer = await _admitted(request, body, model)
         async with aclosing(batch):
-            (output,) = await batch.results()
+            with _in_their_words():
+                (output,) = await batch.results()
             return await writer.whole(output)
 
     message = await while_connected(request.receive, answer())
@@ -141,9 +142,7 @@ def _in_their_words() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        if error.info.code == OVERLOADED:
-            raise RequestError.from_info(replace(error.info, code=AT_CAPACITY)) from error
-        raise too_long_for_clients(error) from error
+        raise in_their_words(error) from error
 
 
 def _named(name: str) -> dict[str, str]:

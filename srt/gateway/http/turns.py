@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import TypeVar
 
 MAX_TURN_S = 0.005
 SLICE_CHARS = 4096
+PING_S = 10.0  # a client gets a sign of life as often while its prompt is computed
 
 T = TypeVar("T")
 
@@ -35,3 +36,20 @@ def slices(text: str, final: bool) -> Iterator[tuple[str, bool]]:
     starts = range(0, max(len(text), 1), SLICE_CHARS)
     for i in starts:
         yield text[i : i + SLICE_CHARS], final and i == starts[-1]
+
+
+async def with_pauses(items: AsyncIterator[T], pause_s: float) -> AsyncGenerator[T | None, None]:
+    """`items`, and None each time that the first has not come for `pause_s`. The others need no
+    task of their own, and do not take as long."""
+    first = asyncio.ensure_future(anext(items, None))
+    try:
+        while not (await asyncio.wait({first}, timeout=pause_s))[0]:
+            yield None
+        item = first.result()
+    finally:
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    if item is not None:
+        yield item
+        async for item in items:
+            yield item

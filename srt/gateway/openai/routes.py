@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from srt.client.generation import Request
-from srt.gateway.batch import Batch, prompt_ids_of, submit_all
+from srt.gateway.batch import Batch, check_load, prompt_ids_of, submit_all
 from srt.gateway.constraint.fields import openai_constraint
 from srt.gateway.context import (
     HttpRequest,
@@ -68,6 +68,7 @@ FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several, `n` times each."""
+    check_load(gateway_of(request))
     body = await read_body(request, CompletionRequest, COMPLETION, takes_others=True)
     given = openai_constraint(body)
     gateway = gateway_of(request)
@@ -91,6 +92,7 @@ async def completions(request: HttpRequest) -> ASGIApp:
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
+    check_load(gateway_of(request))
     body = await read_body(request, ChatRequest, CHAT, chat_media_texts, takes_others=True)
     gateway = gateway_of(request)
     media = MediaList(media_rules(gateway))

@@ -18,7 +18,7 @@ from srt.client.generation import GenerateOutput, Generation
 from srt.files.vocab import Vocab
 from srt.gateway.batch import Batch
 from srt.gateway.errors import body_of
-from srt.gateway.http.turns import in_turns, next_turn
+from srt.gateway.http.turns import PING_S, in_turns, next_turn, with_pauses
 from srt.gateway.openai.answers import ended
 from srt.gateway.openai.chat import AnswerReading
 from srt.gateway.openai.chat_answers import ChatReader
@@ -284,19 +284,33 @@ def _id(prefix: str) -> str:
 
 
 async def response_events(
-    batch: Batch, writer: ResponseWriter, keep: Callable[[ResponseWriter], None]
+    batch: Batch,
+    writer: ResponseWriter,
+    keep: Callable[[ResponseWriter], None],
+    begin_s: float = PING_S,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a stream. A failure is the last one; otherwise the response is passed to `keep`
-    before its end is sent."""
-    for event in writer.begin():
-        yield event
+    """The events of a stream. A failure is the last one, and one before the first event is raised;
+    otherwise the response is passed to `keep` before its end is sent. The response begins with the
+    first token, or after `begin_s` without one."""
+    has_begun = False
     try:
-        async with aclosing(batch.snapshots()) as snapshots:
-            async for _, output in snapshots:
+        async with (
+            aclosing(batch.snapshots()) as snapshots,
+            aclosing(with_pauses(snapshots, begin_s)) as paced,
+        ):
+            async for item in paced:
+                if not has_begun:
+                    has_begun = True
+                    for event in writer.begin():
+                        yield event
+                if item is None:
+                    continue
                 began = time.monotonic()
-                for event in writer.feed(output):
+                for event in writer.feed(item[1]):
                     keep(writer)
                     yield event
                     began = await next_turn(began)
     except Exception as error:
+        if not has_begun:
+            raise
         yield writer.failed(error)

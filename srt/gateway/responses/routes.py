@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from srt.gateway.batch import Batch, prompt_ids_of, submit_all
+from srt.gateway.batch import Batch, check_load, prompt_ids_of, submit_all
 from srt.gateway.constraint.wire import (
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -74,6 +74,7 @@ _NAMES: dict[str | None, str] = {
 @post("/v1/responses", ResponsesRequest, ResponseObject, kind=RESPONSES, events=ResponseEvent)
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items with a list of items."""
+    check_load(gateway_of(request))
     asked = await _read(request)
     body = asked.body
     if body.background:

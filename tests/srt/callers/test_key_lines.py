@@ -52,6 +52,8 @@ def test_keys_with_one_name_are_one_caller() -> None:
         ("k rpm=60", "'rpm=' is none of name=, share=,"),
         ("k admin=yes", "'admin=' is none of"),
         ("secret1 secret2", "word 2 is none of"),
+        ("k SECRETsecret4==", "word 2 is none of"),
+        ("name=al secret", "it begins with name=, and not with a key"),
         ("k name=", "name='' must have 1 to 64"),
         ("k name=a/b", "name='a/b' must have"),
         ("k name=ip:1", "name='ip:1' must have"),

@@ -6,10 +6,19 @@ from typing import Any
 import pytest
 
 from srt.callers.key_lines import CallerLimits
+from srt.callers.names import caller_of
 from srt.ring.crash_file import Left
 from srt.wire.constraint import Constraint
 from srt.wire.errors import OVERLOADED, ErrorInfo
-from srt.wire.messages import AbortReq, Continuation, GenerateReq, Refused, ScoreReq, pack_ids
+from srt.wire.messages import (
+    AbortReq,
+    Continuation,
+    GenerateReq,
+    Refused,
+    ScoreReq,
+    TokenizeReq,
+    pack_ids,
+)
 from srt.wire.ring_messages import Credit, GiveWay, Pace, SchedulerLost, Stays, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.admission.test_front import EPOCH, A, B, make_front, request
@@ -48,6 +57,21 @@ def test_the_newest_request_of_the_caller_with_most_gives_way() -> None:
     refused = front.generate(B, request("b2"), 2.0)  # both have two
     assert isinstance(refused, Refused) and refused.error.code == OVERLOADED
     assert not asked(front)
+
+
+def test_a_question_does_not_give_way_nor_what_gave_way_count_as_an_end() -> None:
+    front = make_front(max_requests=2)
+    assert comes(front, A, "a0") and front.submit(A, request("a1"), 0.0) is None
+    front.submit(A, TokenizeReq("q", EPOCH, text="hello"), 0.0)
+    assert front.submit(B, request("b0"), 0.0) is None
+    answers = [answer for _, answer in front.giving_way.take_answers()]
+    assert [answer.rid for answer in answers if isinstance(answer, Refused)] == ["a1"]
+    front = full_front()
+    assert comes(front, B, "b0") and asked(front) == [["a3"]]
+    front.credit(Credit(A, "a3", EPOCH), 1.0)
+    assert front.callers.retry_after_s(caller_of(A, ""), 1, 1.0) == 0.0
+    front.credit(Credit(A, "a2", EPOCH), 1.0)
+    assert front.callers.retry_after_s(caller_of(A, ""), 1, 1.0) == 30.0
 
 
 def test_who_has_begun_stays_and_the_next_one_gives_way() -> None:
@@ -184,9 +208,11 @@ def test_limits_of_a_key() -> None:
     assert isinstance(answer, Admission)
     (part,) = answer.parts
     assert (part.caller, part.weight, part.sampling.max_new_tokens) == ("key", 3.0, 6)
-    long = front.generate(A, request("2", {"max_new_tokens": 7}, tenant="key"), 0.0)
-    assert isinstance(long, Refused) and long.error.param == "max_new_tokens"
-    assert comes(front, A, "3", sampling={"max_new_tokens": 6}, tenant="key")
+    sampling = {"max_new_tokens": 128, "min_new_tokens": 7}
+    long = front.generate(A, request("2", sampling, tenant="key"), 0.0)
+    assert isinstance(long, Refused) and long.error.param == "min_new_tokens"
+    lowered = front.generate(A, request("3", {"max_new_tokens": 128}, tenant="key"), 0.0)
+    assert isinstance(lowered, Admission) and lowered.parts[0].sampling.max_new_tokens == 6
     third = front.generate(A, request("4", {"max_new_tokens": 6}, tenant="key"), 0.0)
     assert isinstance(third, Refused) and "and has 2" in third.error.message
     assert comes(front, A, "5", tenant="another")
@@ -223,14 +249,59 @@ def test_what_gives_way_or_is_refused_later_does_not_count_for_rates() -> None:
 
 
 def test_retry_after_is_what_the_callers_own_requests_take() -> None:
-    front = full_front(4)
+    front = full_front(3)
+    assert comes(front, B, "b")
     first = front.generate(A, request("x"), 0.0)
     assert isinstance(first, Refused) and first.error.retry_after_s == 0.0  # not known
-    for i in range(4):
+    for i in range(3):
         front.credit(Credit(A, f"a{i}", EPOCH), 10.0)
         assert comes(front, A, f"again{i}")
     later = front.generate(A, request("x"), 10.0)
-    assert isinstance(later, Refused) and later.error.retry_after_s == pytest.approx(7.5)
+    assert isinstance(later, Refused) and later.error.retry_after_s == pytest.approx(10.0)
+
+
+def test_who_is_alone_is_refused_without_a_time() -> None:
+    front = full_front(4)
+    for i in range(4):
+        front.credit(Credit(A, f"a{i}", EPOCH), 10.0)
+        assert comes(front, A, f"again{i}")
+    refused = front.generate(A, request("x"), 10.0)
+    assert isinstance(refused, Refused) and refused.error.retry_after_s == 0.0
+
+
+def test_tokens_do_not_come_from_requests_that_are_not_read() -> None:
+    front = make_front(max_requests=100, max_tokens=12)
+    assert comes(front, A, "a0") and comes(front, A, "a1")  # of 5 tokens each
+    front.sent(TokenizedReq)
+    for i in range(3):
+        assert front.submit(A, request(f"unread{i}"), 0.0) is None
+    ids = GenerateReq(
+        rid="b", epoch=EPOCH, input_ids=pack_ids([1] * 4), sampling=SamplingParams(max_new_tokens=1)
+    )
+    assert isinstance(front.submit(B, ids, 0.0), Admission)
+    assert asked(front) == [["a1"]] and not front.giving_way.take_answers()
+
+
+def test_a_late_answer_about_a_request_that_has_ended_is_ignored() -> None:
+    front = full_front()
+    assert comes(front, B, "b0") and asked(front) == [["a3"]]
+    front.credit(Credit(A, "a3", EPOCH), 0.0)
+    front.giving_way.stay(Stays(A, ["a3"], EPOCH), 0.0)
+    assert comes(front, A, "a3") is False
+    front.credit(Credit(B, "b0", EPOCH), 0.0)
+    assert comes(front, A, "a3")  # the same name: another request
+    front.sent(TokenizedReq)
+    assert comes(front, B, "b1") and asked(front) == [["a3"]]
+
+
+def test_new_weights_count_at_once() -> None:
+    front = make_front(max_requests=4)
+    for i in range(4):
+        assert comes(front, A, f"a{i}", tenant="one" if i < 2 else "two")
+    front.sent(TokenizedReq)
+    assert comes(front, A, "x", tenant="one") is False
+    front.callers.set_limits({"one": CallerLimits(share=3.0)}, 0.0)
+    assert comes(front, A, "x", tenant="one") and asked(front) == [["a3"]]
 
 
 def test_nobody_below_its_share_is_ever_refused() -> None:
