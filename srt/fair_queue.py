@@ -96,8 +96,9 @@ class SlotQueue(FairQueue[Asker, Job]):
 
     An asker takes at most `slots_of_one`, and no more than are left to the others. So one alone
     gets half of all, n of them an (n + 1)th each in the end, and the next one finds some. Those who
-    have some wait for one who has none and wants more than are left. A job that wants more than an
-    asker may have takes all of these.
+    have some wait for one who has none and wants more than are left. Who has none goes before it,
+    but with no more jobs than there are slots, so that it does not wait for ever. A job that wants
+    more than an asker may have takes all of these.
     """
 
     def __init__(
@@ -111,18 +112,26 @@ class SlotQueue(FairQueue[Asker, Job]):
         self._slots_of_one = slots if slots_of_one is None else slots_of_one
         self._wanted = wanted
         self._taken: Counter[Asker] = Counter()
+        # The jobs of each that went before the one that is waited for.
+        self._passed: dict[Asker, Counter[Asker]] = {}
 
     def take(self) -> tuple[Asker, Job] | None:
         """The next job, in progress until `done`, and its asker; None if none may begin now."""
-        left, is_waited_for = self._slots - self._taken.total(), False
+        left = self._slots - self._taken.total()
+        passed: Counter[Asker] | None = None
         for asker, lane in self._lanes.items():
             taken, cost = self._taken[asker], self._cost(next(iter(lane)))
-            if taken and (is_waited_for or taken + cost > self._slots_of_one):
+            if passed is not None and (taken or passed[asker] >= self._slots):
                 continue
-            if taken + cost <= left:
+            if taken + cost <= min(left, self._slots_of_one):
+                if passed is not None:
+                    passed[asker] += 1
+                self._passed.pop(asker, None)
                 self._taken[asker] += cost
                 return asker, self.pop(asker)
-            is_waited_for |= not taken
+            if not taken and passed is None:
+                passed = self._passed.get(asker, Counter())
+                self._passed = {asker: passed}
         return None
 
     def done(self, asker: Asker, job: Job) -> None:

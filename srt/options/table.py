@@ -176,7 +176,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option("max-connections", "HTTP connections; beyond: one that is idle is closed"),
         Option(
-            "min-body-rate", "bytes a second of a request's body, measured over 30 s; below: 408"
+            "min-body-rate", "bytes a second of a request's body, measured over 60 s; below: 408"
         ),
         Option(
             "ring-dir",
@@ -313,7 +313,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option(
             "media-queue-mb",
-            "MB of files and pixels of requests in flight before 429; of a caller half",
+            "MB of files and pixels of a caller's requests in flight before 429; of all double",
         ),
         Option("media-cache-mb", "MB of embeddings of pictures that are kept"),
     ),

@@ -67,7 +67,7 @@ async def test_both_ways_do_the_same_work(
     workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program is taken, and the client makes each of its calls once, with the texts joined."""
-    made = Submission(Session("s", "", "", 600.0, 0.0), workload.program, 0)
+    made = Submission(Session("s", "", "", "", 600.0, 0.0), workload.program, 0)
     prompts: list[str] = []
 
     async def generated(http: object, prompt: str, outputs: int, spans: object = ()) -> str:

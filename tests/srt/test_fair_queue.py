@@ -1,8 +1,9 @@
 """Askers take turns with their jobs, whatever is added and removed meanwhile."""
 
 import random
-from collections import Counter
+from collections import Counter, deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,3 +156,25 @@ def test_four_askers_leave_a_slot_to_the_fifth(
             queue.done(*running.pop(rng.randrange(len(running))))
     queue.add("e", -1)
     assert ("e", -1) in list(iter(queue.take, None))
+
+
+@pytest.mark.parametrize("cost", [5, 7, 8])
+def test_small_jobs_that_take_turns_do_not_keep_out_a_large_one(cost: int) -> None:
+    """Each of four askers has one job at a time, and none for a moment. It waits for all slots
+    of each at most."""
+    queue: SlotQueue[str, int] = SlotQueue(32, 16, lambda job: job)
+    for asker in "abcd":
+        queue.add(asker, cost)
+    running = deque(iter(queue.take, None))
+    assert len(running) == 4
+    queue.add("e", 16)
+    started: list[tuple[str, int]] = []
+    for _ in range(4 * 32 + 2):
+        asker, job = running.popleft()
+        queue.done(asker, job)
+        queue.add(asker, job)
+        running += (now := list(iter(queue.take, None)))
+        started += now
+        if ("e", 16) in started:
+            break
+    assert started[-1] == ("e", 16)

@@ -47,10 +47,10 @@ def key_of(ref: MediaRef, frames: Sequence[Blob]) -> bytes:
 
 
 class MediaStore:
-    """Holds at most `max_bytes` of files and pixels, of one caller half of them, or one request's
-    whose files are more. A caller leaves a rest to the next one. Without room, files of the caller
-    that has most are given to `gave_way`, which is to end the requests that hold them: those for
-    which it `may_leave`."""
+    """Holds at most `max_bytes` of files and pixels of one caller, or one request's whose files are
+    more, and twice as much of all. Where several have some, each leaves a rest to the next one.
+    Without room, files of the caller that has most are given to `gave_way`, which is to end the
+    requests that hold them: those for which it `may_leave`."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class MediaStore:
         self._max_bytes = max_bytes
         self._may_leave = may_leave
         self._shares: Shares[str, Held] = Shares(
+            2 * max_bytes,
             max_bytes,
-            max(1, max_bytes // 2),
             give_way=gave_way,
             order=self._leaving,
             takes_any=True,
@@ -137,11 +137,12 @@ class MediaStore:
         self._set_items(held, [item for item, _ in items])
         pixels = {item.digest: blob for item, blob in items}
         size = sum(map(len, pixels.values()))
-        others = self.num_bytes - held.num_bytes
-        if others + size > self._max_bytes and size > held.num_bytes:
+        caller, more = next(iter(held.holders.values())), size - held.num_bytes
+        its = self._shares.held(caller) + more > self._max_bytes
+        if more > 0 and (its or self.num_bytes + more > 2 * self._max_bytes):
             return
         held.pixels, held.frames, held.num_bytes = pixels, (), size
-        self._shares.put(next(iter(held.holders.values())), held, size)
+        self._shares.put(caller, held, size)
 
     def find(self, digest: bytes) -> Held | None:
         """A file that has an item of this digest, one with its pixels if there is one."""

@@ -36,17 +36,22 @@ class QueueRoom(Generic[Job]):
         if self._jobs.full(asker, 1) or self._chars.full(asker, num_chars):
             return False
         self._jobs.take(asker, job)
-        self._chars.take(asker, job, num_chars)
+        if self._chars.take(asker, job, num_chars):  # what gave way above was small
+            self._chars.put(asker, job, num_chars)
         self._askers[job] = asker
         return True
+
+    def put(self, asker: bytes, job: Job, num_chars: int) -> None:
+        """Count a job that waits from now on, whatever the bounds: nobody gives way to it."""
+        self._jobs.put(asker, job, 1)
+        self._chars.put(asker, job, num_chars)
+        self._askers[job] = asker
 
     def join(self, asker: bytes, job: Job, num_chars: int) -> None:
         """One more asks for a job."""
         present = self._askers.get(job)
         if present is not None and self._jobs.held(asker) + 1 < self._jobs.held(present):
-            self._jobs.put(asker, job, 1)
-            self._chars.put(asker, job, num_chars)
-            self._askers[job] = asker
+            self.put(asker, job, num_chars)
 
     def give_back(self, job: Job) -> None:
         """A job waits no more. Others are ignored."""

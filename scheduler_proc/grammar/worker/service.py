@@ -220,15 +220,12 @@ class CompileService:
             if now - pending.since > self._rules.max_wait_s:
                 self._refuse(pending, self._too_late())
         changes = self._queue.lanes.changes(now)
-        for pending in changes.start:
-            self._queue.room.give_back(pending)
         for pending in changes.stop:
             self._stop(pending)
             pending.since, pending.was_begun = now, True
-            self._queue.room.take(
-                pending.asker, pending, pending.num_chars
-            )  # it stays if there is none
-        for pending in changes.start:
+            self._queue.room.put(pending.asker, pending, pending.num_chars)
+        for pending in changes.start:  # also one that has just been stopped
+            self._queue.room.give_back(pending)
             pending.task = self._tasks.start(self._work(pending))
         self._set_timer()
 

@@ -26,7 +26,7 @@ from srt.wire.errors import RequestError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_MEDIA_BODY_BYTES = 48 * 1024 * 1024  # of routes that take pictures, if the model sees
-PACE_S = 30.0  # the time over which the pace of a body is measured
+PACE_S = 60.0  # the time over which the pace of a body is measured; a small one may take as long
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -3,8 +3,9 @@
 A connection is idle while the server waits for its client: for a request, or for the rest of one,
 even if it trickles in, or until the client has taken the rest of an answer. When all places are
 taken, the one that has been idle longest of those of one peer is closed: of the peer that has most
-connections, if that has more than the new one's, or of its own. When none of these is idle, a new
-connection gets one of the places above the bound, which serve probes only.
+connections, if that has more than the new one's; else of its own, or of one that has as many, as in
+a crowd of peers with one each. When none of these is idle, a new connection gets one of the places
+above the bound, which serve probes only.
 """
 
 import time
@@ -44,10 +45,10 @@ class Places:
         """Add a connection, idle for now; returns whether its place is for all requests."""
         peer = connection.peer
         if self._shares.full(peer, 1):
-            own = next(self._old_idle([*self._idle.get(peer, ())][:1]), None)
-            if own is not None:
-                self._shares.give_back(own)
-                self._close(own)
+            leaving = self._old_idle_of(peer) or self._old_idle_of_an_equal(peer)
+            if leaving is not None:
+                self._shares.give_back(leaving)
+                self._close(leaving)
         if not self._shares.take(peer, connection):
             self._idle[peer][connection] = time.monotonic()
             return True
@@ -86,6 +87,19 @@ class Places:
     def _close(self, connection: Connection) -> None:
         self._is_idle_no_more(connection)
         connection.close_idle()
+
+    def _old_idle_of_an_equal(self, peer: str) -> Connection | None:
+        """The longest idle one of the peers that have as many as this one with its new one."""
+        mine = self._shares.held(peer) + 1
+        equals = [other for other in self._idle if self._shares.held(other) == mine]
+        if not equals:
+            return None
+        return self._old_idle_of(min(equals, key=lambda one: next(iter(self._idle[one].values()))))
+
+    def _old_idle_of(self, peer: str) -> Connection | None:
+        """The one of a peer that has been idle longest, and for some time."""
+        longest = next(iter(self._idle.get(peer, ())), None)
+        return None if longest is None else next(self._old_idle((longest,)), None)
 
     def _old_idle(self, connections: Collection[Connection]) -> Iterator[Connection]:
         """Those of one peer that have been idle for some time, the longest first."""

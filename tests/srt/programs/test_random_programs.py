@@ -2,11 +2,14 @@
 it, every get ends, and nothing is left."""
 
 import random
+from contextlib import suppress
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srt.programs.parts import CallWork, TransformWork, Variable, Work
+from srt.programs import core as core_module
+from srt.programs.parts import OBJECT_BYTES, CallWork, TransformWork, Variable, Work
 from srt.programs.prompts import request_of
 from srt.programs.transforms import apply, holds
 from srt.wire.errors import RequestError
@@ -33,6 +36,7 @@ from srt.wire.programs import (
     Turn,
 )
 from tests.running.profiles import examples
+from tests.srt.programs import driver as driver_module
 from tests.srt.programs.driver import WORDS, Driver, model_text
 
 GATHERING = (Concat, Join, Majority, First)
@@ -277,4 +281,34 @@ def test_sessions_end_at_any_moment(seed: int) -> None:
         assert all(driver.told[rid] for rid, _, _ in session.gets)
     driver.run(rng)
     left = {k: v for k, v in driver.core.counts().items() if not k.endswith(".total")}
+    assert not any(left.values()), left
+
+
+@settings(max_examples=examples(60))
+@given(st.integers(0, 2**32))
+def test_sessions_give_way_at_any_moment(seed: int) -> None:
+    """Also while a text of another one grows: all that is counted is there, and nothing is left."""
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core_module, "MAX_BYTES", OBJECT_BYTES * rng.choice((150, 400)))
+        patch.setattr(driver_module, "WORDS", (*WORDS, "a" * 3000))
+        driver = Driver(max_running=rng.choice([1, 3, 8]), max_of_caller=4)
+        core, sessions = driver.core, list[Session]()
+        for _ in range(rng.randrange(20, 100)):
+            with suppress(RequestError):
+                if len(sessions) < 4 or rng.random() < 0.15:
+                    sessions.append(Session(driver, rng, rng.choice("aaabbcde")))
+                rng.choice(sessions[-8:]).act()
+            for _ in range(rng.randrange(6)):
+                driver.step(rng)
+            assert (
+                core._bytes.total == sum(one.size for one in driver.sessions) <= core._bytes._bound
+            )
+            assert set(driver.sessions) == set(core._open_sessions._holders)
+        driver.run(rng)
+    assert not core._calls._taken
+    for session in driver.sessions:
+        driver.close(session.id, session.tenant)
+    driver.run(rng)
+    left = {k: v for k, v in core.counts().items() if not k.endswith(".total")}
     assert not any(left.values()), left

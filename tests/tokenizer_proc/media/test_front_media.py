@@ -549,7 +549,7 @@ def test_different_files_with_the_same_item() -> None:
 
 def test_who_has_most_pictures_waiting_gives_way() -> None:
     """The whole request ends, and its client is told so."""
-    front = SeeingFront(media_bytes=600)
+    front = SeeingFront(media_bytes=300)
 
     def sent(client: bytes, rid: str) -> Word | None:
         return front.submit(client, request(rid), 0.0, [f"8 8 {rid} ".encode().ljust(100)])

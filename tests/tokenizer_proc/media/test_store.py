@@ -112,15 +112,29 @@ def test_facts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_room() -> None:
     store = MediaStore(100)
     store.check_room("a", 1000)  # nothing is there
-    store.hold("a", [(b"c", "r")], [Held(image(), [bytes(40)])])
-    store.check_room("a", 10)
+    store.hold("a", [(b"c", "r")], [Held(image(), [bytes(80)])])
+    store.check_room("a", 20)
     with pytest.raises(RequestError, match="of this caller are in flight"):
-        store.check_room("a", 11)  # a half is for others
-    store.check_room("b", 50)
-    store.hold("b", [(b"d", "r")], [Held(image(), [bytes(50)])])
-    store.check_room("c", 10)
+        store.check_room("a", 21)
+    store.check_room("b", 100)
+    store.hold("b", [(b"d", "r")], [Held(image(), [bytes(60)])])
+    with pytest.raises(RequestError, match="of this caller are in flight"):
+        store.check_room("b", 1)  # the rest is for others
+    store.check_room("c", 60)
     with pytest.raises(RequestError, match="at its limit: 0 MB of pictures and videos are"):
-        store.check_room("c", 11)
+        store.check_room("c", 61)
+
+
+def test_pixels_take_what_their_caller_may_have() -> None:
+    """As files do; else the file is kept."""
+    store = MediaStore(100)
+    for rid, size in (("1", 60), ("2", 30), ("3", 11)):
+        held = Held(image(), [rid.encode() * 10])
+        store.hold("a", [(b"c", rid)], [held])
+        store.made(store.identify(held, rid.encode()), [(item(rid.encode()), bytes(size))])
+        assert bool(held.pixels) == (rid != "3")
+        check(store)
+    assert store.num_bytes == 100
 
 
 def test_what_waits_gives_way() -> None:
@@ -133,7 +147,7 @@ def test_what_waits_gives_way() -> None:
             store.release(name)
 
     ended: list[str] = []
-    store = MediaStore(100, waiting.__contains__, end)
+    store = MediaStore(50, waiting.__contains__, end)
     files: dict[str, Held] = {}
     for caller, rid, size in (("a", "1", 20), ("a", "2", 20), ("b", "3", 20), ("b", "4", 20)):
         name = (b"c", rid)

@@ -251,6 +251,34 @@ async def test_nobody_is_shut_out(
     assert room._chars.total == sum(pending.num_chars for pending in waiting)
 
 
+@pytest.mark.parametrize("seed", seeds(30))
+async def test_what_counts_is_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whatever is stopped for others, and begun again: what runs takes no room of what waits."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(room_module, "MAX_QUEUE", 12)
+    monkeypatch.setattr(room_module, "MAX_ASKER_QUEUE", 6)
+    bench = Bench(tmp_path, workers=rng.choice((1, 2, 3)), folder_bytes=10**7, quantum_s=0.0)
+    room, lanes = bench.service._queue.room, bench.service._queue.lanes
+    asked: list[int] = []
+    for number in range(100):
+        match rng.randrange(4):
+            case 0 if bench.present and (running := lanes._runs):
+                await bench.end(rng.choice(list(running)).constraint.source)
+            case 1 if asked:
+                await bench.cancel(asked.pop(rng.randrange(len(asked))))
+            case _:
+                asked.append(number)
+                source, asker = f"s{rng.randrange(60)}", rng.choice((b"a", b"a", b"b", b"c"))
+                await bench.ask(number, source, asker=asker)
+        waiting = set(lanes.waiting)
+        assert set(room._askers) == set(room._jobs._holders) == set(room._chars._holders) == waiting
+    assert not bench.failures
+    bench.service.close()
+    await bench.tasks.close()
+
+
 async def test_a_flood_does_not_delay_another_asker(bench: Bench) -> None:
     for i in range(120):
         await bench.ask(i, f"a{i}", asker=b"a")

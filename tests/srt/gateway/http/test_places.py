@@ -79,6 +79,16 @@ def test_hosts_at_work_do_not_close_the_idle_ones_of_others() -> None:
     assert not taken.enter(theirs[3]) and not mine.closed
 
 
+def test_a_crowd_of_idle_hosts_lets_in_the_next_one() -> None:
+    """As one host with as many idle connections does. Those with more do not profit."""
+    taken, crowd = Places(4), [Peer(peer) for peer in "abcd"]
+    assert all(map(taken.enter, crowd))
+    taken.works(crowd[0])
+    assert taken.enter(Peer("e"))
+    assert [peer.closed for peer in crowd] == [False, True, False, False]
+    assert not taken.enter(Peer("a")) and not any(peer.closed for peer in crowd[2:])
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_hosts_with_idle_connections_shut_out_nobody(seed: int) -> None:
     """Not even by always making new ones."""

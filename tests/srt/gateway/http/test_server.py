@@ -258,9 +258,9 @@ async def test_a_body_that_keeps_its_pace_has_more_time() -> None:
 
     request: Any = SimpleNamespace(headers={}, receive=receive)
     limit: Any = SimpleNamespace(reschedule=lambda when: put_off.append(len(pieces)))
-    assert body_module.PACE_S == 30.0
+    assert body_module.PACE_S == 60.0
     with LargeBodies().room("a") as room:
-        read = await body_module._pieces(request, room, 100_000, 100, limit)
+        read = await body_module._pieces(request, room, 100_000, 50, limit)
     assert len(read) == 18_999 and put_off == [4, 2, 1]
 
 
