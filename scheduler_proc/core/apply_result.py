@@ -104,7 +104,8 @@ class Commits:
         req.tokens.append(token)
         if guessed is not None:
             self._state.memory.keep_guessed(guessed)
-        self._state.count_outputs(req, 1)
+        self._state.counters.generation_tokens += 1
+        req.account.fresh += 1
         self._outputs.token(req, token, logprob, detail, was_guessed=was_guessed)
         if self.ends(req, token):
             return False
@@ -127,6 +128,7 @@ class Commits:
     def _commit_prefill(self, row: Row) -> None:
         """Put what a chunk has computed into the tree, for others to share."""
         self._state.counters.computed_prompt_tokens += row.num_known
+        row.req.account.computed += row.num_known
         if row.is_current and row.req.finish is None:
             self._state.memory.insert_computed(row.req)
             if row.req.spans and row.residency.computed_len >= row.req.spans.spans[-1].stop:

@@ -5,10 +5,13 @@ are in debt: their prompts that are partly computed wait, and where a req of the
 for `fair_wait_s` for a row or for memory, a running req of the latter goes back to the queue.
 """
 
+from collections import Counter
+
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 
+GET_ON = 16  # outputs beyond twice those that it had, before a req gives way again
 GAP = 3  # quanta of credit between two callers, so that one's prompts hold up the other's
 
 
@@ -21,12 +24,17 @@ class GivingWay:
         self._quantum = config.chunked_prefill_size
         self._since_s: dict[str, float] = {}  # since when these callers wait and have credit left
         self._able: set[str] = set()  # at the last look
+        self._most = 0.0  # credit of one of them
 
     def look(self, now: float) -> None:
         """See who waits and has credit left, refilled if need be."""
-        state = self._state
-        self._able = state.waiting.credits.able(state.waiting.callers)
+        waiting = self._state.waiting
+        waiting.credits.settle()
+        if not (waiting.callers or self._able):
+            return
+        self._able = waiting.credits.able(waiting.callers)
         self._since_s = {caller: self._since_s.get(caller, now) for caller in self._able}
+        self._most = max(map(waiting.credits.left, self._able), default=0.0)
 
     def is_first(self, req: Req) -> bool:
         """Whether the waiting req is of a caller with credit left."""
@@ -43,26 +51,51 @@ class GivingWay:
         one of them has begun is not to lie in memory half computed."""
         if not self.is_in_debt(req):
             return False
-        credits = self._state.waiting.credits
-        most = max(credits.left(caller) for caller in self._able)
-        return most - credits.left(req.wish.caller) > GAP * self._quantum
+        gap = self._most - self._state.waiting.credits.left(req.wish.caller)
+        return gap > GAP * self._quantum
 
     def victim(self, now: float) -> Req | None:
         """The running req that has to go back to the queue now: of the caller that is most in debt
-        the least advanced one. None if none has to."""
-        state = self._state
-        if state.memory.table.num_free_rows > 0 and not state.admissions.are_stopped:
-            return None
-        until_s = now - self._fair_wait_s
-        waits = (max(since, self._oldest_s(caller)) for caller, since in self._since_s.items())
-        if min(waits, default=now) > until_s:
-            return None
-        running = state.running.values()
-        debtors = [req for req in running if self.is_in_debt(req) and not _is_ending_prompt(req)]
-        return min(debtors, key=self._debt_key, default=None)
+        the least advanced one. None if none has to.
 
-    def _oldest_s(self, caller: str) -> float:
-        return self._state.waiting.oldest_s(caller)
+        Whom it is taken from holds no less after it, by weight, than one that has waited: else both
+        would take the same row from each other in turn. Nor may a req that gave way give way again
+        before it has got on, or what it computes again might be all that it does.
+        """
+        state = self._state
+        if not self._able:
+            return None
+        are_rows_short = state.memory.table.num_free_rows == 0
+        if not are_rows_short and not state.admissions.is_memory_short:
+            return None
+        late = [caller for caller, since_s in self._since_s.items() if self._waits(since_s, now)]
+        late = [caller for caller in late if self._waits(state.waiting.oldest_s(caller), now)]
+        if not late:
+            return None
+        sizes = {req: 1 if are_rows_short else req.held.kv_len for req in state.running.values()}
+        held = Counter[str]()
+        for req, size in sizes.items():
+            held[req.wish.caller] += size
+        weight = state.waiting.credits.weight
+        least = min(held[caller] / weight(caller) for caller in late)
+        debtors = []
+        for req, size in sizes.items():
+            caller = req.wish.caller
+            if (held[caller] - size) / weight(caller) >= least and self._may_give_way(req):
+                debtors.append(req)
+        victim = min(debtors, key=self._debt_key, default=None)
+        if victim is not None:
+            victim.yielded = victim.tokens.num_outputs
+        return victim
+
+    def _waits(self, since_s: float, now: float) -> bool:
+        return since_s <= now - self._fair_wait_s
+
+    def _may_give_way(self, req: Req) -> bool:
+        """Whether a running req is of a caller in debt, and loses little by giving way."""
+        if req.yielded is not None and req.tokens.num_outputs < 2 * req.yielded + GET_ON:
+            return False
+        return self.is_in_debt(req) and not _is_ending_prompt(req)
 
     def _debt_key(self, req: Req) -> tuple[float, int, int]:
         credits, caller = self._state.waiting.credits, req.wish.caller

@@ -14,7 +14,12 @@ from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
 from scheduler_proc.core.giving_way import GivingWay
 from scheduler_proc.core.jumps import fail_grammar
-from scheduler_proc.core.requests.admission import is_being_computed, matched_len, prefix_need
+from scheduler_proc.core.requests.admission import (
+    Aside,
+    is_being_computed,
+    matched_len,
+    prefix_need,
+)
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan
@@ -34,8 +39,6 @@ from scheduler_proc.core.steps.step_target import (
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.sampling.token_rules import NoTokenLeft
 from srt.wire.errors import BAD_REQUEST
-
-MOST_ASIDE = 128  # reqs at a look, of which a long queue may have thousands
 
 
 class StepPlanner:
@@ -112,7 +115,8 @@ class StepPlanner:
         budget = self._prefill_budget(plan)
         cut = [req for req in self._others() if _is_cut(req)]
         in_debt = [req for req in cut if others.holds_up(req)]
-        budget -= self._plan_prefills(plan, budget, [req for req in cut if req not in in_debt])
+        first = [req for req in cut if req not in in_debt] if in_debt else cut
+        budget -= self._plan_prefills(plan, budget, first)
         if in_debt:
             budget -= self._admit_waiting(plan, budget, suspect, are_first=True)
             budget -= self._plan_prefills(plan, budget, in_debt)
@@ -326,18 +330,18 @@ class StepPlanner:
         state, admissions, cache = self._state, self._state.admissions, self._state.memory.cache
         available = self._available()
         prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
-        latest = math.inf  # the arrival after which nobody may overtake those that stand aside
-        aside = 0
+        aside = Aside(self._config.max_wait_s)
         for req in waiting:
-            if budget <= 0 or state.memory.table.num_free_rows == 0 or req.arrival_s > latest:
+            if budget <= 0 or state.memory.table.num_free_rows == 0:
                 return
+            if aside and aside.stops(req):
+                if len(state.waiting.callers) == 1:
+                    return
+                continue
             if req.tokens.are_late:
                 return  # retracted just now: nobody takes its place before its last token is known
             if is_being_computed(req, prefilling, cache):
-                latest = min(latest, req.arrival_s + self._config.max_wait_s)
-                aside += 1
-                if aside == MOST_ASIDE:
-                    return
+                aside.add(req)
                 continue  # soon: when the prefix that it needs is in the tree
             if req.spans and not self._has_media(req, may_pin):
                 # Nobody else waits for it: what others show is encoded meanwhile, where there is

@@ -38,6 +38,7 @@ from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.split import part_of
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.core.steps.step_target import StepCosts
+from scheduler_proc.fairness.credits import LEAST_WEIGHT, MOST_WEIGHT
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from srt.ring.crash_file import Name
@@ -95,7 +96,7 @@ class Scheduler:
         if req.key in self.state.live.by_name:
             self.state.outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
             return
-        if (refusal := self._refusal_of_media(req)) is not None:
+        if (refusal := _refusal_of_weight(req) or self._refusal_of_media(req)) is not None:
             self.state.outputs.end(req, Finish("abort", error=ErrorInfo(BAD_REQUEST, refusal)))
             self.state.trials.forget(req.key)
             return
@@ -301,3 +302,11 @@ class Scheduler:
             has_output = req.tokens.known_len > req.tokens.prompt_len
             error = None if has_output else TIMED_OUT_EARLY
             self.state.finish(req, Finish("timeout" if has_output else "abort", error=error))
+
+
+def _refusal_of_weight(req: Req) -> str | None:
+    """Why its caller's weight is none."""
+    weight = req.wish.weight
+    if LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        return None
+    return f"the weight {weight:g} is not from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"

@@ -33,7 +33,6 @@ from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
 
 PREFIX_TOKENS = 48  # behind the place where a prompt leaves the tree: enough for some words
-
 MOST_PAST = 1024  # deadlines that are kept although their reqs have ended, and no more than half
 
 
@@ -130,7 +129,7 @@ class SchedulerState:
     def add(self, req: Req) -> None:
         """Queue a new req."""
         self.live.add(req)
-        self.waiting.credits.join(req.wish.caller, req.wish.weight)
+        req.account = self.waiting.credits.join(req.wish.caller, req.wish.weight)
         self.waiting.add(req)
         self.trials.add(req)
         self.admissions.memory_changed()
@@ -207,7 +206,7 @@ class SchedulerState:
     def count_outputs(self, req: Req, num_tokens: int) -> None:
         """The req has that many more."""
         self.counters.generation_tokens += num_tokens
-        self.waiting.credits.charge(req.wish.caller, num_tokens)
+        req.account.fresh += num_tokens
 
     def abort(self, req: Req, code: str, reason: str) -> None:
         """End a req as failed."""

@@ -18,13 +18,20 @@ from dataclasses import dataclass
 
 BURST = 4  # most credit of a caller, in quanta
 MOST_IDLE = 1024  # callers with no requests that are remembered
+LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e3
+MOST_LEVEL = 2.0**40  # above it a token of the heaviest caller would be rounded away
 
 
-@dataclass(slots=True)
-class _Account:
+@dataclass(slots=True, eq=False)
+class Account:
+    """What a caller has used."""
+
     used: float  # tokens by weight
     weight: float
     live: int = 0  # its requests that have not ended
+    ahead: int = 0  # charged prompt tokens that are not computed yet
+    fresh: int = 0  # outputs that are not in `used` yet, see `Credits.settle`
+    computed: int = 0  # prompt tokens that are still in `ahead`
 
 
 class Credits:
@@ -36,25 +43,30 @@ class Credits:
         self._burst = float(BURST * self._quantum)
         self._level = 0.0
         self._most_used = 0.0
-        self._accounts: dict[str, _Account] = {}
-        self._idle: dict[str, None] = {}  # those of them with no requests, the latest last
+        self._accounts: dict[str, Account] = {}
+        self._live: dict[str, Account] = {}  # those of them with requests
+        self._idle: dict[str, None] = {}  # the others, the latest last
 
     def __len__(self) -> int:
         """The callers that are remembered."""
         return len(self._accounts)
 
-    def join(self, caller: str, weight: float) -> None:
-        """A request of the caller has come. `weight` (above 0) is its share from now on."""
+    def join(self, caller: str, weight: float) -> Account:
+        """A request of the caller has come. `weight`, from `LEAST_WEIGHT` to `MOST_WEIGHT`, is its
+        share from now on. The request's outputs are to be counted as `fresh` ones of the account,
+        the tokens of its prompt as `computed`."""
         account = self._accounts.get(caller)
         if account is None:
-            account = self._accounts[caller] = _Account(
-                self._level - self._quantum / weight, weight
-            )
+            account = self._accounts[caller] = Account(self._level - self._quantum / weight, weight)
         elif account.weight != weight:
+            self._settle(account)
             left = self.left(caller)
             account.weight, account.used = weight, self._level - left / weight
+            self._use(account, 0)
         self._idle.pop(caller, None)
+        self._live[caller] = account
         account.live += 1
+        return account
 
     def leave(self, caller: str) -> None:
         """A request of the caller has ended."""
@@ -62,20 +74,25 @@ class Credits:
         account.live -= 1
         if account.live > 0:
             return
+        self._settle(account)
+        del self._live[caller]
         self._idle[caller] = None
         if len(self._idle) > MOST_IDLE:
             oldest = next(iter(self._idle))
             del self._idle[oldest], self._accounts[oldest]
 
+    def settle(self) -> None:
+        """Take over what has been computed since this was done last: outputs are charged."""
+        for account in self._live.values():
+            if account.fresh or account.computed:
+                self._settle(account)
+
     def charge(self, caller: str, tokens: int) -> None:
-        """Tokens of the caller have been computed, or if negative, were charged and will not be."""
-        account = self._accounts[caller]  # no calls: this is done for each output
-        used, least = account.used, self._level - self._burst / account.weight
-        if used < least:
-            used = least
-        account.used = used = used + tokens / account.weight
-        if used > self._most_used:
-            self._most_used = used
+        """Prompt tokens of the caller will be computed, or if negative, were charged and will not
+        be."""
+        account = self._accounts[caller]
+        account.ahead = max(0, account.ahead + tokens)
+        self._use(account, tokens)
 
     def left(self, caller: str) -> float:
         """The caller's credit, in tokens; negative is a debt."""
@@ -94,13 +111,35 @@ class Credits:
         and who comes next is not to wait for the rest. Empty only if there are no callers."""
         able = {caller for caller in callers if self.left(caller) > 0.0}
         if not able and callers:
-            accounts = [self._accounts[caller] for caller in callers]
-            tokens = self._quantum if len(accounts) > 1 else 1
-            level = min(account.used + tokens / account.weight for account in accounts)
-            self._level = max(self._level, level)
-            able = {caller for caller in callers if self.left(caller) > 0.0}
+            tokens = self._quantum if len(callers) > 1 else 1
+            level, first = min(
+                (account.used + tokens / account.weight, caller)
+                for caller in callers
+                for account in (self._accounts[caller],)
+            )
+            self._raise_level(level)
+            able = {caller for caller in callers if self.left(caller) > 0.0} or {first}
         return able
 
     def forgive(self) -> None:
-        """Nobody waits: nobody is in debt."""
-        self._level = max(self._level, self._most_used)
+        """Nobody waits: nobody is in debt for what has been computed."""
+        self._raise_level(self._most_used)
+
+    def _raise_level(self, level: float) -> None:
+        self._level = max(self._level, level)
+        if self._level > MOST_LEVEL:
+            base, self._level = self._level, 0.0
+            self._most_used -= base
+            for account in self._accounts.values():
+                account.used -= base
+
+    def _settle(self, account: Account) -> None:
+        account.ahead = max(0, account.ahead - account.computed)
+        fresh, account.fresh, account.computed = account.fresh, 0, 0
+        self._use(account, fresh)
+
+    def _use(self, account: Account, tokens: int) -> None:
+        least = self._level - self._burst / account.weight
+        account.used = max(account.used, least) + tokens / account.weight
+        used = account.used - account.ahead / account.weight
+        self._most_used = max(self._most_used, used)

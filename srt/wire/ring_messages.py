@@ -56,7 +56,7 @@ class TokenizedReq(RingMessage, frozen=True):
 
     `caller` (at most 64 characters) is who gets what it computes charged: a key's name or digest,
     `ip:` and an address, or `ring:` and a client's identity; "" is a caller like others. `weight`
-    (above 0) is the caller's share beside others; that of its latest request counts.
+    (1e-3 to 1e3) is the caller's share beside others; that of its latest request counts.
     """
 
     client: bytes

@@ -1,5 +1,6 @@
 """What the scheduler weighs before it lets a waiting req into the batch."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -9,6 +10,7 @@ from scheduler_proc.memory.radix_cache import RadixCache
 
 OUTPUT_CLIP = 4096  # expected outputs are not counted beyond this
 RETRY_STEPS = 8  # look again at a queue that memory has stopped
+MOST_ASIDE = 128  # reqs of a caller at a look, of which a long queue may have thousands
 RETRACT_HEADROOM = 20  # decode steps that the ratio makes room for after a retraction
 
 
@@ -60,6 +62,11 @@ class Admissions:
         return self._refused_at is None
 
     @property
+    def is_memory_short(self) -> bool:
+        """Whether memory stopped the next req at the last look."""
+        return self._refused_at is not None
+
+    @property
     def are_stopped(self) -> bool:
         """Whether memory stopped the next req at the last look, and nothing changed since."""
         return self._refused_at is not None and not self._has_changed
@@ -77,6 +84,32 @@ class Admissions:
         """Reqs that can run at once, at most `limit`: as many as did when memory last stopped the
         next one."""
         return limit if self._places == 0 else max(self._places, num_running)
+
+
+class Aside:
+    """The reqs that stand aside in one look. Of their own caller, who comes more than `max_wait_s`
+    later may not pass them, and nobody may once there are many of them."""
+
+    def __init__(self, max_wait_s: float) -> None:
+        self._max_wait_s = max_wait_s
+        self._latest_s: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, req: Req) -> None:
+        """This one stands aside."""
+        caller, latest_s = req.wish.caller, req.arrival_s + self._max_wait_s
+        self._latest_s[caller] = min(self._latest_s.get(caller, math.inf), latest_s)
+        self._counts[caller] = self._counts.get(caller, 0) + 1
+
+    def __len__(self) -> int:
+        """The callers of whom some do."""
+        return len(self._counts)
+
+    def stops(self, req: Req) -> bool:
+        """Whether the req may not pass those of its caller."""
+        caller = req.wish.caller
+        latest_s = self._latest_s.get(caller, math.inf)
+        return req.arrival_s > latest_s or self._counts.get(caller, 0) >= MOST_ASIDE
 
 
 def matched_len(req: Req, cache: RadixCache) -> int:

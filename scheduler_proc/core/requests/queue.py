@@ -161,7 +161,8 @@ class WaitingQueue:
         while left:
             able = credits.able(left)
             begun = set(able)
-            for req in chain(resumed, self._in_windows(), self._later_windows(able)):
+            lanes = [caller for caller in self._lanes if caller in able]  # a set has no order
+            for req in chain(resumed, self._in_windows(), self._later_windows(lanes)):
                 caller = req.wish.caller
                 if caller not in able or req.handle in passed:
                     continue

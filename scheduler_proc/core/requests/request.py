@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from scheduler_proc.core.requests.resume import reported_ids, without_reported_logprobs
 from scheduler_proc.core.requests.spec import Wish, prompt_meta
 from scheduler_proc.core.requests.tokens import Tokens
+from scheduler_proc.fairness.credits import Account
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.media.spans import MediaFacts, Spans, spans_of
@@ -96,6 +97,8 @@ class Req:
     media_version: int | None = None  # of the encoder cache, when it lacked something last
     counts: dict[str, int] = field(default_factory=dict)  # facts of its answer, by their names
     has_new_counts: bool = False  # that the detokenizer does not know
+    account: Account = field(default_factory=lambda: Account(0.0, 1.0))  # its caller's
+    yielded: int | None = None  # its outputs when it gave way to another caller last
     num_steered: int = 0  # outputs that were chosen so that it ends within its limit
 
     @classmethod

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from bench.hit_rate.simulator import StepCost
 from scheduler_proc.core.requests.queue_order import POLICIES
 from scheduler_proc.core.state import SchedulerConfig
-from scheduler_proc.fairness.credits import Credits
+from scheduler_proc.fairness.credits import Account, Credits
 from tests.scheduler_proc.fairness.simulated import (
     VOCAB,
     Asked,
@@ -71,6 +71,7 @@ def test_memory_with_long_outputs_gives_way_too() -> None:
     """There are rows enough, and the pool is full of one caller's."""
     bound_s, until_s = 0.5, 40.0
     flood = [Asked(0.0, "A", prompt, 1000) for prompt in map(unique(64), [random.Random(1)] * 70)]
+    flood += poisson("more", "A", 200.0, until_s, unique(64), outputs=1000)  # at each step
     others = poisson("below", "B", 0.3, 20.0, unique(100), outputs=8)
     others = [one._replace(at_s=one.at_s + 15.0) for one in others]
     settings = config(3000, fair_wait_s=bound_s)
@@ -81,6 +82,72 @@ def test_memory_with_long_outputs_gives_way_too() -> None:
         assert max(map(len, shared.waiting.values())) > 0
         waits_s.append([one.ttft_s if one.first_s else until_s for one in both.of("B")])
     assert max(waits_s[0]) <= bound_s + 1.0 < max(waits_s[1])
+
+
+@pytest.mark.parametrize("pool", [30_000, 8_000])
+def test_callers_with_equal_shares_do_not_take_rows_from_each_other_in_turn(pool: int) -> None:
+    """Each wants more rows, or more memory, than its share, for as long as the other does."""
+    rng = random.Random(2)
+    asked = [Asked(0.0, caller, unique(64)(rng), 300) for caller in "AB" for _ in range(60)]
+    both, plain = (
+        Shared(config(pool), CHEAP, has_callers=has_callers).run(asked, 25.0)
+        for has_callers in (True, False)
+    )
+    assert both.tokens.total() >= 0.97 * plain.tokens.total()
+    assert both.retracted <= plain.retracted + len(asked)
+    assert both.tokens["A"] == pytest.approx(both.tokens["B"], rel=0.05)
+
+
+def test_two_prompts_that_fill_the_pool_each_do_not_evict_each_other_for_ever() -> None:
+    """Each takes much longer than the bound after which it may have to give way."""
+    rng = random.Random(3)
+    asked = [Asked(0.1 * i, who, unique(3000)(rng), 30) for i, who in enumerate("ABC")]
+    outcome = Shared(config(3100, fair_wait_s=0.05), check=True).run(asked, 200.0)
+    assert [outcome.answered(who) for who in "ABC"] == [1.0, 1.0, 1.0]
+
+
+def test_who_waits_for_a_prefix_holds_up_nobody_else() -> None:
+    """C computes a long prompt, for whose prefix A's reqs wait, more than one look passes over and
+    for longer than a later one may overtake; B's has nothing to do with that."""
+    rng = random.Random(4)
+    prefix = unique(8000)(rng)
+    asked = [Asked(0.0, "C", prefix, 1)]
+    asked += [
+        Asked(0.1, "A", np.concatenate((prefix[:7000], unique(5)(rng))), 1) for _ in range(200)
+    ]
+    asked.append(Asked(1.5, "B", unique(20)(rng), 1))
+    slow = StepCost(0.02, 0.0005, 0.002)
+    outcome = Shared(config(max_wait_s=0.5), slow).run(asked)
+    (own,) = outcome.of("B")
+    assert own.ttft_s <= 3 * outcome.longest_step_s
+    assert own.first_s is not None
+    assert all(one.first_s is None or one.first_s > own.first_s for one in outcome.of("A"))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_queue_has_the_same_order_whatever_the_hashes_of_names(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded runs are replayed exactly, by another process."""
+
+    def ordered(is_reversed: bool) -> list[int]:
+        class Names(set[str]):
+            def __iter__(self) -> Iterator[str]:
+                return iter(sorted(super().__iter__(), reverse=is_reversed))
+
+        def able_names(credits: Credits, callers: Collection[str]) -> set[str]:
+            return Names(able(credits, callers))
+
+        shared = Shared(config(schedule_policy=policy, max_wait_s=0.01))
+        rng = random.Random(6)
+        for number in range(40):
+            shared._add(str(number), Asked(0.02 * number, f"c{number % 4}", unique(9)(rng)))
+        with monkeypatch.context() as patch:
+            patch.setattr(Credits, "able", able_names)
+            return [req.handle for req in shared.core.state.waiting.ordered()]
+
+    able = Credits.able
+    assert ordered(is_reversed=False) == ordered(is_reversed=True)
 
 
 @pytest.mark.parametrize("weight", [1.0, 4.0])
@@ -158,14 +225,29 @@ def test_credit_is_not_charged_twice_for_what_is_computed_again() -> None:
     asked += poisson("twice", "B", 8.0, 4.0, unique(60), outputs=60)
     shared = Shared(config(700, max_running_requests=12), check=True)
     charged = Counter[str]()
-    charge = shared.core.state.waiting.credits.charge
+    credits = shared.core.state.waiting.credits
+    use = credits._use
 
-    def counted(caller: str, tokens: int) -> None:
+    def counted(account: Account, tokens: int) -> None:
+        (caller,) = (name for name in credits._accounts if credits._accounts[name] is account)
         charged[caller] += tokens
-        charge(caller, tokens)
+        use(account, tokens)
 
-    shared.core.state.waiting.credits.charge = counted  # type: ignore[method-assign]
+    credits._use = counted  # type: ignore[method-assign]
     outcome = shared.run(asked)
     assert outcome.retracted > 0
     assert charged == {caller: 120 * len(outcome.of(caller)) for caller in "AB"}
     assert all(one.ended_s is not None for one in outcome.served)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 1e-4, 1e4, float("inf"), float("nan")])
+def test_a_weight_that_is_none_is_refused(weight: float) -> None:
+    """And harms nobody else."""
+    prompt = np.arange(9, dtype=np.int32)
+    shared = Shared(config(), check=True)
+    shared._add("bad", Asked(0.0, "A", prompt, weight=weight))
+    batch = shared.core.take_output(0.0)
+    assert batch is not None
+    (end,) = batch.ends
+    assert end.finish.error is not None and "weight" in end.finish.error.message
+    assert shared.run([Asked(0.1, "A", prompt)]).answered("A") == 1.0

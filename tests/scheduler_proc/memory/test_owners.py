@@ -1,12 +1,20 @@
 """Whose tokens are evicted, in a tree that several callers use."""
 
 import random
+from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.memory.owners import LATELY, MOST_STALE, Owners
+from scheduler_proc.memory.owners import (
+    LATELY,
+    MOST_STALE,
+    SEEN_PER_EVICTION,
+    Owners,
+    _Entry,
+)
 from scheduler_proc.memory.pools import TokenPool
 from scheduler_proc.memory.radix_cache import RadixCache
 
@@ -73,6 +81,37 @@ def test_a_prefix_that_all_use_changes_hands_and_leaves_no_heap_of_stale_entries
     heaps = used.cache.owners._heaps.values()
     assert used.cache.owners.tokens == {"c2": 4}
     assert sum(map(len, heaps)) <= MOST_STALE + 4
+
+
+def test_an_eviction_looks_at_few_of_many_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands that come once each, as addresses may."""
+    used, looked = Used(4000), Counter[str]()
+    above_share, top = Owners.above_share, Owners._top
+
+    def counted_share(owners: Owners) -> dict[str, float]:
+        looked["share"] += len(owners.tokens)
+        return above_share(owners)
+
+    def counted_top(owners: Owners, caller: str) -> _Entry | None:
+        looked["top"] += 1
+        return top(owners, caller)
+
+    monkeypatch.setattr(Owners, "above_share", counted_share)
+    monkeypatch.setattr(Owners, "_top", counted_top)
+    for i in range(3000):
+        used.compute(f"c{i}", [3 * i + 1, 3 * i + 2])
+    assert len(used.cache.owners.tokens) == 2000
+    assert looked["share"] <= 2 * SEEN_PER_EVICTION * 1000 >= looked["top"]
+    assert len(used.cache.owners._tops) <= MOST_STALE + 2 * 2000
+
+
+def test_heaps_stay_small_while_nothing_is_evicted() -> None:
+    used = Used(20)
+    for first in (0, 100):  # the second evicts the first
+        used.compute("c0", list(range(first, first + 20)))
+    for i in range(1000):
+        used.compute(f"c{i % 2}", list(range(100, 120)))
+    assert len(used.cache.owners._tops) <= MOST_STALE + 4
 
 
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([20, 60, 400]))
