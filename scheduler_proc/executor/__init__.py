@@ -90,9 +90,10 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
 
 
 def _check_model(files: ModelFiles, impl: str) -> None:
-    """Raise ConfigError for values and tensors of a directory that are wrong, whatever computes the
-    model, before torch is imported for it. Of a GGUF file, who loads it does."""
+    """Raise ConfigError for values and tensors that are wrong, whatever computes the model, before
+    torch is imported for it. Transformers computes directories only."""
     if files.kind != "hf":
+        check_tensors(open_checkpoint(files))
         return
     if impl != "transformers":
         with suppress(NotComputed):
