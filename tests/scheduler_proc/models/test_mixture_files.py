@@ -265,6 +265,12 @@ def test_a_wrong_gguf_file_is_not_tried_on_torch(
     monkeypatch.setattr(executors, "_make_torch", lambda *_: pytest.fail("torch was tried"))
     with pytest.raises(ConfigError, match=r"m\.gguf: a token uses 17 of 16 experts"):
         make_executor("auto", files, ExecutorOptions(max_total_tokens=8))
+    load_or_skip()
+    tensors = converted_tensors(random_family("qwen3_moe"))
+    tensors["blk.1.ffn_gate_inp.weight"][0, 0] = np.nan
+    files = write_family(random_family("qwen3_moe"), tmp_path / "nan.gguf", tensors)
+    with pytest.raises(ConfigError, match=r"mlp\.gate\.weight has values that are not finite"):
+        make_executor("auto", files, ExecutorOptions(max_total_tokens=8))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +286,7 @@ def test_what_a_gguf_file_leaves_to_its_architecture(
 
 
 def test_the_first_gguf_files_of_qwen2_have_the_width_of_all_used_experts(tmp_path: Path) -> None:
-    keys = {"expert_feed_forward_length": 0, "feed_forward_length": 96}
+    keys: dict[str, Any] = {"expert_feed_forward_length": 0, "feed_forward_length": 96}
     keys["expert_shared_feed_forward_length"] = 64
     files = write_family(random_family("qwen2_moe"), tmp_path / "m.gguf", **keys)
     experts = open_checkpoint(files).config.experts
