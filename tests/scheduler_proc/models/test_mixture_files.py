@@ -294,12 +294,15 @@ def test_the_first_gguf_files_of_qwen2_have_the_width_of_all_used_experts(tmp_pa
 
 
 def test_experts_that_native_cannot_have(tmp_path: Path) -> None:
-    """A width that is no multiple of 16, and types that differ."""
+    """A width that is no multiple of 16, too many of a token, and types that differ."""
     load_or_skip()
     options = ExecutorOptions(max_total_tokens=8)
     files = save_directory(random_family("qwen3_moe", moe_intermediate_size=40), tmp_path / "a")
     with pytest.raises(ConfigError, match="does not have experts of 40 channels"):
         make_executor("native", files, options)
+    many = random_family("qwen3_moe", num_experts=66, num_experts_per_tok=65)
+    with pytest.raises(ConfigError, match=r"does not have 65 experts of a token \(at most 64\)"):
+        make_executor("native", save_directory(many, tmp_path / "c"), options)
     files = save_directory(random_family("qwen2_moe"), tmp_path / "b")
     tensors = safetensors_torch.load_file(files.path / FILE)
     name = f"{_LAYER}.experts.3.up_proj.weight"
