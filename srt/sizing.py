@@ -163,7 +163,7 @@ def _bytes_of(args: ServerArgs, sizes: ModelSizes) -> tuple[int, int]:
         of_pool = 1 if args.kv_cache_dtype == "fp8_e4m3" else width
         return sizes.float32_bytes * width // 4, sizes.kv_values * of_pool
     weights = sizes.float32_bytes if args.exact else sizes.weight_bytes
-    if args.quantization != "none":
+    if args.quantization != "none" and not args.exact:
         weights = sizes.float32_bytes // 4 * _QUANTIZED[args.quantization].num_bytes // 32
     if args.exact or args.kv_cache_dtype == "float32":
         return weights, 4 * sizes.kv_values

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.config import NotComputed
+from scheduler_proc.models.config import NotComputed, WrongValues
 from scheduler_proc.models.counts import check_counts
 from scheduler_proc.models.tensors import check_tensors
 from scheduler_proc.models.vision.seeing import seeing_config
@@ -80,6 +80,8 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
 
     try:
         return _make_native(files, options)
+    except WrongValues:
+        raise
     except (NativeUnavailable, ConfigError) as error:
         if kind == "native" or _needs_native(options):
             raise ConfigError(f"executor native: {error}") from error
@@ -90,9 +92,10 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
 
 
 def _check_model(files: ModelFiles, impl: str) -> None:
-    """Raise ConfigError for values and tensors of a directory that are wrong, whatever computes the
-    model, before torch is imported for it. Of a GGUF file, who loads it does."""
+    """Raise ConfigError for values and tensors that are wrong, whatever computes the model, before
+    torch is imported for it. Transformers computes directories only."""
     if files.kind != "hf":
+        check_tensors(open_checkpoint(files))
         return
     if impl != "transformers":
         with suppress(NotComputed):

@@ -21,6 +21,10 @@ from srt.wire.errors import ConfigError
 _T = TypeVar("_T")
 
 
+class WrongValues(ConfigError):
+    """A tensor's values are none that any executor can compute with."""
+
+
 class NotComputed(ConfigError):
     """An architecture, or an option of one, that the decoders here do not compute and another
     implementation may; every other ConfigError is about a value that no model can have."""

@@ -58,6 +58,7 @@ Q5_0 = 6  # of ggml; the kernels have no such format
 _Q5_0_BYTES = BLOCK_TYPES[Q5_0].num_bytes
 # Values that are dequantised at a time: numpy needs several times their memory meanwhile.
 _CHUNK_VALUES = 1 << 21
+_MOST_CHOSEN = 64  # kMaxUsed and kMaxGroups of the kernels
 _QUANTIZED = {"q8": Format.Q8, "q4": Format.Q4}
 _PLAIN = (Source.F32, Source.F16, Source.BF16)
 _QUANTIZED_TYPES = {Q5_0, *_OWN_FORMATS} - {*_PLAIN}  # of ggml, as the kernels hold them
@@ -144,10 +145,11 @@ def check_native(config: DecoderConfig) -> None:
         "a rope for windowed layers": config.local_rope is not None,
         "partly rotated heads": config.rope_dims(rope) != config.head_dim,
     }
-    for width in (
-        () if config.experts is None else (config.experts.width, config.experts.shared_width)
-    ):
-        lacks[f"experts of {width} channels, not a multiple of 16"] = width % 16 != 0
+    if (experts := config.experts) is not None:
+        for width in (experts.width, experts.shared_width):
+            lacks[f"experts of {width} channels, not a multiple of 16"] = width % 16 != 0
+        for what, number in (("experts of a token", experts.used), ("groups", experts.rule.groups)):
+            lacks[f"{number} {what} (at most {_MOST_CHOSEN})"] = number > _MOST_CHOSEN
     missing = [name for name, is_needed in lacks.items() if is_needed]
     if missing:
         raise ConfigError(f"the native executor does not have {', '.join(missing)}")

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
-from scheduler_proc.models.config import DecoderConfig, Experts, require
+from scheduler_proc.models.config import DecoderConfig, Experts, WrongValues
 from srt.wire.errors import ConfigError
 
 NORM = "model.norm.weight"
@@ -272,9 +272,10 @@ def check_tensors(checkpoint: Checkpoint) -> None:
 
 
 def require_finite(checkpoint: Checkpoint, name: str, *, are_finite: bool) -> None:
-    """Raise ConfigError unless the values of tensor `name` `are_finite`: of others no experts can
+    """Raise WrongValues unless the values of tensor `name` `are_finite`: of others no experts can
     be chosen."""
-    require(are_finite, f"{checkpoint.path}: tensor {name} has values that are not finite")
+    if not are_finite:
+        raise WrongValues(f"{checkpoint.path}: tensor {name} has values that are not finite")
 
 
 def kv_scale_names(config: DecoderConfig) -> set[str]:

@@ -142,6 +142,8 @@ def test_quantised_weights() -> None:
         for name in ("none", "q8", "q4")
     }
     assert taken == pytest.approx({"none": 513 / 2, "q8": 513 * 34 / 128, "q4": 513 * 20 / 128})
+    exact = plan_for(ServerArgs(quantization="q4", exact=True), wide, 8 * GIB)
+    assert exact.weight_bytes == 513 * MIB, "--exact quantises nothing"
 
 
 def test_replicas_share() -> None:

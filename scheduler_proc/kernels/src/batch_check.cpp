@@ -51,9 +51,11 @@ int check_matrix(const char *name, const srt_matrix &w, int n, int k, bool has_t
 int check_rule(const srt_experts &e) {
   const srt_router_rule &rule = e.rule;
   if (e.count < 1 || e.used < 1 || e.used > std::min(e.count, kMaxUsed))
-    return set_error("%d of %d experts are used by a token", e.used, e.count);
+    return set_error("%d of %d experts are used by a token, and must be 1 to %d", e.used, e.count,
+                     std::min(e.count, kMaxUsed));
   if (rule.groups < 1 || rule.groups > kMaxGroups || e.count % rule.groups != 0)
-    return set_error("%d experts are not %d equal groups", e.count, rule.groups);
+    return set_error("%d experts are not %d equal groups, at most %d", e.count, rule.groups,
+                     kMaxGroups);
   if (rule.used_groups < 1 || rule.used_groups > rule.groups ||
       e.used > e.count / rule.groups * rule.used_groups)
     return set_error("%d experts out of %d of %d groups", e.used, rule.used_groups, rule.groups);

@@ -144,8 +144,8 @@ void Engine::reserve(const srt_batch &batch) {
 
 int Engine::max_phases(const srt_batch &batch) const {
   const int chunks = (batch.num_logprobs + kLogprobRows - 1) / kLogprobRows;
-  return model_.num_layers * (kLayerPhases + Mixtures::kMorePhases) + chunks * kLogprobPhases +
-         kOtherPhases;
+  return model_.num_layers * (kLayerPhases + mixtures_.max_phases(batch.num_tokens)) +
+         chunks * kLogprobPhases + kOtherPhases;
 }
 
 // ---- the layers ---------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-// The phases of a mixture: router; choice and sorting; gate and up of all used experts; down; sums.
+// The phases of a mixture, for each panel of tokens: router; choice and sorting; gate and up of all
+// used experts; down; sums.
 //
 // A step of one token has fewer phases: threads choose for themselves, and a piece of `down` is a
 // range of channels of all experts, which it also sums.
@@ -83,9 +84,16 @@ Mixtures::Mixtures(const srt_model &model, const Kernels &kernels, int threads)
   counts_ = std::vector<std::atomic<int64_t>>(layers_.size() * most_experts_);
 }
 
+int Mixtures::panels_of(int tokens) const {
+  if (most_experts_ == 0) return 0;
+  const int most = std::max(kPanelTokens, kExpertTokens * most_experts_ / most_used_);
+  return (tokens + most - 1) / most;
+}
+
 void Mixtures::reserve(int tokens, int64_t &growths) {
   if (most_experts_ == 0) return;
-  const size_t rows = tokens, pairs = rows * most_used_, hidden = model_.hidden;
+  const int panels = panels_of(tokens);
+  const size_t rows = (tokens + panels - 1) / panels, pairs = rows * most_used_, hidden = model_.hidden;
   const size_t experts = std::min<size_t>(most_experts_, pairs);
   logits_.need(rows * padded(most_experts_), growths);
   shared_weights_.need(rows, growths);
@@ -210,8 +218,13 @@ class MixtureRun {
 
 void Mixtures::run(Member &member, int index, const srt_layer &layer, const Step &step,
                    uint8_t *scratch) {
-  MixtureRun run(*this, member, index, layer, step, scratch);
-  step.rows == 1 ? run.one_token() : run.many_tokens();
+  const int panels = panels_of(step.rows);
+  for (int64_t i = 0; i < panels; i++) {
+    const int first = int(step.rows * i / panels), end = int(step.rows * (i + 1) / panels);
+    const Step panel{step.x + size_t(first) * model_.hidden, end - first, step.inputs, step.clock};
+    MixtureRun run(*this, member, index, layer, panel, scratch);
+    panel.rows == 1 ? run.one_token() : run.many_tokens();
+  }
 }
 
 // ---- parts --------------------------------------------------------------------------------------

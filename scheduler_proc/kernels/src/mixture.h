@@ -34,7 +34,6 @@ struct MlpKind {
   bool has_floats = false;  // gate or up are multiplied with floats
   Width gate = Width::kBytes, up = Width::kBytes, down = Width::kBytes;
   Wanted inputs, middle;  // of gate and up; of down, unless it is direct
-
 };
 
 // What experts read and write: of some rows, which are pairs of a token and an expert, or tokens.
@@ -49,8 +48,6 @@ struct MlpRows {
 
 class Mixtures {
  public:
-  static constexpr int kMorePhases = 7;  // than an MLP, at most
-
   // What `run` shares with the engine.
   struct Step {
     float *x;  // [rows, hidden] the residual stream
@@ -62,6 +59,8 @@ class Mixtures {
   Mixtures(const srt_model &model, const Kernels &kernels, int threads);
 
   int widest() const { return widest_; }
+  // Phases that `run` takes for so many tokens, at most.
+  int max_phases(int tokens) const { return kPanelPhases * panels_of(tokens); }
   size_t scratch_bytes() const { return choice_floats(most_experts_) * sizeof(float); }
   void reserve(int tokens, int64_t &growths);
   // Adds the mixture of layer `index` to x. Every thread of a step calls it; `scratch` is the thread's
@@ -74,6 +73,11 @@ class Mixtures {
  private:
   friend class MixtureRun;
 
+  static constexpr int kPanelPhases = 12;
+  // A panel has at least so many tokens, and so many for each expert on average. What experts read
+  // and write takes memory by the token, and an expert with this many rows is no faster with more.
+  static constexpr int kPanelTokens = 512, kExpertTokens = 128;
+
   struct Layer {
     MlpKind experts, shared;
   };
@@ -82,6 +86,9 @@ class Mixtures {
     Buffer<LinearTask> tasks;
     ActivationBuffer middle, shared_middle;
   };
+
+  // Tokens are taken in so many panels; 0 without mixtures.
+  int panels_of(int tokens) const;
 
   const srt_model &model_;
   const Kernels &kernels_;

@@ -9,9 +9,11 @@ import gguf
 import numpy as np
 import pytest
 
+from scheduler_proc import executor as executors
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.models.checkpoint import first_layers, open_checkpoint
+from scheduler_proc.models.config import RouterRule
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 from tests.running.late import late
@@ -255,13 +257,52 @@ def test_a_key_that_is_wrong_is_named(
     assert "\n" not in str(raised.value)
 
 
+def test_a_wrong_gguf_file_is_not_tried_on_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which takes long to import, and says the same."""
+    files = write_family(random_family("qwen3_moe"), tmp_path / "m.gguf", expert_used_count=17)
+    monkeypatch.setattr(executors, "_make_torch", lambda *_: pytest.fail("torch was tried"))
+    with pytest.raises(ConfigError, match=r"m\.gguf: a token uses 17 of 16 experts"):
+        make_executor("auto", files, ExecutorOptions(max_total_tokens=8))
+    load_or_skip()
+    tensors = converted_tensors(random_family("qwen3_moe"))
+    tensors["blk.1.ffn_gate_inp.weight"][0, 0] = np.nan
+    files = write_family(random_family("qwen3_moe"), tmp_path / "nan.gguf", tensors)
+    with pytest.raises(ConfigError, match=r"mlp\.gate\.weight has values that are not finite"):
+        make_executor("auto", files, ExecutorOptions(max_total_tokens=8))
+
+
+@pytest.mark.parametrize(
+    ("family", "is_normalised"),
+    [("mixtral", True), ("qwen2_moe", False), ("qwen3_moe", True), ("olmoe", False)],
+)
+def test_what_a_gguf_file_leaves_to_its_architecture(
+    tmp_path: Path, family: str, is_normalised: bool
+) -> None:
+    files = write_family(random_family(family), tmp_path / "m.gguf")
+    experts = open_checkpoint(files).config.experts
+    assert experts is not None and experts.rule == RouterRule(normalised=is_normalised)
+
+
+def test_the_first_gguf_files_of_qwen2_have_the_width_of_all_used_experts(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"expert_feed_forward_length": 0, "feed_forward_length": 96}
+    keys["expert_shared_feed_forward_length"] = 64
+    files = write_family(random_family("qwen2_moe"), tmp_path / "m.gguf", **keys)
+    experts = open_checkpoint(files).config.experts
+    assert experts is not None and (experts.width, experts.shared_width) == (32, 64)
+
+
 def test_experts_that_native_cannot_have(tmp_path: Path) -> None:
-    """A width that is no multiple of 16, and types that differ."""
+    """A width that is no multiple of 16, too many of a token, and types that differ."""
     load_or_skip()
     options = ExecutorOptions(max_total_tokens=8)
     files = save_directory(random_family("qwen3_moe", moe_intermediate_size=40), tmp_path / "a")
     with pytest.raises(ConfigError, match="does not have experts of 40 channels"):
         make_executor("native", files, options)
+    many = random_family("qwen3_moe", num_experts=66, num_experts_per_tok=65)
+    with pytest.raises(ConfigError, match=r"does not have 65 experts of a token \(at most 64\)"):
+        make_executor("native", save_directory(many, tmp_path / "c"), options)
     files = save_directory(random_family("qwen2_moe"), tmp_path / "b")
     tensors = safetensors_torch.load_file(files.path / FILE)
     name = f"{_LAYER}.experts.3.up_proj.weight"

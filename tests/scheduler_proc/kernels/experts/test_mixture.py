@@ -38,7 +38,8 @@ RULES: dict[str, dict[str, Any]] = {
         "used": 3,
     },
     "groups of one": {"rule": RouterRule(groups=8, used_groups=4), "used": 3},
-    "all experts": {"used": 7},
+    "all experts": {"used": 8},
+    "all experts but one": {"used": 7},
     "one expert": {"used": 1},
     "odd number of experts": {"experts": 21, "used": 4},
     "shared": {"shared": Format.F32},
@@ -114,6 +115,16 @@ def test_a_token_does_not_depend_on_its_batch(isa: str, format: Format) -> None:
             np.testing.assert_array_equal(engine.run(IDS[9:10]), alone[9:10])
             # Many rows of one expert: whole tiles, and blocks that are unpacked.
             np.testing.assert_array_equal(engine.run([IDS[3]] * 60), alone[[3] * 60])
+
+
+@pytest.mark.parametrize("count", [513, 1025])
+def test_many_tokens_are_taken_in_panels(count: int) -> None:
+    ids = np.random.default_rng(count).integers(0, VOCAB, count)
+    mixture = Mixture(Format.Q8, Format.Q8, Format.F32, shared=Format.Q4, shared_score=True)
+    with opened(Model(mixture, layers=2), levels()[0]) as engine:
+        alone = np.concatenate([engine.run([i]) for i in range(VOCAB)])
+        np.testing.assert_array_equal(engine.run(ids.tolist()), alone[ids])
+        assert (engine.counts().sum(axis=1) == 2 * (VOCAB + count)).all()
 
 
 def test_the_steady_state_allocates_nothing() -> None:
