@@ -151,7 +151,7 @@ async def test_how_the_template_writes_a_chat_goes_through() -> None:
             asked = TokenizeRequest(messages=messages, chat=chat, tools=tools)
             assert await client.tokenize(asked) == [2, 2]
             assert fake.requests[-1].chat == chat
-            assert fake.tokenized[-1] == replace(asked, tenant="127.0.0.1")
+            assert fake.tokenized[-1] == replace(asked, tenant="ip:127.0.0.1")
 
 
 async def test_log_probabilities_with_all_details() -> None:
