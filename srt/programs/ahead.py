@@ -103,7 +103,7 @@ class Ahead:
             literal_spans=begun.literal_spans,
             sampling=_NO_OUTPUT,
             cache_salt=session.cache_salt,
-            tenant=session.tenant,
+            tenant=session.caller,
             joined=True,
             hints=Hints(perf="throughput", is_ahead=True),
         )

@@ -157,7 +157,7 @@ class TransformWork(Work):
 @dataclass(eq=False, slots=True)
 class Session:
     """Variables that belong together, of one tenant, in one part of the prefix cache; `caller` is
-    who holds it.
+    who holds it, and for whom its requests are sent.
 
     `keys` are the idempotency keys of submissions, with the hash of each and its answer. `running`
     counts calls that run or wait for their turn, `gets` those that wait.

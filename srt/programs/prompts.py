@@ -39,7 +39,7 @@ def request_of(
         stream=True,
         joined=True,  # the program was taken: its calls wait for their turn
         cache_salt=session.cache_salt,
-        tenant=session.tenant,
+        tenant=session.caller,
         hints=hints,
         **_prompt(work, index),
     )
@@ -52,14 +52,14 @@ def score_of(work: CallWork, index: int, ids: Sequence[int] | None) -> ScoreRequ
     return ScoreRequest(
         continuations=work.asked[index].choices,
         cache_salt=session.cache_salt,
-        tenant=session.tenant,
+        tenant=session.caller,
         **prompt,
     )
 
 
 def tokenize_of(work: CallWork, index: int) -> TokenizeRequest:
     """Asks for a chat's prompt."""
-    return TokenizeRequest(tenant=work.session.tenant, **_prompt(work, index))
+    return TokenizeRequest(tenant=work.session.caller, **_prompt(work, index))
 
 
 def begun_turn(work: CallWork, index: int) -> str:

@@ -198,7 +198,7 @@ class Runner:
         if not self._core.graph.runs(var):
             return
         request = TokenizeRequest(
-            text=work.inputs[op.input].text, add_special_tokens=False, tenant=work.session.tenant
+            text=work.inputs[op.input].text, add_special_tokens=False, tenant=work.session.caller
         )
 
         async def make(attempts: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from srt.callers.names import caller_of
 from srt.client.generation import GenerateOutput, Request
 from srt.programs.ahead import MAX_AT_ONCE, MIN_TOKENS, Ahead
 from srt.programs.core import Core
@@ -16,7 +17,7 @@ from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError
 from srt.wire.hints import Hints
 from srt.wire.messages import Finish
 from srt.wire.programs import Call, Guard, Input, Output, Program, Segment, Text, Turn
-from tests.srt.programs.driver import Driver
+from tests.srt.programs.driver import CLIENT, Driver
 from tests.waiting import SOON_S
 
 WORDS = "the quick brown fox jumps over the lazy dog and runs on "
@@ -123,6 +124,7 @@ async def test_what_has_grown_is_asked_for_word_by_word_and_one_piece_at_a_time(
     first = chain.client.requests[0]
     assert first.sampling.max_new_tokens == 0 and first.joined
     assert first.hints == Hints(perf="throughput", is_ahead=True)
+    assert first.tenant == caller_of(CLIENT, "")
     await chain.end()
     whole = request_of(chain.work(), 0)
     left = len(whole.text or "") - len(asked[-1])

@@ -2,7 +2,10 @@
 
 import pytest
 
+from srt.callers.names import caller_of
 from srt.programs.limits import CALLER_SHARE, MAX_BYTES, MAX_GET_S, MAX_SESSIONS, MAX_TEXT_BYTES
+from srt.programs.parts import CallWork
+from srt.programs.prompts import request_of, score_of
 from srt.wire.errors import CONFLICT, OVERLOADED, RequestError
 from srt.wire.program_messages import OpenSession, VarsGrew
 from srt.wire.programs import (
@@ -233,6 +236,21 @@ def test_calls_of_tenants_take_turns() -> None:
         assert driver.core.next_start() is None
         driver.core.has_run(work)
     assert order == ["a", "b"] * 3
+
+
+def test_requests_are_those_of_their_session_s_caller() -> None:
+    """Not of the process that sends them: a session without a tenant is its client's."""
+    driver = Driver()
+    call = Call([Text("x"), Output("o")])
+    for tenant, caller in (("a", "a"), ("", caller_of(CLIENT, ""))):
+        program = Program(calls=[call], eager=True)
+        driver.submit(driver.open(tenant), program, tenant=tenant)
+        while driver.core.graph.has_work:
+            driver.core.graph.step()
+        work = driver.core.next_start()
+        assert isinstance(work, CallWork)
+        assert request_of(work, 0).tenant == score_of(work, 0, [1]).tenant == caller
+        assert caller_of(b"the part programs", caller) == caller
 
 
 def test_a_choice_counts_as_the_requests_that_it_makes() -> None:
