@@ -47,7 +47,7 @@ from tokenizer_proc.dispatch.admission import (
 from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.media.desk import MediaDesk
 from tokenizer_proc.queueing.callers import Callers
-from tokenizer_proc.queueing.turns import Piece, Question, TextReq, Turns
+from tokenizer_proc.queueing.turns import Piece, Question, TextReq, Turns, is_ahead
 from tokenizer_proc.tokenizing.reading import (
     ReadCaptures,
     Reading,
@@ -99,7 +99,8 @@ class Front:
         try:
             piece = self.validator.checked(client, req, now, blobs)
         except RequestError as error:
-            self.callers.count("refused", caller)
+            if not is_ahead(req):  # no client's
+                self.callers.count("refused", caller)
             return Refused(req.rid, req.epoch, error.info)
         if isinstance(req, GenerateReq) and req.timeout_ms:
             piece.deadline_s = self._served_s(now) + req.timeout_ms / 1e3

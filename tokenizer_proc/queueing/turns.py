@@ -45,13 +45,18 @@ class Piece:
     @property
     def is_ahead(self) -> bool:
         """Whether it computes a prompt ahead of time."""
-        hints = self.req.hints if isinstance(self.req, GenerateReq) else None
-        return hints is not None and hints.is_ahead
+        return is_ahead(self.req)
 
     @property
     def num_places(self) -> int:
         """How many requests it is that hold places."""
         return 0 if isinstance(self.req, Question) or self.is_ahead else len(self.rids)
+
+
+def is_ahead(req: TextReq) -> bool:
+    """Whether a request computes a prompt ahead of time."""
+    hints = req.hints if isinstance(req, GenerateReq) else None
+    return hints is not None and hints.is_ahead
 
 
 def rids_of(req: TextReq) -> list[str]:

@@ -397,10 +397,13 @@ def test_a_request_ahead_of_time_waits_for_no_text_and_generates_nothing() -> No
     assert isinstance(front.submit(A, request("ahead", **AHEAD), 0.0), Refused)
     wrong = front.submit(A, request("wrong", hints=AHEAD["hints"]), 0.0)
     assert isinstance(wrong, Refused) and wrong.error.param == "max_new_tokens"
+    sampling = {"max_new_tokens": 0, "regex": "a"}
+    wrong = make_front().submit(A, request("b", sampling=sampling, hints=AHEAD["hints"]), 0.0)
+    assert isinstance(wrong, Refused) and wrong.error.param == "regex"
 
 
 def test_a_prompt_ahead_counts_for_no_rate() -> None:
-    """That of its call does. Who has used up its rate has none."""
+    """That of its call does. Who has used up its rate has none, which is no refusal of its own."""
     front = make_front(max_requests=10)
     front.callers.set_limits({"t": CallerLimits(requests_per_minute=1, tokens_per_minute=6)}, 0.0)
     assert comes(front, A, "ahead0", tenant="t", **AHEAD)
@@ -408,3 +411,5 @@ def test_a_prompt_ahead_counts_for_no_rate() -> None:
     front.credit(Credit(A, "ahead0", EPOCH), 0.0)
     assert comes(front, A, "call", tenant="t")
     assert not comes(front, A, "ahead2", tenant="t", **AHEAD)
+    assert not comes(front, A, "call2", tenant="t")
+    assert front.callers.counts(front.dispatch.places.holdings)["caller_refused_total/t"] == 1
