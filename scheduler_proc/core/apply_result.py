@@ -104,8 +104,7 @@ class Commits:
         req.tokens.append(token)
         if guessed is not None:
             self._state.memory.keep_guessed(guessed)
-        self._state.counters.generation_tokens += 1
-        req.account.fresh += 1
+        self._state.count_outputs(req, 1)
         self._outputs.token(req, token, logprob, detail, was_guessed=was_guessed)
         if self.ends(req, token):
             return False

@@ -16,9 +16,11 @@ decide who is next. Here they say who is next *enough*, and the policy chooses a
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from srt.callers.key_lines import MAX_SHARE, MIN_SHARE
+
 BURST = 4  # most credit of a caller, in quanta
 MOST_IDLE = 1024  # callers with no requests that are remembered
-LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e3
+LEAST_WEIGHT, MOST_WEIGHT = MIN_SHARE, MAX_SHARE
 MOST_LEVEL = 2.0**40  # above it a token of the heaviest caller would be rounded away
 
 
@@ -29,9 +31,9 @@ class Account:
     used: float  # tokens by weight
     weight: float
     live: int = 0  # its requests that have not ended
-    ahead: int = 0  # charged prompt tokens that are not computed yet
+    uncomputed: int = 0  # prompt tokens that were charged before they are computed
     fresh: int = 0  # outputs that are not in `used` yet, see `Credits.settle`
-    computed: int = 0  # prompt tokens that are still in `ahead`
+    computed: int = 0  # of these, what is computed by now, see `Credits.settle`
 
 
 class Credits:
@@ -91,7 +93,7 @@ class Credits:
         """Prompt tokens of the caller will be computed, or if negative, were charged and will not
         be."""
         account = self._accounts[caller]
-        account.ahead = max(0, account.ahead + tokens)
+        account.uncomputed = max(0, account.uncomputed + tokens)
         self._use(account, tokens)
 
     def left(self, caller: str) -> float:
@@ -134,12 +136,12 @@ class Credits:
                 account.used -= base
 
     def _settle(self, account: Account) -> None:
-        account.ahead = max(0, account.ahead - account.computed)
+        account.uncomputed = max(0, account.uncomputed - account.computed)
         fresh, account.fresh, account.computed = account.fresh, 0, 0
         self._use(account, fresh)
 
     def _use(self, account: Account, tokens: int) -> None:
         least = self._level - self._burst / account.weight
         account.used = max(account.used, least) + tokens / account.weight
-        used = account.used - account.ahead / account.weight
+        used = account.used - account.uncomputed / account.weight
         self._most_used = max(self._most_used, used)
