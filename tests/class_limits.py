@@ -34,7 +34,7 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "scheduler_proc.batch.ForwardBatch": (3, 17),
     "scheduler_proc.core.counters.Counters": (1, 19),
     "scheduler_proc.core.requests.allocations.ReqMemory": (13, 6),
-    "scheduler_proc.core.requests.request.Req": (20, 24),
+    "scheduler_proc.core.requests.request.Req": (18, 21),
     "scheduler_proc.core.scheduler.Scheduler": (25, 8),
     "scheduler_proc.core.steps.step.Row": (4, 16),
     "scheduler_proc.crash.journal.Blame": (11, 12),

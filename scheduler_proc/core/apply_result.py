@@ -58,8 +58,8 @@ class Commits:
         The later ones were sampled after a wrong token."""
         req, num_right = row.req, 0
         if row.draft:
-            req.count("verified")
-            req.count("drafted", len(row.draft))
+            req.told.count("verified")
+            req.told.count("drafted", len(row.draft))
         for number, guessed in enumerate([*row.draft, None]):
             token, sample = next_ids[row.sample + number], row.sample + number
             is_right = token == guessed
@@ -73,7 +73,7 @@ class Commits:
             if not (is_right and goes_on):
                 break
         if row.origin is not None:
-            req.count("accepted", num_right)
+            req.told.count("accepted", num_right)
             self._state.counters.verified(row.origin.source, len(row.draft), num_right)
             num_tried = number + (guessed is not None)
             self._state.speculation.verified(row, num_tried, num_right)

@@ -177,7 +177,7 @@ class SchedulerState:
         it was `for_memory`, fewer reqs are admitted from now on."""
         self._release(req)
         self.media.release(req.handle)
-        req.count("retractions")
+        req.told.count("retractions")
         self.counters.retracted += 1
         if for_memory:
             self.admissions.ratio.raise_after_retraction(self.running.values())
@@ -189,7 +189,7 @@ class SchedulerState:
             finish = replace(finish, steered=req.num_steered)
         req.finish = finish
         if req.residency is not None:
-            if not req.is_resumed and "retractions" not in req.counts:
+            if not req.is_resumed and "retractions" not in req.told.counts:
                 uncomputed = req.tokens.prompt_len - req.held.computed_len
                 self.waiting.credits.charge(req.wish.caller, -max(0, uncomputed))
             self._release(req)

@@ -25,6 +25,7 @@ from scheduler_proc.kernels.library import (
     pointer,
 )
 from scheduler_proc.models.checkpoint import first_layers, open_checkpoint
+from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.packed import (
     Packing,
     native_attn_scale,
@@ -97,7 +98,13 @@ class NativeExecutor(MediaHolder, ExpertCounter):
         self._pool = KVPool(pool_shape(config, max_total_tokens), dtype)
         self._weights = pack_model(checkpoint, self._library, choice)
         self._pool.attach(self._weights.layers)
-        model = Model(
+        self._tower_bytes = 0 if vision is None else vision.num_bytes
+        self._media = None if vision is None else _media_store(vision, config.hidden, num_threads)
+        self._engine = self._create(self._model(config, activation_bits), num_threads, isa)
+
+    def _model(self, config: DecoderConfig, activation_bits: tuple[int, ...]) -> Model:
+        """What the kernels know of the model."""
+        return Model(
             num_layers=config.layers,
             hidden=config.hidden,
             heads=config.heads,
@@ -105,7 +112,7 @@ class NativeExecutor(MediaHolder, ExpertCounter):
             head_dim=config.head_dim,
             intermediate=config.intermediate,
             vocab=config.vocab_size,
-            num_slots=max_total_tokens,
+            num_slots=self.max_total_tokens,
             kv_format=self._pool.format,
             activation_bits=activation_bits,
             rms_eps=config.rms_eps,
@@ -120,9 +127,6 @@ class NativeExecutor(MediaHolder, ExpertCounter):
             head=self._weights.head,
             layers=self._weights.layers,
         )
-        self._tower_bytes = 0 if vision is None else vision.num_bytes
-        self._media = None if vision is None else _media_store(vision, config.hidden, num_threads)
-        self._engine = self._create(model, num_threads, isa)
 
     def _create(self, model: Model, threads: int, isa: str | None) -> int:
         level = isa.encode() if isa else None

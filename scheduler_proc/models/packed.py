@@ -20,14 +20,14 @@ from scheduler_proc.kernels.library import (
     Layer,
     Library,
     Matrix,
-    RouterRule,
     Source,
     address,
     let_go,
     pointer,
 )
+from scheduler_proc.kernels.library import RouterRule as NativeRule
 from scheduler_proc.models.checkpoint import EMBED, F32, HEAD, Checkpoint, RawTensor, dequantise
-from scheduler_proc.models.config import DecoderConfig, require
+from scheduler_proc.models.config import DecoderConfig, RouterRule, require
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import (
     NORM,
@@ -160,6 +160,18 @@ def native_attn_scale(config: DecoderConfig) -> float:
     return config.attn_scale * config.rope.amplitude**2
 
 
+def native_rule(rule: RouterRule) -> NativeRule:
+    """A router's rule as the kernels have it."""
+    return NativeRule(
+        sigmoid=rule.scores == "sigmoid",
+        by_logits=rule.chosen_by == "logits",
+        normalised=rule.normalised,
+        groups=rule.groups,
+        used_groups=rule.used_groups,
+        scale=rule.scale,
+    )
+
+
 class _Packer:
     def __init__(self, checkpoint: Checkpoint, library: Library, choice: Packing) -> None:
         self._checkpoint = checkpoint
@@ -223,19 +235,12 @@ class _Packer:
                 f"{self._checkpoint.path}: {spec.prefix}: the native executor does not have "
                 f"experts whose {name} is of several types ({', '.join(sorted(formats))})",
             )
-        rule, router, shared = spec.experts.rule, spec.router, spec.shared
+        router, shared = spec.router, spec.shared
         experts = Experts(
             count=spec.experts.count,
             used=spec.experts.used,
             width=spec.experts.width,
-            rule=RouterRule(
-                sigmoid=rule.scores == "sigmoid",
-                by_logits=rule.chosen_by == "logits",
-                normalised=rule.normalised,
-                groups=rule.groups,
-                used_groups=rule.used_groups,
-                scale=rule.scale,
-            ),
+            rule=native_rule(spec.experts.rule),
             router=self._router(router),
             router_bias=self._scoring(f"{router.name}.bias" if router.bias else None),
             correction=self._scoring(spec.correction),

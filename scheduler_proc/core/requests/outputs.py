@@ -58,7 +58,7 @@ class OutputBuffer:
         *,
         was_guessed: bool = False,
     ) -> None:
-        if not req.has_first:
+        if not req.told.has_first:
             self._first(req)
         if req.wish.is_watched:
             batch = self._batch
@@ -71,7 +71,7 @@ class OutputBuffer:
             self._ids.append(token)
             self._logprobs.append(logprob)
             self._wants_logprobs |= req.wish.scoring is not None
-            if req.has_new_counts:
+            if req.told.has_new_counts:
                 self._note_counts(req)
             return
         held = self._held.get(req.handle)
@@ -110,7 +110,7 @@ class OutputBuffer:
     def admitted(self, req: Req, prefix: PrefixIds | None = None) -> None:
         """The req has been admitted for the first time: send what had to wait for that. Its prompt
         leaves the tree at `prefix`, if it wants to know."""
-        if prefix is not None and not req.started:
+        if prefix is not None and not req.told.has_start:
             self._prefixes[req.handle] = prefix
         tokens = self._early.pop(req.handle, None)
         if tokens is not None:
@@ -147,7 +147,7 @@ class OutputBuffer:
             ids=pack_ids(self._ids),
             logprobs=pack_floats(self._logprobs) if self._wants_logprobs else b"",
             time_s=now,
-            facts={handle: req.take_counts() for handle, req in self._counting.items()},
+            facts={handle: req.told.take_counts() for handle, req in self._counting.items()},
         )
         self._begin()
         return batch
@@ -168,7 +168,7 @@ class OutputBuffer:
 
     def _note_counts(self, req: Req) -> None:
         """Report its counts as of the end of the step, of whose tokens some may be to come."""
-        if req.has_new_counts:
+        if req.told.has_new_counts:
             self._counting[req.handle] = req
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
@@ -178,15 +178,15 @@ class OutputBuffer:
 
     def _first(self, req: Req) -> None:
         """The req has a token, its first if there was none: the detokenizer notes the time."""
-        if not req.has_first:
+        if not req.told.has_first:
             self._start(req)
-            req.has_first = True
+            req.told.has_first = True
             self._batch.firsts.append(req.handle)
 
     def _start(self, req: Req) -> None:
-        if req.started:
+        if req.told.has_start:
             return
-        req.started = True
+        req.told.has_start = True
         wish, scoring = req.wish, req.wish.scoring
         self._batch.starts.append(
             ReqStart(

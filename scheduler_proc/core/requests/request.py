@@ -73,6 +73,26 @@ class Pending:
 
 
 @dataclass(slots=True, eq=False)
+class Told:
+    """What the detokenizer knows of a req, and the facts of its answer that it is to know."""
+
+    has_start: bool = False  # that this scheduler has it
+    has_first: bool = False  # and that it has given it a token
+    counts: dict[str, int] = field(default_factory=dict)  # facts of its answer, by their names
+    has_new_counts: bool = False  # that the detokenizer does not know
+
+    def count(self, fact: str, by: int = 1) -> None:
+        """Add to a fact, a field of `AnswerMeta`."""
+        self.counts[fact] = self.counts.get(fact, 0) + by
+        self.has_new_counts = True
+
+    def take_counts(self) -> AnswerMeta:
+        """The facts that were counted, and no others, for the detokenizer."""
+        self.has_new_counts = False
+        return replace(NO_META, **self.counts)
+
+
+@dataclass(slots=True, eq=False)
 class Req:
     """A request from admission to its end. Only the scheduler changes it."""
 
@@ -91,12 +111,9 @@ class Req:
     meta: AnswerMeta  # the facts of its prompt, and of its first admission
     residency: Residency | None = None  # None: not in memory
     is_resumed: bool = False  # an earlier scheduler had it, and the detokenizer its first tokens
-    started: bool = False  # the detokenizer knows that this scheduler has it
-    has_first: bool = False  # and that it has given it a token
+    told: Told = field(default_factory=Told)
     finish: Finish | None = None
     media_version: int | None = None  # of the encoder cache, when it lacked something last
-    counts: dict[str, int] = field(default_factory=dict)  # facts of its answer, by their names
-    has_new_counts: bool = False  # that the detokenizer does not know
     account: Account = field(default_factory=lambda: Account(0.0, 1.0))  # its caller's
     yielded: int | None = None  # its outputs when it gave way to another caller last
     num_steered: int = 0  # outputs that were chosen so that it ends within its limit
@@ -140,16 +157,6 @@ class Req:
             meta=prompt_meta(wire),
             is_resumed=wire.reported is not None,
         )
-
-    def count(self, fact: str, by: int = 1) -> None:
-        """Add to a fact of its answer, a field of `AnswerMeta`."""
-        self.counts[fact] = self.counts.get(fact, 0) + by
-        self.has_new_counts = True
-
-    def take_counts(self) -> AnswerMeta:
-        """The facts that were counted, and no others, for the detokenizer."""
-        self.has_new_counts = False
-        return replace(NO_META, **self.counts)
 
     @property
     def is_admitted(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler_proc.models.config import DecoderConfig, RouterRule, convert
+from scheduler_proc.models.config import DecoderConfig, Experts, RouterRule, convert
 from scheduler_proc.models.families.expert_keys import SparseKeys, dense_layers, read_experts
 from scheduler_proc.models.families.keys import decoder_config, same_window, windows_by_layer
 
@@ -42,15 +42,7 @@ def read_qwen2_moe(found: Mapping[str, Any], path: Path) -> DecoderConfig:
         window is not None and i % 2 == 0 and i < keys.max_window_layers
         for i in range(keys.num_hidden_layers)
     ]
-    experts = read_experts(
-        keys,
-        path,
-        count=60,
-        width=keys.moe_intermediate_size,
-        rule=RouterRule(normalised=keys.norm_topk_prob),
-        dense=dense_layers(keys, path),
-        shared_width=keys.shared_expert_intermediate_size,
-    )
+    experts = _experts(keys, path, 60, keys.shared_expert_intermediate_size)
     own = windows_by_layer(keys.layer_types, early, window, path)
     return decoder_config(keys, path, qkv_bias=keys.qkv_bias, experts=experts, **own)
 
@@ -58,16 +50,22 @@ def read_qwen2_moe(found: Mapping[str, Any], path: Path) -> DecoderConfig:
 def read_qwen3_moe(found: Mapping[str, Any], path: Path) -> DecoderConfig:
     """Qwen3MoeForCausalLM: a window, if it has one, is in all layers."""
     keys = convert(found, _Qwen3MoeKeys, path)
-    experts = read_experts(
-        keys,
-        path,
-        count=128,
-        width=keys.moe_intermediate_size,
-        rule=RouterRule(normalised=keys.norm_topk_prob),
-        dense=dense_layers(keys, path),
-    )
+    experts = _experts(keys, path, 128)
     bias = keys.attention_bias
     own = same_window(keys, keys.sliding_window if keys.use_sliding_window else None)
     return decoder_config(
         keys, path, qkv_bias=bias, o_bias=bias, head_norms=True, experts=experts, **own
+    )
+
+
+def _experts(keys: SparseKeys, path: Path, count: int, shared_width: int = 0) -> Experts:
+    """Its mixtures; `count` is the number of experts where the file does not say it."""
+    return read_experts(
+        keys,
+        path,
+        count=count,
+        width=keys.moe_intermediate_size,
+        rule=RouterRule(normalised=keys.norm_topk_prob),
+        dense=dense_layers(keys, path),
+        shared_width=shared_width,
     )

@@ -117,15 +117,15 @@ def test_what_guessing_did_is_told_with_tokens_and_the_end(stream: bool) -> None
     while they are taken over."""
     outputs, req, plain = OutputBuffer(), req_of(stream=stream), req_of(1, stream=True)
     outputs.token(plain, 3, math.nan)
-    req.count("verified")
-    req.count("drafted", 4)
+    req.told.count("verified")
+    req.told.count("drafted", 4)
     for token in (5, 6):
         outputs.token(req, token, math.nan)
-        req.count("accepted")
+        req.told.count("accepted")
     batch = outputs.take(0, 0.0)
     assert batch is not None and batch.facts == ({0: facts(1, 4)} if stream else {})
-    req.count("verified")
-    req.count("drafted", 3)
+    req.told.count("verified")
+    req.told.count("drafted", 3)
     outputs.end(req, Finish("abort"))
     batch = outputs.take(0, 0.0)
     assert batch is not None and batch.facts == {0: facts(2, 7)}

@@ -16,6 +16,7 @@ from scheduler_proc.executor.native_executor import empty_result, step_arrays
 from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Format
 from scheduler_proc.models.config import RouterRule
+from scheduler_proc.models.packed import native_rule
 from tests.scheduler_proc.kernels import ops
 from tests.scheduler_proc.kernels.ops import Weights, random_weights
 from tests.scheduler_proc.ragged import Row, details_of, make_batch
@@ -92,7 +93,7 @@ class Layer:
         )
 
     def _experts(self) -> library.Experts:
-        mixture, rule = self.mixture, self.mixture.rule
+        mixture = self.mixture
         self._lists = {
             name: (library.Matrix * mixture.experts)(
                 *(getattr(e, name).matrix for e in self.experts)
@@ -103,14 +104,7 @@ class Layer:
             count=mixture.experts,
             used=mixture.used,
             width=mixture.width,
-            rule=library.RouterRule(
-                sigmoid=rule.scores == "sigmoid",
-                by_logits=rule.chosen_by == "logits",
-                normalised=rule.normalised,
-                groups=rule.groups,
-                used_groups=rule.used_groups,
-                scale=rule.scale,
-            ),
+            rule=native_rule(mixture.rule),
             router=self.router.matrix,
             **self._lists,
         )
