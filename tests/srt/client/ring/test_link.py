@@ -244,9 +244,10 @@ async def test_an_output_that_cannot_be_decoded_loses_all(
 
 @pytest.mark.parametrize("ends_with_client", [False, True])
 async def test_sockets_that_cannot_be_opened_again(
-    tmp_path: Path, hasty: None, monkeypatch: pytest.MonkeyPatch, ends_with_client: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_with_client: bool
 ) -> None:
     """The link of a part ends it; another comes back. What was opened before is closed."""
+    monkeypatch.setattr("srt.client.ring.link.COME_BACK_S", 0.1)
     fails, opened = [True], []
 
     def connected(context: RingContext, kind: int, address: str) -> RingSocket:
