@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from bench.mixtures.files import Shape, write_mixture
 from tests.e2e.server import running_server
@@ -12,6 +13,7 @@ TINY = Shape("qwen3moe", 2, 256, 4, 2, 64, 8, 2, 256)
 PROMPTS = [f"{number} experts were asked about the weather in town. " * 3 for number in range(6)]
 
 
+@pytest.mark.full
 def test_answers_do_not_depend_on_the_batch_and_the_load_of_experts_is_known(
     tmp_path: Path,
 ) -> None:

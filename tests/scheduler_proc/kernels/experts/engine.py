@@ -247,10 +247,13 @@ def _normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def _mixture(layer: Layer, x: np.ndarray, width_of: Any) -> np.ndarray:
     total = np.zeros_like(x)
+    shares = np.zeros((len(x), layer.mixture.experts))  # 0 where a token does not use an expert
     for token, (ids, weights) in enumerate(zip(*chosen(layer, x), strict=True)):
-        for expert, weight in zip(ids, weights, strict=True):
-            y = _mlp(layer.experts[expert], x[token : token + 1], width_of)[0]
-            total[token] += weight * y
+        shares[token, ids] = weights
+    for expert, mlp in enumerate(layer.experts):
+        tokens = np.flatnonzero(shares[:, expert])
+        if tokens.size:
+            total[tokens] += shares[tokens, expert, None] * _mlp(mlp, x[tokens], width_of)
     if layer.shared is not None:
         weight = np.ones(len(x))
         if layer.mixture.shared_score:
