@@ -14,6 +14,7 @@ import scheduler_proc.actor
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.core.planning_time import PlanningTime
 from scheduler_proc.crash.journal import Blame
 from scheduler_proc.process.admin import MAX_PENDING, Controls
 from scheduler_proc.process.compute import ComputeThread
@@ -79,7 +80,7 @@ class LoopOnly(SchedulerActor):
         self.driver = driver
         self._core = driver.core
         self._core_lock = CoreLock()
-        self._overlap = overlap
+        self._planning_time = PlanningTime(driver.core.state) if overlap else None
         self._clock = StepClock()
         self._reports = NoReports(driver.core, self._clock, lambda message: None, has_router=False)
         self._compute = ComputeThread(self._clock)
