@@ -3,8 +3,8 @@
 It runs in a process of its own and reports its CPU time, which is taken from the server that it
 measures. So it speaks just enough HTTP for that, over kept connections, and looks in a stream only
 for its first event and its end. With `--concurrency` it keeps this many requests in flight instead.
-The report goes to stdout as JSON, or to the file `--json`. With `--together` it says "ready" once its
-requests are made, and begins when stdin has a line: several generators then begin at once.
+The report goes to stdout as JSON, or to the file `--json`. With `--together` it says "ready" once
+its requests are made, and begins when stdin has a line: several generators then begin at once.
 """
 
 import argparse

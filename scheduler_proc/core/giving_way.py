@@ -13,6 +13,9 @@ from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 
 GET_ON = 16  # outputs beyond twice those that it had, before a req gives way again
+# A step that has all prompts of callers with credit is shorter by this part of its prompt tokens. More
+# steps cost throughput, as each takes something besides its tokens.
+SHORTER = 4
 GAP = 3  # quanta of credit between two callers, so that one's prompts hold up the other's
 
 
@@ -41,6 +44,19 @@ class GivingWay:
     def is_first(self, req: Req) -> bool:
         """Whether the waiting req is of a caller with credit left."""
         return req.wish.caller in self._able
+
+    @property
+    def are_some_first(self) -> bool:
+        """Whether some of the waiting callers have credit left, and others have none."""
+        return 0 < len(self._able) < len(self._state.waiting.callers)
+
+    def rest(self, budget: int, taken: int) -> int:
+        """The prompt tokens of a step's budget that are left to callers in debt, where those with
+        credit have `taken` some: fewer, if these are all that they have asked for, so that their
+        first tokens come sooner. Whose requests never end does not gain by it."""
+        if taken == 0 or not self._able.isdisjoint(self._state.waiting.callers):
+            return budget - taken
+        return max(0, budget - taken - budget // SHORTER)
 
     def is_in_debt(self, req: Req) -> bool:
         """Whether a running req has to wait for those that wait for memory."""

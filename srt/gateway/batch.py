@@ -240,8 +240,8 @@ def _forget(media: Sequence[MediaList]) -> None:
 
 
 def _remember(gateway: Gateway, error: ErrorInfo) -> None:
-    """Keep a caller's refusal for load, or for its key's limits, so that the ring is not asked again for that caller while
-    it holds. Others may have less to wait for."""
+    """Keep a caller's refusal for load, or for its key's limits, so that the ring is not asked
+    again for that caller while it holds. Others may have less to wait for."""
     if error.code in (OVERLOADED, RATE_LIMITED) and error.retry_after_s > 0:
         hold_s = min(error.retry_after_s, MAX_REFUSAL_S)
         if len(gateway.refusals) >= MAX_REFUSALS:
