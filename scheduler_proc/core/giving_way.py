@@ -28,17 +28,24 @@ class GivingWay:
         self._quantum = config.chunked_prefill_size
         self._since_s: dict[str, float] = {}  # since when these callers wait and have credit left
         self._able: set[str] = set()  # at the last look
+        self._looked_s = 0.0  # the time of that
         self._most = 0.0  # credit of one of them
 
     def look(self, now: float) -> None:
         """See who waits and has credit left, refilled if need be."""
         state, waiting = self._state, self._state.waiting
+        before_s, self._looked_s = self._looked_s, now
         waiting.credits.settle()
         callers = waiting.callers if others_wait(state) else ()
         if not (callers or self._able):
             return
         self._able = waiting.credits.able(callers)
-        self._since_s = {caller: self._since_s.get(caller, now) for caller in self._able}
+        # At the latest since it came: a step that was planned before that says nothing of it.
+        known = self._since_s
+        self._since_s = {
+            each: known[each] if each in known else max(before_s, waiting.oldest_s(each))
+            for each in self._able
+        }
         self._most = max(map(waiting.credits.left, self._able), default=0.0)
 
     def is_first(self, req: Req) -> bool:

@@ -82,6 +82,18 @@ def test_rows_with_long_outputs_give_way_after_the_bound(cost: StepCost) -> None
     assert both.ttfts_s("B")[-1] <= bound_s + 10 * 3.6 * full_s  # its prompt takes some steps too
 
 
+def test_a_row_is_free_a_step_after_the_bound() -> None:
+    """The first look after it is that of the step after the one in which it passes."""
+    bound_s, rng = 0.5, random.Random(8)
+    flood = [Asked(0.0, "A", unique(64)(rng), 1000) for _ in range(70)]
+    others = [Asked(12.0 + 1.37 * i, "B", unique(100)(rng), 4) for i in range(12)]
+    both = Shared(config(fair_wait_s=bound_s), MEASURED).run(flood + others, 30.0)
+    full_s = MEASURED.step_s + 64 * MEASURED.row_s
+    own_s = full_s + 100 * MEASURED.token_s
+    assert both.answered("B") == 1.0
+    assert bound_s < both.ttfts_s("B")[-1] <= bound_s + 1.5 * full_s + own_s
+
+
 def test_memory_with_long_outputs_gives_way_too() -> None:
     """There are rows enough, and the pool is full of one caller's."""
     bound_s, until_s = 0.5, 40.0
