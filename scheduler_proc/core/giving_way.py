@@ -15,7 +15,7 @@ from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 GET_ON = 16  # outputs beyond twice those that it had, before a req gives way again
 # A step that has all prompts of callers with credit is shorter by this part of its prompt tokens.
 # More steps cost throughput, as each takes something besides its tokens.
-SHORTER = 4
+SHORTER = 6
 GAP = 3  # quanta of credit between two callers, so that one's prompts hold up the other's
 
 
