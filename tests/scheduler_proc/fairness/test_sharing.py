@@ -65,7 +65,7 @@ def test_first_tokens_beside_a_flood_take_twice_what_they_take_alone_and_a_step(
     both = Shared(config(), MEASURED).run(flood + others, 20.0)
     bound_s = 2 * percentile(alone.ttfts_s("B"), 0.99) + both.mean_step_s
     assert percentile(both.ttfts_s("B"), 0.99) <= 0.85 * bound_s
-    assert percentile(both.ttfts_s("B"), 0.5) <= 1.5 * first.mean_step_s
+    assert percentile(both.ttfts_s("B"), 0.5) <= 1.65 * first.mean_step_s
     assert both.tokens.total() >= 0.97 * first.tokens.total()
 
 
