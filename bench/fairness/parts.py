@@ -62,12 +62,14 @@ async def load(measured: Measured, multiple: float) -> AsyncIterator[Line]:
     """A at a multiple of the capacity, alone and beside B."""
     part, offered = f"A at {multiple:g}x", Traffic(rate=multiple * measured.capacity)
     alone = (await measured.served.send({"a": offered}, ALONE_S, seed=20))["a"]
-    before = await measured.served.steps()
+    before, restarts = await measured.served.steps(), measured.served.restarts()
     both = {"a": offered, "b": measured.b}
     reports = await measured.served.send(both, measured.b_seconds, seed=30)
     seconds, steps = (
         now - then for now, then in zip(await measured.served.steps(), before, strict=True)
     )
+    restarts = measured.served.restarts() - restarts
+    yield Line(part, "parts of the server that were restarted", restarts, "0", restarts == 0)
     share, p99_s = answered_share(reports["b"]), ttft_s(reports["b"], 99)
     yield Line(part, "B: answered", share, "1.0", share == 1.0)
     bound_s = 2 * measured.alone_p99_s + seconds / max(1.0, steps)

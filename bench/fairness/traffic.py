@@ -20,6 +20,7 @@ from bench.peers.process import running
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 GENERATOR = "bench.open_loop"
+LOG, RESTARTED = "server.log", "; restarting it"
 RAMP_S = 4.0  # of a run, before its answers count as throughput
 ADMIN = "fairness-admin"
 SOURCES = {"b": "127.0.0.2"}  # of connections; of all others 127.0.0.1
@@ -74,6 +75,10 @@ class Served:
         seconds, steps = sorted(found.items())
         return float(seconds[1]), float(steps[1])
 
+    def restarts(self) -> int:
+        """The parts of the server that died, or were silent for too long, and began anew."""
+        return (self._folder / LOG).read_text(errors="replace").count(RESTARTED)
+
     async def _generator(self, key: str, load: Traffic, seconds: float, seed: int) -> Process:
         command = [sys.executable, "-m", GENERATOR, "--url", self._url, "--model", self._model]
         command += ["--cpu", str(max(os.sched_getaffinity(0))), "--key", KEYS[key]]
@@ -100,7 +105,7 @@ async def served(options: Sequence[str], folder: Path) -> AsyncIterator[Served]:
     keys.write_text("\n".join(_LINES))
     options = [*options, "--api-key-file", str(keys)]
     model = resolve_model(DEFAULT_MODEL).path
-    async with running(Srt(), model, folder / "server.log", options) as url:
+    async with running(Srt(), model, folder / LOG, options) as url:
         headers = {"authorization": f"Bearer {ADMIN}"}
         async with httpx2.AsyncClient(base_url=url, headers=headers) as http:
             name = (await http.get("/v1/models")).json()["data"][0]["id"]
