@@ -22,7 +22,7 @@ import zmq
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.core.invariants import check_invariants
-from scheduler_proc.core.planning_time import PlanningTime
+from scheduler_proc.core.planning_time import PlanningTime, delay_s
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.crash.journal import GUILTY, Blame
@@ -305,11 +305,10 @@ class SchedulerActor(Actor):
         before it has ended."""
         if running is None or self._planning_time is None:
             return running is None
-        size, costs = running.step.size, self._core.costs
-        delay_s = self._planning_time.delay_s(size, costs, time.monotonic())
-        left_s = delay_s and self._clock.began_s + delay_s - time.perf_counter()
-        if left_s > 0.0:
-            await asyncio.wait([running.ended], timeout=left_s)
+        if self._planning_time.is_late(time.monotonic()):
+            due_s = self._clock.began_s + delay_s(running.step.size, self._core.costs)
+            if (left_s := due_s - time.perf_counter()) > 0.0:
+                await asyncio.wait([running.ended], timeout=left_s)
         return True
 
     async def _launch(self, plan: Plan | None, before: Launched | None) -> Launched | None:

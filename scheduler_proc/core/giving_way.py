@@ -60,7 +60,7 @@ class GivingWay:
     def rest(self, budget: int, taken: int) -> int:
         """The prompt tokens of a step's budget that are left to callers in debt, where those with
         credit have `taken` some: fewer, if these are all that they have asked for, so that their
-        first tokens come sooner. Whose requests never end does not gain by it."""
+        first tokens come sooner. A caller with more to ask for gains nothing by it."""
         if taken == 0 or not self._able.isdisjoint(self._state.waiting.callers):
             return budget - taken
         return max(0, budget - taken - budget // SHORTER)

@@ -27,12 +27,15 @@ class PlanningTime:
         self._credits = state.waiting.credits
         self._shared_s = -math.inf  # when callers last shared
 
-    def delay_s(self, running: StepSize, costs: StepCosts | None, now: float) -> float:
-        """How long after its start the step that runs, of that size, is to go on before the next
-        one is planned, in seconds."""
+    def is_late(self, now: float) -> bool:
+        """Whether the next step is to be planned late: callers share, or did lately."""
         if self._credits.num_live > 1:
             self._shared_s = now
-        if costs is None or now - self._shared_s > SHARED_S:
-            return 0.0
-        seconds = costs.step_s(running)
-        return max(0.0, seconds - max(LEAST_LEFT_S, LEFT_SHARE * seconds))
+        return now - self._shared_s <= SHARED_S
+
+
+def delay_s(running: StepSize, costs: StepCosts | None) -> float:
+    """How long after its start the step that runs, of that size, is to go on before the next one is
+    planned late, in seconds. 0 if what steps cost is not known yet."""
+    seconds = 0.0 if costs is None else costs.step_s(running)
+    return max(0.0, seconds - max(LEAST_LEFT_S, LEFT_SHARE * seconds))

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from scheduler_proc.core.planning_time import LEAST_LEFT_S, LEFT_SHARE, SHARED_S, PlanningTime
+from scheduler_proc.core.planning_time import (
+    LEAST_LEFT_S,
+    LEFT_SHARE,
+    SHARED_S,
+    PlanningTime,
+    delay_s,
+)
 from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.core.steps.step_target import StepCosts
 from srt.wire.ring_messages import Abort
@@ -18,13 +24,18 @@ LONG_S = 0.01 + 30 * 0.001 + 30 * 0.002
 def test_one_caller_alone_does_not_wait() -> None:
     shared, prompt = Shared(config()), np.arange(9, dtype=np.int32)
     planning = PlanningTime(shared.core.state)
+    assert not planning.is_late(0.0)
     shared._add("a", Asked(0.0, "A", prompt))
     shared._add("b", Asked(0.0, "A", prompt))
-    assert planning.delay_s(LONG, COSTS, 0.0) == 0.0
+    assert not planning.is_late(0.0)
     shared._add("c", Asked(1.0, "B", prompt))
-    assert planning.delay_s(LONG, None, 1.0) == 0.0  # nothing is known of steps
-    assert planning.delay_s(LONG, COSTS, 1.0) == pytest.approx((1 - LEFT_SHARE) * LONG_S)
-    assert planning.delay_s(SHORT, COSTS, 1.0) == 0.0 < LEAST_LEFT_S
+    assert planning.is_late(1.0)
     shared.core.abort(Abort(b"c", "c", 0))
-    assert planning.delay_s(LONG, COSTS, 1.0 + SHARED_S) > 0.0  # it may come back
-    assert planning.delay_s(LONG, COSTS, 1.1 + SHARED_S) == 0.0
+    assert planning.is_late(1.0 + SHARED_S)  # it may come back
+    assert not planning.is_late(1.1 + SHARED_S)
+
+
+def test_what_is_left_of_a_step_is_time_enough_to_plan() -> None:
+    assert delay_s(LONG, COSTS) == pytest.approx((1 - LEFT_SHARE) * LONG_S)
+    assert delay_s(SHORT, COSTS) == 0.0 < COSTS.step_s(SHORT) < LEAST_LEFT_S
+    assert delay_s(LONG, None) == 0.0

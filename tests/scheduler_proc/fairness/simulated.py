@@ -14,7 +14,7 @@ import numpy as np
 from bench.hit_rate.simulator import StepCost
 from bench.scheduler import null_result
 from scheduler_proc.core.invariants import check_invariants
-from scheduler_proc.core.planning_time import PlanningTime
+from scheduler_proc.core.planning_time import PlanningTime, delay_s
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
@@ -167,9 +167,9 @@ class Shared:
 
     def _delay_s(self, running: Step | None) -> float:
         """When the next step is planned, after the start of the one that runs."""
-        if running is None:
+        if running is None or not self.planning.is_late(self.now):
             return 0.0
-        return self.planning.delay_s(running.size, self.core.costs, self.now)
+        return delay_s(running.size, self.core.costs)
 
     def _add(self, rid: str, asked: Asked) -> None:
         sampling = FilledParams(max_new_tokens=asked.outputs, temperature=0.0)
