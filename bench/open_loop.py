@@ -3,7 +3,8 @@
 It runs in a process of its own and reports its CPU time, which is taken from the server that it
 measures. So it speaks just enough HTTP for that, over kept connections, and looks in a stream only
 for its first event and its end. With `--concurrency` it keeps this many requests in flight instead.
-The report goes to stdout as JSON, or to the file `--json`.
+The report goes to stdout as JSON, or to the file `--json`. With `--together` it says "ready" once
+its requests are made, and begins when stdin has a line: several generators then begin at once.
 """
 
 import argparse
@@ -114,10 +115,12 @@ class Connection(asyncio.Protocol):
 
 
 class Generator:
-    """Sends `bodies` to `url` in turn, with an API key if there is one."""
+    """Sends `bodies` to `url` in turn, with an API key if there is one, and from the local address
+    `source` if that is given."""
 
-    def __init__(self, url: str, bodies: Iterator[bytes], key: str = "") -> None:
+    def __init__(self, url: str, bodies: Iterator[bytes], key: str = "", source: str = "") -> None:
         parts = urlsplit(url)
+        self._source = (source, 0) if source else None
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._head = (
             f"POST /v1/completions HTTP/1.1\r\nhost: {parts.netloc}\r\n"
@@ -190,7 +193,7 @@ class Generator:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: Connection(self), self._host, self._port
+                lambda: Connection(self), self._host, self._port, local_addr=self._source
             )
         except OSError:
             exchange.failed = True
@@ -222,6 +225,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--key", default="", help="API key of the server")
+    parser.add_argument("--source", default="", help="local address of its connections")
+    parser.add_argument("--together", action="store_true", help="wait for stdin before it begins")
     parser.add_argument("--json", type=Path, help="write the report there")
     parser.add_argument("--cpu", type=int, help="the core to run on")
     args = parser.parse_args(argv)
@@ -231,7 +236,10 @@ def main(argv: list[str] | None = None) -> int:
     source = bodies(args.model, args.words, args.max_tokens, count, args.seed)
 
     async def run() -> OpenLoopReport:
-        generator = Generator(args.url, source, args.key)
+        generator = Generator(args.url, source, args.key, args.source)
+        if args.together:
+            print("ready", flush=True)
+            sys.stdin.readline()
         return await generator.run(args.rate, args.concurrency, args.seconds, args.seed)
 
     data = msgspec.json.encode(uvloop.run(run()))

@@ -23,6 +23,7 @@ from bench.roofline import markdown
 from bench.scheduler import VOCAB, Loop, null_result
 from scheduler_proc.actor import SWITCH_INTERVAL_S, SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.core.planning_time import PlanningTime
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
@@ -117,7 +118,7 @@ class LoopAlone(SchedulerActor):
         self.args = SimpleNamespace(check_invariants=False)  # type: ignore[assignment]
         self._core = core
         self._core_lock = CoreLock()
-        self._overlap = True
+        self._planning_time = PlanningTime(core.state)
         self._clock = NotedClock()
         self._compute = ComputeThread(self._clock)
         self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]

@@ -22,6 +22,7 @@ import zmq
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.core.planning_time import PlanningTime, delay_s
 from scheduler_proc.core.steps.plan import Plan
 from scheduler_proc.core.steps.step import Step
 from scheduler_proc.crash.journal import GUILTY, Blame
@@ -115,7 +116,8 @@ class SchedulerActor(Actor):
         experts = ExpertLoad(self._executor)
         self._stats_log = StatsLog(self._core, experts)
         self._stats = partial(stats_of, self._core, self._executor, self._clock, experts)
-        self._overlap = not self.args.disable_overlap_schedule
+        overlap = not self.args.disable_overlap_schedule
+        self._planning_time = PlanningTime(self._core.state) if overlap else None
         self._controls = Controls(self._core, self._stats, self._reply)
         self._grammars = GrammarStore(
             partial(shared_by_grammars, self.args),
@@ -258,7 +260,7 @@ class SchedulerActor(Actor):
     async def _serve(self) -> None:
         running: Launched | None = None
         while True:
-            plan = self._prepare() if self._overlap or running is None else None
+            plan = self._prepare() if await self._may_plan(running) else None
             # Queued after the step that runs, so that the compute thread goes on by itself.
             finished, running = running, await self._launch(plan, running)
             self._entry.send_outputs()
@@ -297,6 +299,17 @@ class SchedulerActor(Actor):
         self._encodes.prepared()
         self._stats_log.tick(now)
         return plan
+
+    async def _may_plan(self, running: Launched | None) -> bool:
+        """Wait until it is time to plan the step after the one that runs, if that may be done
+        before it has ended."""
+        if running is None or self._planning_time is None:
+            return running is None
+        if self._planning_time.is_late(time.monotonic()):
+            due_s = self._clock.began_s + delay_s(running.step.size, self._core.costs)
+            if (left_s := due_s - time.perf_counter()) > 0.0:
+                await asyncio.wait([running.ended], timeout=left_s)
+        return True
 
     async def _launch(self, plan: Plan | None, before: Launched | None) -> Launched | None:
         """Queue the plan's step after the step `before`, whose tokens it needs. If the plan waits

@@ -92,6 +92,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "state": "requests counters drafting quarantine",
         "ahead": "state",
         "giving_way": "requests decode_planner state ahead",
+        "planning_time": "steps state",
         "jumps": "requests state",
         "apply_result": "requests steps state jumps",
         "prompts": "requests state",

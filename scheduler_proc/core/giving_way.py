@@ -13,6 +13,9 @@ from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 
 GET_ON = 16  # outputs beyond twice those that it had, before a req gives way again
+# A step that has all prompts of callers with credit is shorter by this part of its prompt tokens.
+# More steps cost throughput, as each takes something besides its tokens.
+SHORTER = 6
 GAP = 3  # quanta of credit between two callers, so that one's prompts hold up the other's
 
 
@@ -25,22 +28,42 @@ class GivingWay:
         self._quantum = config.chunked_prefill_size
         self._since_s: dict[str, float] = {}  # since when these callers wait and have credit left
         self._able: set[str] = set()  # at the last look
+        self._looked_s = 0.0  # the time of that
         self._most = 0.0  # credit of one of them
 
     def look(self, now: float) -> None:
         """See who waits and has credit left, refilled if need be."""
         state, waiting = self._state, self._state.waiting
+        before_s, self._looked_s = self._looked_s, now
         waiting.credits.settle()
         callers = waiting.callers if others_wait(state) else ()
         if not (callers or self._able):
             return
         self._able = waiting.credits.able(callers)
-        self._since_s = {caller: self._since_s.get(caller, now) for caller in self._able}
+        # At the latest since it came: a step that was planned before that says nothing of it.
+        known = self._since_s
+        self._since_s = {
+            each: known[each] if each in known else max(before_s, waiting.oldest_s(each))
+            for each in self._able
+        }
         self._most = max(map(waiting.credits.left, self._able), default=0.0)
 
     def is_first(self, req: Req) -> bool:
         """Whether the waiting req is of a caller with credit left."""
         return req.wish.caller in self._able
+
+    @property
+    def are_some_first(self) -> bool:
+        """Whether some of the waiting callers have credit left, and others have none."""
+        return 0 < len(self._able) < len(self._state.waiting.callers)
+
+    def rest(self, budget: int, taken: int) -> int:
+        """The prompt tokens of a step's budget that are left to callers in debt, where those with
+        credit have `taken` some: fewer, if these are all that they have asked for, so that their
+        first tokens come sooner. A caller with more to ask for gains nothing by it."""
+        if taken == 0 or not self._able.isdisjoint(self._state.waiting.callers):
+            return budget - taken
+        return max(0, budget - taken - budget // SHORTER)
 
     def is_in_debt(self, req: Req) -> bool:
         """Whether a running req has to wait for those that wait for memory."""

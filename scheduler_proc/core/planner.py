@@ -125,8 +125,9 @@ class StepPlanner:
         in_debt = [req for req in cut if others.holds_up(req)]
         first = [req for req in cut if req not in in_debt] if in_debt else cut
         budget -= self._plan_prefills(plan, budget, first)
-        if in_debt:
-            budget -= self._admit_waiting(plan, budget, suspect, are_first=True)
+        if in_debt or others.are_some_first:
+            taken = self._admit_waiting(plan, budget, suspect, are_first=True)
+            budget = others.rest(budget, taken)
             budget -= self._plan_prefills(plan, budget, in_debt)
         if len(state.waiting) == 0:
             state.admissions.nobody_is_stopped()

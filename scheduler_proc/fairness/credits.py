@@ -53,6 +53,11 @@ class Credits:
         """The callers that are remembered."""
         return len(self._accounts)
 
+    @property
+    def num_live(self) -> int:
+        """The callers that have requests."""
+        return len(self._live)
+
     def join(self, caller: str, weight: float) -> Account:
         """A request of the caller has come. `weight`, from `LEAST_WEIGHT` to `MOST_WEIGHT`, is its
         share from now on. The request's outputs are to be counted as `fresh` ones of the account,

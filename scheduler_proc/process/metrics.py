@@ -39,7 +39,8 @@ class StepClock:
         # Of each step since the last look: its tokens and its seconds, including the exposed ones
         # before it.
         self.steps: deque[tuple[StepSize, float]] = deque(maxlen=MAX_STEPS)
-        self._began = self._since = 0.0
+        self.began_s = 0.0  # when the newest step did
+        self._since = 0.0
         self._ended: float | None = None  # None: there was nothing to do since
 
     def begin(self, now: float) -> None:
@@ -47,11 +48,11 @@ class StepClock:
         if self._ended is not None:
             self.exposed_s += now - self._ended
         self._since = now if self._ended is None else self._ended
-        self._began = now
+        self.began_s = now
 
     def end(self, now: float, size: StepSize = NOTHING) -> None:
         """It has finished a step of this size, or failed one (nothing)."""
-        self.step_s += now - self._began
+        self.step_s += now - self.began_s
         if size.tokens > 0:
             self.steps.append((size, now - self._since))
         self._ended = now

@@ -15,7 +15,7 @@ import msgspec
 from srt.client.generation import Client, GenerateOutput, Request
 from srt.client.media import Media, MediaFile, Picture, Video, opened
 from srt.tasks import all_of
-from srt.wire.errors import OVERLOADED, RESTARTING, RequestError
+from srt.wire.errors import OVERLOADED, RATE_LIMITED, RESTARTING, RequestError
 
 T = TypeVar("T")
 
@@ -132,8 +132,8 @@ async def _outputs(client: Client, request: Request) -> list[GenerateOutput]:
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The result of `ask`. A server at its limit is asked again, after the time that it names, and
-    so is one that restarts its scheduler, for up to MAX_RESTART_S."""
+    """The result of `ask`. A server at its limit, or that of a key, is asked again after the time
+    that it names, and so is one that restarts its scheduler, for up to MAX_RESTART_S."""
     delay_s, restarts_until = RETRY_S, time.monotonic() + MAX_RESTART_S
     while True:
         try:
@@ -141,7 +141,8 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
         except RequestError as error:
             asked_s = min(error.info.retry_after_s, MAX_PAUSE_S)
             is_restarting = error.info.code == RESTARTING and time.monotonic() < restarts_until
-            if error.info.code != OVERLOADED and not is_restarting:
+            is_limited = error.info.code in (OVERLOADED, RATE_LIMITED)
+            if not (is_limited or is_restarting):
                 raise
         await asyncio.sleep(max(delay_s, asked_s))
         delay_s = min(2 * delay_s, MAX_RETRY_S)

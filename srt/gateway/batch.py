@@ -23,7 +23,7 @@ from srt.gateway.limits.large_bodies import Room
 from srt.gateway.limits.tenant import Name, tenant
 from srt.gateway.media.given import MediaList
 from srt.tasks import all_of
-from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError, renaming
+from srt.wire.errors import OVERLOADED, RATE_LIMITED, ErrorInfo, Names, RequestError, renaming
 
 MAX_REFUSAL_S = 0.25  # for this long, the ring's last refusal for load still counts
 MAX_REFUSALS = 1024  # callers whose refusals are remembered
@@ -240,9 +240,9 @@ def _forget(media: Sequence[MediaList]) -> None:
 
 
 def _remember(gateway: Gateway, error: ErrorInfo) -> None:
-    """Keep a caller's refusal for load, so that the ring is not asked again for that caller while
-    it holds. Others may have less to wait for."""
-    if error.code == OVERLOADED and error.retry_after_s > 0:
+    """Keep a caller's refusal for load, or for its key's limits, so that the ring is not asked
+    again for that caller while it holds. Others may have less to wait for."""
+    if error.code in (OVERLOADED, RATE_LIMITED) and error.retry_after_s > 0:
         hold_s = min(error.retry_after_s, MAX_REFUSAL_S)
         if len(gateway.refusals) >= MAX_REFUSALS:
             gateway.refusals.clear()

@@ -182,11 +182,21 @@ class Core:
         caller, salt = caller_of(client, question.tenant), question.cache_salt
         session = Session(session_id, question.tenant, caller, salt, question.idle_s, now)
         self._check_room(self._bytes, "bytes are taken by programs", caller, session.size)
+        self._make_room_for_first(caller)
         self._check_room(self._open_sessions, "sessions are open", caller, 1)
         self._open_sessions.take(caller, session)
         self._bytes.take(caller, session, session.size)
         self._sessions[session_id] = session
         self._tell_session(client, question.rid, session)
+
+    def _make_room_for_first(self, caller: str) -> None:
+        """End the session that is idle for longest, if all are open and nobody has one more than
+        its first, which this caller is to have too."""
+        is_full = self._open_sessions.full(caller, 1) == "server"
+        if is_full and not self._open_sessions.held(caller):
+            idle = filter(_is_idle, self._sessions.values())
+            if (oldest := min(idle, key=lambda one: one.used_at, default=None)) is not None:
+                self._give_way(oldest)
 
     def _read_session(self, client: bytes, question: ReadSession, now: float) -> None:
         self._tell_session(client, question.rid, self._session(question, now))

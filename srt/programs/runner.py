@@ -19,7 +19,7 @@ from srt.programs.parts import CallWork, TransformWork, Variable, Work
 from srt.programs.prompts import begun_turn, request_of, score_of, tokenize_of
 from srt.tasks import TaskSet
 from srt.wire.answer_meta import facts
-from srt.wire.errors import CONFLICT, OVERLOADED, RESTARTING, RequestError
+from srt.wire.errors import CONFLICT, OVERLOADED, RATE_LIMITED, RESTARTING, RequestError
 from srt.wire.programs import Call, OutputMeta, Truncate
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Runner:
                 return True
             except RequestError as error:
                 info = error.info
-                waits = info.code in (OVERLOADED, RESTARTING)
+                waits = info.code in (OVERLOADED, RATE_LIMITED, RESTARTING)
                 attempts -= waits
                 waits_since = min(waits_since, time.monotonic()) if waits else math.inf
                 has_time = time.monotonic() - waits_since < PATIENCE_S

@@ -20,6 +20,7 @@ BAD_REQUEST = "bad_request"
 NOT_FOUND = "not_found"
 CONFLICT = "conflict"
 OVERLOADED = "overloaded"
+RATE_LIMITED = "rate_limited"  # by the limits of a key, whatever the load is
 TIMED_OUT = "timed_out"
 UNAVAILABLE = "unavailable"
 RESTARTING = "restarting"  # the scheduler only: requests in flight go on, and new ones can soon
@@ -36,6 +37,7 @@ HTTP_STATUS = {
     NOT_FOUND: 404,
     CONFLICT: 409,
     OVERLOADED: 429,
+    RATE_LIMITED: 429,
     INTERNAL: 500,
     UNAVAILABLE: 503,
     RESTARTING: 503,

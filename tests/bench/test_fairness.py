@@ -13,6 +13,7 @@ def test_answers_after_the_ramp_count() -> None:
     exchanges += [Exchange(5.0, first=5.1, ended=5.1, status=200, failed=True)]
     report = OpenLoopReport(exchanges, seconds=RAMP_S + 4, cpu_s=0.0)
     assert rate(report) == pytest.approx(3 / 4)
+    assert rate(report, RAMP_S + 2) == pytest.approx(2 / 2)
     assert answered_share(report) == pytest.approx(5 / 7)
     assert ttft_s(report, 99) == pytest.approx(0.25)
 

@@ -8,6 +8,7 @@ from bench.open_loop import Generator, OpenLoopReport
 from bench.overload import Level, Report, parts_table, table
 from bench.overload_plot import draw
 
+SOURCE = "127.0.0.2"  # of the generator's connections
 STREAM = (
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     b"9\r\ndata: {}\n\r\n"
@@ -21,9 +22,11 @@ async def run(answers: list[bytes], concurrency: int = 0, rate: float = 0.0) -> 
     """A run against a server that gives these answers in turn."""
     turn = itertools.cycle(answers)
     serving: list[asyncio.Task[None] | None] = []
+    addresses = set[str]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.append(asyncio.current_task())
+        addresses.add(writer.get_extra_info("peername")[0])
         while await reader.read(65536):
             answer = next(turn)
             writer.write(answer[:30])
@@ -37,9 +40,10 @@ async def run(answers: list[bytes], concurrency: int = 0, rate: float = 0.0) -> 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        generator = Generator(f"http://127.0.0.1:{port}", itertools.repeat(b"{}"))
+        generator = Generator(f"http://127.0.0.1:{port}", itertools.repeat(b"{}"), source=SOURCE)
         report = await generator.run(rate, concurrency, seconds=0.3, seed=0)
         await asyncio.gather(*(task for task in serving if task is not None))
+        assert addresses == {SOURCE}
         return report
 
 

@@ -92,6 +92,7 @@ _MEANINGS = {
     "page's is not `application/json`, on a server without API keys",
     "overloaded": "a request would wait for too long, or the bound on requests or prompt tokens in "
     "flight is reached; `Retry-After`",
+    "rate_limited": "a key has used up what its [limits](operations.md#keys) allow; `Retry-After`",
     "timed_out": "`timeout_ms` was over before there was a token",
     "not_implemented": "the API that the route is of has it, and this server has not",
     "at_capacity": "of `/v1/messages`: what other routes call `overloaded`; `Retry-After`",

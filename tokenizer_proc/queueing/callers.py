@@ -13,14 +13,14 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 
 from srt.callers.key_lines import NO_LIMITS, CallerLimits
-from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.errors import RATE_LIMITED, RequestError
 from srt.wire.messages import GenerateReq, ScoreReq
 from tokenizer_proc.queueing.holdings import Holdings
 from tokenizer_proc.queueing.rates import Rates
 
 MAX_CALLERS = 4096  # whose ends are remembered
 MAX_LABELS = 64  # callers that metrics have by name; the others are OTHERS together
-OTHERS = "others"
+OTHERS = "_others"  # which no name is
 MEMORY_S = 30.0  # ends before that hardly count
 MAX_RETRY_S = 60.0
 COUNTS = ("requests", "refused", "gave_way", "prompt_tokens", "output_tokens")
@@ -84,7 +84,7 @@ class Callers:
             raise RequestError(f"{limit} {num_requests}, a sample or continuation each")
         if limits.running and in_flight + num_requests > limits.running:
             reason = f"this key may have {limits.running} requests in flight, and has {in_flight}"
-            raise RequestError(reason, code=OVERLOADED, retryable=True)
+            raise RequestError(reason, code=RATE_LIMITED, retryable=True)
 
     def lowered(self, caller: str, req: GenerateReq | ScoreReq) -> GenerateReq | ScoreReq:
         """The request with at most as many tokens to generate as the caller's limit allows. A

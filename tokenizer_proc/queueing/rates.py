@@ -7,7 +7,7 @@ than nothing: then the next one waits until that is made up for.
 from collections.abc import Mapping
 
 from srt.callers.key_lines import CallerLimits
-from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.errors import RATE_LIMITED, RequestError
 
 MINUTE_S = 60.0
 
@@ -111,4 +111,4 @@ def _check(bucket: Bucket | None, amount: float, what: str, now: float) -> None:
     wait_s = bucket.wait_s(amount, now)
     if wait_s > 0:
         reason = f"this key may use {bucket.per_minute} {what} a minute, and has used them"
-        raise RequestError(reason, code=OVERLOADED, retryable=True, retry_after_s=wait_s)
+        raise RequestError(reason, code=RATE_LIMITED, retryable=True, retry_after_s=wait_s)

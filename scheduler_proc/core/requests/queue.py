@@ -215,7 +215,7 @@ class WaitingQueue:
         """Whether it is to pass others of its caller by its hints. Few are: each caller has a
         share."""
         hints = req.wish.hints
-        return isinstance(self._order, ByApplication) and hints is not None and hints.is_urgent
+        return hints is not None and hints.is_urgent and isinstance(self._order, ByApplication)
 
     def _enter_window(self, req: Req) -> None:
         self._window[req.handle] = req

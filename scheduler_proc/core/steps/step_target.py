@@ -55,6 +55,11 @@ class StepCosts(NamedTuple):
         """The seconds that so many guesses add to a step."""
         return self.drafting_s + drafted * self.draft_s if drafted > 0 else 0.0
 
+    def step_s(self, size: StepSize) -> float:
+        """Seconds of a step of this size."""
+        decodes_s, drafts_s = self.decode_s(size.decodes), self.drafts_s(size.drafted)
+        return decodes_s + size.others * self.token_s + drafts_s
+
 
 class Beside(NamedTuple):
     """What a step has besides prompts: rows that decode, and guessed tokens that are set aside for

@@ -18,7 +18,7 @@ from srt.gateway.http.auth import ADMIN, PUBLIC
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.routing import get, json_reply
 from srt.gateway.wire.operations import Generated, Health, Ready, RingState
-from srt.wire.errors import BAD_REQUEST, OVERLOADED, RequestError, RingError
+from srt.wire.errors import BAD_REQUEST, OVERLOADED, RATE_LIMITED, RequestError, RingError
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams
 
@@ -76,7 +76,7 @@ async def _generated(gateway: Gateway) -> Generated:
     except TimeoutError:
         reason = f"no token came within {GENERATE_TIMEOUT_S:g} s"
     except RequestError as exc:
-        if exc.info.code != OVERLOADED:
+        if exc.info.code not in (OVERLOADED, RATE_LIMITED):
             raise RingError(exc.info.message) from exc
         reason = exc.info.message
         await asyncio.sleep(OVERLOAD_WATCH_S)

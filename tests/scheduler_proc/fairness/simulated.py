@@ -14,6 +14,7 @@ import numpy as np
 from bench.hit_rate.simulator import StepCost
 from bench.scheduler import null_result
 from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.core.planning_time import PlanningTime, delay_s
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step
@@ -58,6 +59,7 @@ class Outcome(NamedTuple):
     tokens: Counter[str]  # by caller: computed prompt tokens and outputs, as they are charged
     seconds: float
     longest_step_s: float
+    mean_step_s: float
     retracted: int
 
     def of(self, caller: str) -> list[Served]:
@@ -115,6 +117,7 @@ class Shared:
     ) -> None:
         self.core = Scheduler(config)
         self.core.measure(StepCosts(cost.step_s, cost.row_s, cost.token_s, cost.row_s))
+        self.planning = PlanningTime(self.core.state)
         self.cost = cost
         self.has_callers, self.check = has_callers, check
         self.now = 0.0
@@ -137,10 +140,11 @@ class Shared:
                 if number == len(asked):
                     break
                 self.now = max(self.now, asked[number].at_s)
-            while number < len(asked) and asked[number].at_s <= self.now:
+            planned_s = self.now + self._delay_s(running)
+            while number < len(asked) and asked[number].at_s <= planned_s:
                 self._add(str(number), asked[number])
                 number += 1
-            plan = self.core.prepare(self.now)
+            plan = self.core.prepare(planned_s)
             step = None if plan is None else self.core.seal(plan)
             if step is not None:
                 step.finalize(None if running is None else null_result(running.batch))
@@ -158,7 +162,14 @@ class Shared:
             for rid, one in ((str(i), one) for i, one in enumerate(asked[:number]))
         ]
         retracted = self.core.state.counters.retracted
-        return Outcome(served, self.tokens, self.now, longest_s, retracted)
+        mean_s = self.now / max(1, self.core.state.counters.forward_steps)
+        return Outcome(served, self.tokens, self.now, longest_s, mean_s, retracted)
+
+    def _delay_s(self, running: Step | None) -> float:
+        """When the next step is planned, after the start of the one that runs."""
+        if running is None or not self.planning.is_late(self.now):
+            return 0.0
+        return delay_s(running.size, self.core.costs)
 
     def _add(self, rid: str, asked: Asked) -> None:
         sampling = FilledParams(max_new_tokens=asked.outputs, temperature=0.0)

@@ -14,6 +14,8 @@ import scheduler_proc.actor
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.invariants import check_invariants
+from scheduler_proc.core.planning_time import PlanningTime
+from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.crash.journal import Blame
 from scheduler_proc.process.admin import MAX_PENDING, Controls
 from scheduler_proc.process.compute import ComputeThread
@@ -79,7 +81,7 @@ class LoopOnly(SchedulerActor):
         self.driver = driver
         self._core = driver.core
         self._core_lock = CoreLock()
-        self._overlap = overlap
+        self._planning_time = PlanningTime(driver.core.state) if overlap else None
         self._clock = StepClock()
         self._reports = NoReports(driver.core, self._clock, lambda message: None, has_router=False)
         self._compute = ComputeThread(self._clock)
@@ -146,6 +148,29 @@ class Held(FakeExecutor):
             self.has_begun.set()
             assert self.may_end.wait(SOON_S)
         return super().run(batch)
+
+
+@pytest.mark.parametrize("callers", ["AA", "AB"])
+async def test_where_callers_share_what_comes_during_a_step_is_in_the_next(callers: str) -> None:
+    """The next step is planned late, or when the one that runs has ended; for one caller alone, at
+    once. The costs say that steps last for minutes."""
+    executor = Held(500, 4096)
+    driver = Driver(executor=executor, max_total_tokens=500)
+    driver.core.measure(StepCosts(600.0, 0.01, 0.01, 0.01))
+    for caller in callers:
+        driver.add(f"{len(driver.core.state.waiting)}", range(9), 12, caller=caller)
+    actor = LoopOnly(driver, overlap=True)
+    serving = asyncio.ensure_future(actor.serve())
+    await asyncio.to_thread(executor.has_begun.wait)
+    await asyncio.sleep(0.01)  # the loop has heard of the step before, and plans the next one
+    with actor._core_lock:
+        driver.add("late", range(20, 29), 12, caller=callers[1])
+    actor._entry.wake.set()
+    executor.may_end.set()
+    await serving
+    assert driver.outputs["late"] == reference_output([*range(20, 29)], 12)
+    # The last of its 12 tokens: the step after the third is its first one, or the one after that.
+    assert executor.steps == 3 + 12 + (callers == "AA")
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -13,7 +13,7 @@ from srt.client import many
 from srt.client.generation import Request
 from srt.client.many import Job, generate_many, key_of, patiently, run_jobs
 from srt.client.media import Media, MediaFile, Picture, Video
-from srt.wire.errors import BAD_REQUEST, OVERLOADED, RequestError
+from srt.wire.errors import BAD_REQUEST, OVERLOADED, RATE_LIMITED, RequestError
 from tests.fakes import FakeClient
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
@@ -47,6 +47,7 @@ def test_the_server_is_asked_again_ever_later(monkeypatch: pytest.MonkeyPatch) -
 
 def test_its_own_word_counts_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = [overloaded(retry_after_s=seconds) for seconds in (3.5, 0.0, 600.0)]
+    errors[1] = RequestError("60 a minute", code=RATE_LIMITED, retryable=True)
     assert pauses_of(monkeypatch, errors) == [3.5, 0.1, 10.0]
 
 

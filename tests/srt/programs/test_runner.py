@@ -13,7 +13,15 @@ from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.limits import MAX_TEXT_BYTES
 from srt.programs.runner import Runner
-from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RESTARTING, RequestError, RingError
+from srt.wire.errors import (
+    BAD_REQUEST,
+    CONFLICT,
+    OVERLOADED,
+    RATE_LIMITED,
+    RESTARTING,
+    RequestError,
+    RingError,
+)
 from srt.wire.messages import ChatOptions, Finish
 from srt.wire.program_messages import GetVars, OpenSession, ReadVar, SubmitProgram
 from srt.wire.programs import (
@@ -212,7 +220,8 @@ async def test_what_was_told_is_not_made_again() -> None:
 
 async def test_a_full_ring_is_asked_again_without_end_of_retries() -> None:
     full = RequestError("full", code=OVERLOADED, retryable=True)
-    bench = Bench(full, full, full, full, ["text", END])
+    limited = RequestError("60 a minute", code=RATE_LIMITED, retryable=True)
+    bench = Bench(full, limited, full, limited, ["text", END])
     var = await bench.end_of(bench.submit(call(retries=0))["a"])
     assert var.state == "ready" and var.meta is not None and var.meta.attempts == 1
 

@@ -50,6 +50,23 @@ def test_four_callers_with_idle_sessions_shut_out_nobody() -> None:
     assert driver.core.counts()["sessions.gave_way.total"] == 1
 
 
+def test_of_callers_with_one_session_each_the_one_idle_longest_gives_way(small: None) -> None:
+    """To who has none; nobody gets a second one for the only one of another."""
+    driver = Driver()
+    ids = {}
+    for number in range(20):
+        driver.now += 1.0
+        ids[number] = driver.open(f"c{number}")
+    driver.get([driver.submit(ids[0], NEVER, tenant="c0")["late"]], "c0")
+    with pytest.raises(RequestError, match="sessions are open"):
+        driver.open("c5")
+    driver.open("another")
+    with pytest.raises(RequestError, match="to make room for another caller"):
+        driver.ask(ReadSession, ids[1], tenant="c1")
+    for number in (0, 2):
+        driver.ask(ReadSession, ids[number], tenant=f"c{number}")
+
+
 def test_a_session_at_work_gives_way_last(small: None) -> None:
     driver = Driver()
     gets: list[str] = []

@@ -6,7 +6,7 @@ import pytest
 
 from srt.args import ServerArgs
 from srt.callers.key_lines import CallerLimits
-from srt.wire.errors import RequestError
+from srt.wire.errors import RATE_LIMITED, RequestError
 from tokenizer_proc.process.key_limits import CHECK_INTERVAL_S, KeyLimits
 from tokenizer_proc.queueing.callers import MAX_LABELS, Callers
 from tokenizer_proc.queueing.holdings import Holdings
@@ -37,6 +37,7 @@ def test_tokens_that_were_not_known_are_made_up_for() -> None:
     with pytest.raises(RequestError) as error:
         rates.check_request(KEY, 0.0)
     assert error.value.info.retry_after_s == pytest.approx(31.0)
+    assert error.value.info.code == RATE_LIMITED
     rates.check_request(KEY, 31.0)
     rates.check_request("another", 0.0)
 
@@ -93,7 +94,7 @@ def test_metrics_have_bounded_labels() -> None:
         holdings.add("requests", name, 2)
     counts = callers.counts(holdings)
     assert counts["caller_requests_total/key0"] == 1
-    assert counts["caller_requests_total/others"] == counts["caller_in_flight/others"] / 2 == 11
+    assert counts["caller_requests_total/_others"] == counts["caller_in_flight/_others"] / 2 == 11
     assert len({key.partition("/")[2] for key in counts}) == MAX_LABELS + 1
     assert Callers().counts(holdings) == {}
 

@@ -8,7 +8,14 @@ import pytest
 
 from srt.client.media import MediaFile
 from srt.gateway.http.server import MAX_HEADERS
-from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RESTARTING, UNAVAILABLE, RequestError
+from srt.wire.errors import (
+    CONTEXT_LENGTH,
+    OVERLOADED,
+    RATE_LIMITED,
+    RESTARTING,
+    UNAVAILABLE,
+    RequestError,
+)
 from srt.wire.messages import ChatMessage, ChatOptions, ToolCall
 from tests.fakes import FakeClient
 from tests.srt.gateway.anthropic.setup import (
@@ -388,6 +395,7 @@ async def test_an_answer_may_be_as_long_as_there_is_room() -> None:
     ("error", "status", "kind", "retry_after"),
     [
         (RequestError("full", code=OVERLOADED, retry_after_s=2.5), 529, "overloaded_error", "3"),
+        (RequestError("60", code=RATE_LIMITED, retry_after_s=2.5), 429, "rate_limit_error", "3"),
         (RequestError("soon", code=RESTARTING), 503, "api_error", "1"),
         (RequestError("gone", code=UNAVAILABLE), 503, "api_error", "1"),
         (ValueError("a defect"), 500, "api_error", None),

@@ -12,7 +12,7 @@ import pytest
 from srt.args import PATHS, ServerArgs
 from srt.gateway.limits.keys import KeyFiles, Keys
 from srt.options.table import all_options
-from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.errors import OVERLOADED, RATE_LIMITED, RequestError
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process
 
@@ -199,10 +199,11 @@ async def test_an_abort_finds_only_the_callers_own() -> None:
     assert len(owners) == 2
 
 
-async def test_one_callers_refusal_for_load_is_not_anothers() -> None:
+@pytest.mark.parametrize("code", [OVERLOADED, RATE_LIMITED])
+async def test_one_callers_refusal_for_load_is_not_anothers(code: str) -> None:
     """Only a caller with many requests waiting would wait for long."""
     client = FakeClient()
-    client.refusals[0] = RequestError("busy", code=OVERLOADED, retryable=True, retry_after_s=60.0)
+    client.refusals[0] = RequestError("busy", code=code, retryable=True, retry_after_s=60.0)
     async with in_process(client, **KEYS) as http:
         answers = [
             await http.post("/generate", json={"text": "a"}, headers=bearer(key))
