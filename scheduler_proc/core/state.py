@@ -154,7 +154,10 @@ class SchedulerState:
                 req.tokens.known_len - prefix_len if req.is_resumed else 0
             )
             if not req.is_resumed:  # else an earlier scheduler has computed and charged it
-                self.waiting.credits.charge(req.wish.caller, req.tokens.prompt_len - num_cached)
+                uncached = req.tokens.prompt_len - num_cached
+                self.waiting.credits.charge(req.wish.caller, uncached)
+                expected = self.admissions.ratio.expected_outputs(req)
+                self.waiting.classes.charge(req, uncached + expected)
             self.outputs.admitted(req, prefix)
         self.waiting.remove(req)
         self.running[req.handle] = req

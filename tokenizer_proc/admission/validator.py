@@ -121,6 +121,7 @@ def _check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> Non
     """Check the sampling and the time-out, for a ring that holds `max_requests`."""
     req.sampling.check(vocab_size)
     _check_details(req, vocab_size)
+    check_priority(req.service_tier, req.priority)
     if req.hints is not None:
         req.hints.check()
         if req.hints.is_ahead and req.sampling.max_new_tokens != 0:

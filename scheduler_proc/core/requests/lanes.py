@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -22,6 +22,12 @@ class Lane:
 
     def __len__(self) -> int:
         return len(self.resumed) + len(self.window) + len(self.hurried) + len(self.later)
+
+    def in_order(self) -> Iterator[Req]:
+        """All of them, in order of arrival."""
+        parts = (self.resumed, self.window, self.hurried, self.later)
+        reqs = chain.from_iterable(part.values() for part in parts)
+        yield from sorted(reqs, key=lambda req: req.handle)
 
     def in_window(self) -> Iterable[Req]:
         """The reqs of the first window, those that have passed older ones last."""

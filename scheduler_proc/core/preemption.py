@@ -1,0 +1,42 @@
+"""Which running req of the class `flex` gives its place to a higher class of its own caller.
+
+Part of the scheduler core. Between callers `GivingWay` decides, and takes `flex` reqs first. Here a
+caller gets no more than it has: the place of the one that goes back to the queue is the first to be
+given to a req of its caller, since those that were admitted before have the first turns.
+"""
+
+from collections.abc import Callable
+
+from scheduler_proc.core.decode_planner import retraction_key
+from scheduler_proc.core.giving_way import has_got_on, is_ending_prompt
+from scheduler_proc.core.requests.classes import FLEX
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.state import SchedulerState
+
+
+def preempted(state: SchedulerState, is_first: Callable[[Req], bool], now: float) -> Req | None:
+    """The running req that goes back to the queue now, the least advanced one; None if none does.
+    `is_first` says whether a waiting req is of a caller with credit left. While others wait too,
+    only rows are passed on: how much memory the other req needs is not known to be as much."""
+    waiting = state.waiting
+    are_rows_short = state.memory.table.num_free_rows == 0
+    if not waiting.classes.callers or not (are_rows_short or state.admissions.is_memory_short):
+        return None
+    flex = [req for req in state.running.values() if req.wish.rank == FLEX and _may_yield(req)]
+    for caller in waiting.classes.callers:
+        mine = [req for req in flex if req.wish.caller == caller]
+        if not mine:
+            continue
+        first = waiting.classes.first(caller, now)
+        if first is None or first.wish.rank <= FLEX or first.tokens.are_late:
+            continue
+        is_alone = len(waiting.callers) == 1
+        if is_alone or (are_rows_short and is_first(first) and not waiting.resumes_others(caller)):
+            victim = min(mine, key=retraction_key)
+            victim.yielded = victim.tokens.num_outputs
+            return victim
+    return None
+
+
+def _may_yield(req: Req) -> bool:
+    return has_got_on(req) and not is_ending_prompt(req)
