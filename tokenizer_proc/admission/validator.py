@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from srt.callers.names import caller_of
 from srt.ring.socket import Blob
 from srt.wire.errors import UNAVAILABLE, RequestError
+from srt.wire.hints import check_priority
 from srt.wire.messages import CaptureReq, ControlReq, GenerateReq, ScoreReq
 from srt.wire.pause import PAUSE_MODES
 from srt.wire.sampling import Scoring

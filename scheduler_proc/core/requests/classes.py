@@ -132,14 +132,14 @@ class _Caller:
 
     def in_turn(self, cache: RadixCache, now: float) -> Iterator[Req]:
         """The reqs in order, each class as long as it has credit when a req of it is reached."""
-        left = {}
+        left: dict[str, Iterator[Req]] = {}
         for rank, line in enumerate(self.lines):
             if len(line) > 0:
                 left[CLASSES[rank]] = line.in_order(cache)
                 self._credits.reweigh(CLASSES[rank], self._weight(rank, line.waited_s(now)))
         while left:
             able = self._credits.able(left)
-            name = max(able, key=CLASSES.index)
+            name = next(name for name in reversed(CLASSES) if name in able)
             req = next(left[name], None)
             if req is None:
                 del left[name]
