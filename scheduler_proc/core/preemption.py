@@ -20,17 +20,17 @@ def preempted(state: SchedulerState, is_first: Callable[[Req], bool], now: float
     only rows are passed on: how much memory the other req needs is not known to be as much."""
     waiting = state.waiting
     are_rows_short = state.memory.table.num_free_rows == 0
-    if not waiting.classes.callers or not (are_rows_short or state.admissions.is_memory_short):
+    if not (are_rows_short or state.admissions.is_memory_short):
         return None
-    flex = [req for req in state.running.values() if req.wish.rank == FLEX and _may_yield(req)]
-    for caller in waiting.classes.callers:
-        mine = [req for req in flex if req.wish.caller == caller]
-        if not mine:
+    flex: dict[str, list[Req]] = {}
+    for req in state.running.values():
+        if req.wish.rank == FLEX and req.wish.caller in waiting.callers and _may_yield(req):
+            flex.setdefault(req.wish.caller, []).append(req)
+    is_alone = len(waiting.callers) == 1
+    for caller, mine in flex.items():
+        first = waiting.first_of(caller, now)
+        if first is None or first.wish.rank == FLEX or first.tokens.are_late:
             continue
-        first = waiting.classes.first(caller, now)
-        if first is None or first.wish.rank <= FLEX or first.tokens.are_late:
-            continue
-        is_alone = len(waiting.callers) == 1
         if is_alone or (are_rows_short and is_first(first) and not waiting.resumes_others(caller)):
             victim = min(mine, key=retraction_key)
             victim.yielded = victim.tokens.num_outputs

@@ -140,7 +140,7 @@ class SchedulerState:
 
     def start(self, req: Req, now: float) -> None:
         """Lock the cached prefix of a waiting req and give it a table row that begins with it."""
-        prefix = self._prefix_of(req)
+        prefix, cost = self._prefix_of(req), 0
         prefix_len = self.memory.enter(req)
         if not req.is_admitted:
             num_cached = min(prefix_len, req.tokens.prompt_len)
@@ -156,9 +156,9 @@ class SchedulerState:
             if not req.is_resumed:  # else an earlier scheduler has computed and charged it
                 uncached = req.tokens.prompt_len - num_cached
                 self.waiting.credits.charge(req.wish.caller, uncached)
-                expected = self.admissions.ratio.expected_outputs(req)
-                self.waiting.classes.charge(req, uncached + expected)
+                cost = uncached + self.admissions.ratio.expected_outputs(req)
             self.outputs.admitted(req, prefix)
+        self.waiting.classes.admitted(req, cost)
         self.waiting.remove(req)
         self.running[req.handle] = req
 

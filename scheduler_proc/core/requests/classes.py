@@ -1,9 +1,10 @@
 """Who of one caller's waiting reqs takes its turn, where some of them have classes or priorities.
 
-The queue gives turns to callers as if there were no classes. A turn of a caller that has asked for
-some goes to the req that is first by its own classes, so that nobody passes another caller's req by
-asking for a high priority. The queue owns one `Classes`; callers without classes are not in it, and
-nothing is decided for them here.
+The queue orders the reqs of all callers as if there were no classes: these are the turns. A turn of
+a caller that has asked for classes goes to the req that is first by them, and whose turn that was
+has the other's place from then on. So nobody passes another caller's req by asking for a high
+priority. The queue owns one `Classes`; callers without classes are not in it, and nothing is
+decided for them here.
 
 Among classes, the highest is first that has credit left, as callers have among each other: where
 all of them wait, they share what their caller is given by `WEIGHTS`. The weight of a class doubles
@@ -14,7 +15,8 @@ the policy orders; no req comes after one that arrived more than `max_wait_s` la
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from heapq import heappop, heappush
 from itertools import groupby, islice
 
 from scheduler_proc.core.requests.queue_order import Order
@@ -41,8 +43,8 @@ def has_class(req: Req) -> bool:
 class _Line:
     """The waiting reqs of one class."""
 
-    def __init__(self, order: Callable[[], Order], turn: HintTurn, max_wait_s: float) -> None:
-        self._new_order, self._turn, self._max_wait_s = order, turn, max_wait_s
+    def __init__(self, order: Callable[[], Order], by_hints: HintTurn, max_wait_s: float) -> None:
+        self._new_order, self._by_hints, self._max_wait_s = order, by_hints, max_wait_s
         self._resumed: dict[int, Req] = {}  # those that have been admitted before
         self._others: OrderedDict[int, Req] = OrderedDict()  # in order of arrival
         self._window: list[_Key] = []  # of the oldest of these, sorted
@@ -114,7 +116,7 @@ class _Line:
                         yield self._others[handle]
 
     def _key(self, req: Req) -> _Key:
-        return -req.wish.priority, self._turn(req), req.handle
+        return -req.wish.priority, self._by_hints(req), req.handle
 
 
 class _Caller:
@@ -122,6 +124,7 @@ class _Caller:
 
     def __init__(self, lines: list[_Line], max_wait_s: float) -> None:
         self.lines = lines  # by rank
+        self._places: dict[int, int] = {}  # by handle: later ones, of those that lost their turns
         self._max_wait_s = max_wait_s
         self._credits = Credits(QUANTUM)
         for name, weight in zip(CLASSES, WEIGHTS, strict=True):
@@ -129,6 +132,18 @@ class _Caller:
 
     def charge(self, rank: int, tokens: int) -> None:
         self._credits.charge(CLASSES[rank], tokens)
+
+    def place(self, req: Req) -> int:
+        """In order of arrival: the handle of the req whose place it has."""
+        return self._places.get(req.handle, req.handle)
+
+    def swap(self, loser: Req, winner: Req) -> None:
+        """A req was admitted in the turn of another one, which has its place now."""
+        self._places[loser.handle] = self.place(winner)
+
+    def remove(self, req: Req) -> None:
+        self.lines[req.wish.rank].remove(req)
+        self._places.pop(req.handle, None)
 
     def in_turn(self, cache: RadixCache, now: float) -> Iterator[Req]:
         """The reqs in order, each class as long as it has credit when a req of it is reached."""
@@ -156,13 +171,14 @@ class Classes:
     """The callers with classes that have reqs in the queue."""
 
     def __init__(
-        self, order: Callable[[], Order], turn: HintTurn, max_wait_s: float, cache: RadixCache
+        self, order: Callable[[], Order], by_hints: HintTurn, max_wait_s: float, cache: RadixCache
     ) -> None:
-        """`order` makes an empty one, `turn` says which of two reqs with the same priority is first
+        """`order` makes an empty one, `by_hints` says which of two reqs with the same priority is first
         whatever the order: that with the smaller number."""
-        self._order, self._turn, self._max_wait_s = order, turn, max_wait_s
+        self._order, self._by_hints, self._max_wait_s = order, by_hints, max_wait_s
         self._cache = cache
         self._callers: dict[str, _Caller] = {}
+        self._turn: tuple[Req, Req] | None = None  # whose is taken now, and who takes it
 
     @property
     def callers(self) -> Collection[str]:
@@ -178,7 +194,7 @@ class Classes:
         if mine is None:
             if not has_class(req):
                 return
-            lines = [_Line(self._order, self._turn, self._max_wait_s) for _ in CLASSES]
+            lines = [_Line(self._order, self._by_hints, self._max_wait_s) for _ in CLASSES]
             mine = self._callers[req.wish.caller] = _Caller(lines, self._max_wait_s)
             for other in waiting:
                 mine.lines[other.wish.rank].add(other)
@@ -188,15 +204,17 @@ class Classes:
         """A req is gone. With the last one of a caller its classes' credit is forgotten."""
         mine = self._callers.get(req.wish.caller)
         if mine is not None:
-            mine.lines[req.wish.rank].remove(req)
+            mine.remove(req)
             if not any(map(len, mine.lines)):
                 del self._callers[req.wish.caller]
 
-    def charge(self, req: Req, tokens: int) -> None:
-        """A waiting req is admitted for the first time, which is expected to cost so much."""
+    def admitted(self, req: Req, tokens: int) -> None:
+        """A waiting req is about to leave the queue for memory, and costs as many more tokens."""
         mine = self._callers.get(req.wish.caller)
         if mine is not None:
             mine.charge(req.wish.rank, tokens)
+            if self._turn is not None and self._turn[1] is req is not self._turn[0]:
+                mine.swap(*self._turn)
 
     def first(self, caller: str, now: float) -> Req | None:
         """Who takes the next turn of one of the callers."""
@@ -207,11 +225,28 @@ class Classes:
         return self._in_turn(turns, now) if self._callers else turns
 
     def _in_turn(self, turns: Iterable[Req], now: float) -> Iterator[Req]:
+        """Where a turn has a later place, it is taken before those that came after that."""
         callers = {name: mine.in_turn(self._cache, now) for name, mine in self._callers.items()}
-        for req in turns:
-            mine = callers.get(req.wish.caller)
-            chosen = req if mine is None else next(mine, None)
-            if chosen is not None:
-                yield chosen
-        for mine in callers.values():  # a req that was admitted has no turn, which another needs
-            yield from mine
+        late: list[tuple[int, int, Req]] = []  # a heap: place and handle
+        for turn in turns:
+            while late and late[0][0] < turn.handle:
+                yield from self._taken(heappop(late)[-1], callers)
+            mine = self._callers.get(turn.wish.caller)
+            place = turn.handle if mine is None else mine.place(turn)
+            if place > turn.handle:
+                heappush(late, (place, turn.handle, turn))
+            else:
+                yield from self._taken(turn, callers)
+        while late:
+            yield from self._taken(heappop(late)[-1], callers)
+        self._turn = None
+        for left in callers.values():  # a req that was admitted has no turn, which another needs
+            yield from left
+
+    def _taken(self, turn: Req, callers: Mapping[str, Iterator[Req]]) -> Iterator[Req]:
+        """Who takes a turn, if anybody is left."""
+        mine = callers.get(turn.wish.caller)
+        chosen = turn if mine is None else next(mine, None)
+        if chosen is not None:
+            self._turn = turn, chosen
+            yield chosen

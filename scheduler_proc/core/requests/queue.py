@@ -93,6 +93,12 @@ class WaitingQueue:
         lane = self._lanes[caller]
         return (lane.oldest() or next(iter(lane.resumed.values()))).arrival_s
 
+    def first_of(self, caller: str, now: float) -> Req | None:
+        """Who takes a waiting caller's next turn; without classes, the one that came first."""
+        if caller in self.classes.callers:
+            return self.classes.first(caller, now)
+        return self._lanes[caller].oldest()
+
     def resumes_others(self, caller: str) -> bool:
         """Whether reqs of other callers wait that have been admitted before."""
         return any(lane.resumed for name, lane in self._lanes.items() if name != caller)

@@ -13,7 +13,7 @@ from scheduler_proc.core.requests.classes import DEFAULT, WEIGHTS
 from scheduler_proc.core.requests.queue_order import POLICIES
 from scheduler_proc.trace.recorded import replay
 from srt.wire.hints import CLASSES, Hints, ServiceTier
-from tests.running.profiles import seeds
+from tests.running.profiles import examples
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 
@@ -99,10 +99,11 @@ def test_hints_order_those_of_the_same_class_and_priority() -> None:
     assert order_of(asked, schedule_policy="fcfs") == [4, 5, 0, 1, 3, 2]
 
 
+@pytest.mark.draws
 def test_nobody_passes_another_caller_by_a_high_priority() -> None:
     """Whatever A asks for, B's requests come when they would come anyway."""
     rng = random.Random(1)
-    for _ in range(seeds(20)):
+    for _ in range(examples(20)):
         callers = [rng.choice("AB") for _ in range(12)]
         tiers: list[ServiceTier] = ["", "flex", "priority"]
         plain = [Asked(caller=caller) for caller in callers]
@@ -252,12 +253,13 @@ def check_classes(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.draws
 @pytest.mark.parametrize("policy", POLICIES)
 def test_random_traffic_of_classes(policy: str, lag: int, tmp_path: Path) -> None:
     """Little memory and few rows: all invariants hold, every request gets its own output, whoever
     was retracted, and the run is replayed exactly."""
     retracted = 0
-    for seed in range(seeds(3)):
+    for seed in range(examples(3)):
         rng, trace = random.Random(seed), tmp_path / f"{policy}{seed}.trace"
         driver = Driver(
             lag,
