@@ -41,7 +41,11 @@ class GivingWay:
 
     def is_first(self, req: Req) -> bool:
         """Whether the waiting req is of a caller with credit left."""
-        return req.wish.caller in self._able
+        return self.is_able(req.wish.caller)
+
+    def is_able(self, caller: str) -> bool:
+        """Whether a caller waits and has credit left."""
+        return caller in self._able
 
     def is_in_debt(self, req: Req) -> bool:
         """Whether a running req has to wait for those that wait for memory."""

@@ -118,7 +118,7 @@ class StepPlanner:
         state, others = self._state, self._giving_way
         make_way(state)
         others.look(self._now)
-        victim = others.victim(self._now) or preempted(state, others.is_first, self._now)
+        victim = others.victim(self._now) or preempted(state, others.is_able, self._now)
         if victim is not None:
             state.retract(victim, for_memory=False)
         self._decodes.plan(plan, self._others(), self._expected_room())

@@ -14,9 +14,9 @@ from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
 
 
-def preempted(state: SchedulerState, is_first: Callable[[Req], bool], now: float) -> Req | None:
+def preempted(state: SchedulerState, is_able: Callable[[str], bool], now: float) -> Req | None:
     """The running req that goes back to the queue now, the least advanced one; None if none does.
-    `is_first` says whether a waiting req is of a caller with credit left. While others wait too,
+    `is_able` says whether a caller that waits has credit left. While others wait too,
     only rows are passed on: how much memory the other req needs is not known to be as much."""
     waiting = state.waiting
     are_rows_short = state.memory.table.num_free_rows == 0
@@ -28,10 +28,9 @@ def preempted(state: SchedulerState, is_first: Callable[[Req], bool], now: float
             flex.setdefault(req.wish.caller, []).append(req)
     is_alone = len(waiting.callers) == 1
     for caller, mine in flex.items():
-        first = waiting.first_of(caller, now)
-        if first is None or first.wish.rank == FLEX or first.tokens.are_late:
+        if waiting.classes.next_rank(caller, now) == FLEX:
             continue
-        if is_alone or (are_rows_short and is_first(first) and not waiting.resumes_others(caller)):
+        if is_alone or (are_rows_short and is_able(caller) and not waiting.resumes_others(caller)):
             victim = min(mine, key=retraction_key)
             victim.yielded = victim.tokens.num_outputs
             return victim

@@ -147,19 +147,31 @@ class _Caller:
 
     def in_turn(self, cache: RadixCache, now: float) -> Iterator[Req]:
         """The reqs in order, each class as long as it has credit when a req of it is reached."""
-        left: dict[str, Iterator[Req]] = {}
-        for rank, line in enumerate(self.lines):
-            if len(line) > 0:
-                left[CLASSES[rank]] = line.in_order(cache)
-                self._credits.reweigh(CLASSES[rank], self._weight(rank, line.waited_s(now)))
+        left = {rank: self.lines[rank].in_order(cache) for rank in self._weigh(now)}
         while left:
-            able = self._credits.able(left)
-            name = next(name for name in reversed(CLASSES) if name in able)
-            req = next(left[name], None)
+            rank = self._first(left)
+            req = next(left[rank], None)
             if req is None:
-                del left[name]
+                del left[rank]
             else:
                 yield req
+
+    def next_rank(self, now: float) -> int:
+        """The class of the first req."""
+        return self._first(self._weigh(now))
+
+    def _weigh(self, now: float) -> list[int]:
+        """The classes that wait, whose weights become those of now."""
+        ranks = [rank for rank, line in enumerate(self.lines) if len(line) > 0]
+        for rank in ranks:
+            weight = self._weight(rank, self.lines[rank].waited_s(now))
+            self._credits.reweigh(CLASSES[rank], weight)
+        return ranks
+
+    def _first(self, ranks: Collection[int]) -> int:
+        """The highest of some classes that has credit left; if none has, there is a refill."""
+        able = self._credits.able([CLASSES[rank] for rank in ranks])
+        return max(rank for rank in ranks if CLASSES[rank] in able)
 
     def _weight(self, rank: int, waited_s: float) -> float:
         """That of a class whose oldest has waited so long."""
@@ -173,8 +185,8 @@ class Classes:
     def __init__(
         self, order: Callable[[], Order], by_hints: HintTurn, max_wait_s: float, cache: RadixCache
     ) -> None:
-        """`order` makes an empty one, `by_hints` says which of two reqs with the same priority is first
-        whatever the order: that with the smaller number."""
+        """`order` makes an empty one. `by_hints` gives a number: of two reqs with the same priority
+        the one with the smaller is first, whatever the order."""
         self._order, self._by_hints, self._max_wait_s = order, by_hints, max_wait_s
         self._cache = cache
         self._callers: dict[str, _Caller] = {}
@@ -216,9 +228,10 @@ class Classes:
             if self._turn is not None and self._turn[1] is req is not self._turn[0]:
                 mine.swap(*self._turn)
 
-    def first(self, caller: str, now: float) -> Req | None:
-        """Who takes the next turn of one of the callers."""
-        return next(self._callers[caller].in_turn(self._cache, now), None)
+    def next_rank(self, caller: str, now: float) -> int:
+        """The class of the req that takes the next turn of one who waits."""
+        mine = self._callers.get(caller)
+        return DEFAULT if mine is None else mine.next_rank(now)
 
     def in_turn(self, turns: Iterable[Req], now: float) -> Iterable[Req]:
         """The reqs that take these turns, each of which is that of a req's caller."""

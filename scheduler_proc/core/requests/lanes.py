@@ -55,3 +55,22 @@ class Lane:
         self.untracked.pop(req.handle, None)
         parts = (self.window, self.hurried, self.later, self.resumed)
         del next(reqs for reqs in parts if req.handle in reqs)[req.handle]
+
+
+class Lanes(dict[str, Lane]):
+    """Those of all callers whose reqs wait, by caller; none is empty."""
+
+    total = 0  # reqs
+
+    def add(self, caller: str) -> Lane:
+        """The lane for a req that comes."""
+        self.total += 1
+        return self.setdefault(caller, Lane())
+
+    def remove(self, req: Req) -> None:
+        """Forget a req, which is in its caller's."""
+        self.total -= 1
+        lane = self[req.wish.caller]
+        lane.remove(req)
+        if len(lane) == 0:
+            del self[req.wish.caller]

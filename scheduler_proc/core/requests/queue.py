@@ -31,7 +31,7 @@ from functools import partial
 from itertools import chain, islice
 
 from scheduler_proc.core.requests.classes import Classes
-from scheduler_proc.core.requests.lanes import Lane
+from scheduler_proc.core.requests.lanes import Lane, Lanes
 from scheduler_proc.core.requests.queue_order import (
     ByApplication,
     LongestPrefixFirst,
@@ -66,15 +66,14 @@ class WaitingQueue:
         self._cache = cache
         self.credits = credits
         self.classes = Classes(self._order_in_class(policy), hint_turn(policy), max_wait_s, cache)
-        self._lanes: dict[str, Lane] = {}  # by caller; none is empty
-        self._len = 0  # of all together
+        self._lanes = Lanes()
         self._window: dict[int, Req] = {}  # those in the windows of all, by handle
         self._order = self._order_of(cache.watchers)  # of these
         self._changes = 0  # since the marking of all that is wanted in the cache began
         self._marking: Iterator[None] | None = None  # what is left of it
 
     def __len__(self) -> int:
-        return self._len
+        return self._lanes.total
 
     def __iter__(self) -> Iterator[Req]:
         lanes = self._lanes.values()
@@ -93,20 +92,13 @@ class WaitingQueue:
         lane = self._lanes[caller]
         return (lane.oldest() or next(iter(lane.resumed.values()))).arrival_s
 
-    def first_of(self, caller: str, now: float) -> Req | None:
-        """Who takes a waiting caller's next turn; without classes, the one that came first."""
-        if caller in self.classes.callers:
-            return self.classes.first(caller, now)
-        return self._lanes[caller].oldest()
-
     def resumes_others(self, caller: str) -> bool:
         """Whether reqs of other callers wait that have been admitted before."""
         return any(lane.resumed for name, lane in self._lanes.items() if name != caller)
 
     def add(self, req: Req) -> None:
         self._changes += 1
-        self._len += 1
-        lane = self._lanes.setdefault(req.wish.caller, Lane())
+        lane = self._lanes.add(req.wish.caller)
         self.classes.add(req, lane.in_order())
         if req.is_admitted or req.is_resumed:
             lane.resumed[req.handle] = req
@@ -119,17 +111,13 @@ class WaitingQueue:
 
     def remove(self, req: Req) -> None:
         self._changes += 1
-        self._len -= 1
         if req.handle in self._window:
             del self._window[req.handle]
             self._order.remove(req)
             self._cache.watchers.remove(req.cursor)
-        lane = self._lanes[req.wish.caller]
-        lane.remove(req)
+        self._lanes.remove(req)
         self.classes.remove(req)
-        if len(lane) == 0:
-            del self._lanes[req.wish.caller]
-        if self._len == 0:
+        if len(self) == 0:
             self._marking = None
 
     def ordered(self, now: float = 0.0, *, by_credit: bool = True) -> Iterable[Req]:
