@@ -29,6 +29,7 @@ from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from srt.ring.crash_file import Name
 from srt.wire.answer_meta import PrefixIds
 from srt.wire.errors import ErrorInfo
+from srt.wire.hints import CLASSES
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
 
@@ -147,6 +148,7 @@ class SchedulerState:
             queued_s = now - req.came_s
             req.meta = replace(req.meta, cached_tokens=num_cached, queued_s=queued_s)
             self.counters.admitted += 1
+            self.counters.classes[CLASSES[req.wish.rank]] += 1
             self.counters.prompt_tokens += req.tokens.prompt_len
             self.counters.cached_tokens += num_cached
             self.counters.resumed += req.is_resumed
