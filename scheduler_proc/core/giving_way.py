@@ -9,6 +9,7 @@ from collections import Counter
 
 from scheduler_proc.core.ahead import others_wait
 from scheduler_proc.core.decode_planner import retraction_key
+from scheduler_proc.core.requests.classes import FLEX
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 
@@ -50,7 +51,11 @@ class GivingWay:
 
     def is_first(self, req: Req) -> bool:
         """Whether the waiting req is of a caller with credit left."""
-        return req.wish.caller in self._able
+        return self.is_able(req.wish.caller)
+
+    def is_able(self, caller: str) -> bool:
+        """Whether a caller waits and has credit left."""
+        return caller in self._able
 
     @property
     def are_some_first(self) -> bool:
@@ -118,15 +123,20 @@ class GivingWay:
 
     def _may_give_way(self, req: Req) -> bool:
         """Whether a running req is of a caller in debt, and loses little by giving way."""
-        if req.yielded is not None and req.tokens.num_outputs < 2 * req.yielded + GET_ON:
-            return False
-        return self.is_in_debt(req) and not _is_ending_prompt(req)
+        return has_got_on(req) and self.is_in_debt(req) and not is_ending_prompt(req)
 
-    def _debt_key(self, req: Req) -> tuple[float, int, int]:
+    def _debt_key(self, req: Req) -> tuple[float, bool, int, int]:
+        """Of a caller's reqs those of the class `flex` go first."""
         credits, caller = self._state.waiting.credits, req.wish.caller
-        return credits.left(caller) / credits.weight(caller), *retraction_key(req)
+        debt = credits.left(caller) / credits.weight(caller)
+        return debt, req.wish.rank != FLEX, *retraction_key(req)
 
 
-def _is_ending_prompt(req: Req) -> bool:
+def has_got_on(req: Req) -> bool:
+    """Whether a running req has got on since it last gave way."""
+    return req.yielded is None or req.tokens.num_outputs >= 2 * req.yielded + GET_ON
+
+
+def is_ending_prompt(req: Req) -> bool:
     """Whether the last of its prompt is in flight, whose result it must be there for."""
     return req.tokens.are_late and req.held.prefill_left > 0

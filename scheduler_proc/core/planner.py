@@ -21,6 +21,7 @@ from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
 from scheduler_proc.core.giving_way import GivingWay
 from scheduler_proc.core.jumps import fail_grammar
+from scheduler_proc.core.preemption import preempted
 from scheduler_proc.core.prompts import has_media, is_cut, is_in_flight, may_see, whole
 from scheduler_proc.core.requests.admission import (
     Aside,
@@ -117,7 +118,8 @@ class StepPlanner:
         state, others = self._state, self._giving_way
         make_way(state)
         others.look(self._now)
-        if (victim := others.victim(self._now)) is not None:
+        victim = others.victim(self._now) or preempted(state, others.is_able, self._now)
+        if victim is not None:
             state.retract(victim, for_memory=False)
         self._decodes.plan(plan, self._others(), self._expected_room())
         budget = self._prefill_budget(plan)
@@ -150,7 +152,7 @@ class StepPlanner:
         # others make room if nobody takes more.
         if suspect is not None and suspect.residency is None and may_see(state, suspect):
             return 0
-        waiting = state.waiting.ordered(by_credit=others_wait(state))
+        waiting = state.waiting.ordered(self._now, by_credit=others_wait(state))
         if are_first:
             waiting = takewhile(self._giving_way.is_first, waiting)
         if suspect is not None:

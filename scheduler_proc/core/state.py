@@ -29,6 +29,7 @@ from scheduler_proc.memory.radix_cache import NoCache, RadixCache
 from srt.ring.crash_file import Name
 from srt.wire.answer_meta import PrefixIds
 from srt.wire.errors import ErrorInfo
+from srt.wire.hints import CLASSES
 from srt.wire.messages import Finish, pack_ids
 from srt.wire.pause import NO_PAUSE
 
@@ -140,13 +141,14 @@ class SchedulerState:
 
     def start(self, req: Req, now: float) -> None:
         """Lock the cached prefix of a waiting req and give it a table row that begins with it."""
-        prefix = self._prefix_of(req)
+        prefix, cost = self._prefix_of(req), 0
         prefix_len = self.memory.enter(req)
         if not req.is_admitted:
             num_cached = min(prefix_len, req.tokens.prompt_len)
             queued_s = now - req.came_s
             req.meta = replace(req.meta, cached_tokens=num_cached, queued_s=queued_s)
             self.counters.admitted += 1
+            self.counters.classes[CLASSES[req.wish.rank]] += 1
             self.counters.prompt_tokens += req.tokens.prompt_len
             self.counters.cached_tokens += num_cached
             self.counters.resumed += req.is_resumed
@@ -154,8 +156,11 @@ class SchedulerState:
                 req.tokens.known_len - prefix_len if req.is_resumed else 0
             )
             if not req.is_resumed:  # else an earlier scheduler has computed and charged it
-                self.waiting.credits.charge(req.wish.caller, req.tokens.prompt_len - num_cached)
+                uncached = req.tokens.prompt_len - num_cached
+                self.waiting.credits.charge(req.wish.caller, uncached)
+                cost = uncached + self.admissions.ratio.expected_outputs(req)
             self.outputs.admitted(req, prefix)
+        self.waiting.classes.admitted(req, cost)
         self.waiting.remove(req)
         self.running[req.handle] = req
 

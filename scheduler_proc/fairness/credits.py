@@ -66,14 +66,20 @@ class Credits:
         if account is None:
             account = self._accounts[caller] = Account(self._level - self._quantum / weight, weight)
         elif account.weight != weight:
-            self._settle(account)
-            left = self.left(caller)
-            account.weight, account.used = weight, self._level - left / weight
-            self._use(account, 0)
+            self.reweigh(caller, weight)
         self._idle.pop(caller, None)
         self._live[caller] = account
         account.live += 1
         return account
+
+    def reweigh(self, caller: str, weight: float) -> None:
+        """Change the share of a caller, who keeps the credit that it has."""
+        account = self._accounts[caller]
+        if account.weight != weight:
+            self._settle(account)
+            left = self.left(caller)
+            account.weight, account.used = weight, self._level - left / weight
+            self._use(account, 0)
 
     def leave(self, caller: str) -> None:
         """A request of the caller has ended."""

@@ -143,6 +143,8 @@ def stats_of(
         "num_requests_total": counters.requests,
         "num_aborted_requests_total": counters.aborted,
         "num_retracted_reqs_total": counters.retracted,
+        "num_preempted_reqs_total": counters.preempted,
+        **{f"num_{name}_reqs_total": count for name, count in counters.classes.items()},
         "num_resumed_reqs_total": counters.resumed,
         "recomputed_tokens_total": counters.recomputed_tokens,
         "verified_drafts_total": counters.verified_drafts,

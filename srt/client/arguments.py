@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from srt.client.media import Media
-from srt.wire.hints import Hints
+from srt.wire.hints import Hints, ServiceTier
 from srt.wire.messages import ChatMessage, ChatOptions, ToolSpec
 from srt.wire.sampling import SamplingParams
 
@@ -52,6 +52,8 @@ class BatchArgs(ScoreArgs, ChatArgs, total=False):
     routed_replica: int | None
     prediction: str
     hints: Hints | Fields | None
+    priority: int
+    service_tier: ServiceTier
 
 
 class StreamArgs(BatchArgs, total=False):

@@ -15,7 +15,7 @@ from srt.client.media import MediaFile
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.hints import Hints
+from srt.wire.hints import Hints, ServiceTier
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
 from srt.wire.pause import PauseMode
 from srt.wire.ring_state import RingEvent
@@ -64,6 +64,10 @@ class Request(PromptRequest, frozen=True, kw_only=True):
 
     If the output will mostly be a known text, its `prediction` makes it faster: tokens are guessed
     from it, and the output is the same. `hints` say what the request is part of.
+
+    Of the requests of one caller those of the class `service_tier` "priority" go first, then those
+    of "default", then those of "flex"; of a class those with the greatest `priority`. Without a
+    tier a positive priority is the first class, and a negative one the last.
     """
 
     messages: list[ChatMessage] | None = None
@@ -77,6 +81,8 @@ class Request(PromptRequest, frozen=True, kw_only=True):
     routed_replica: int | None = None
     prediction: str = ""
     hints: Hints | None = None
+    priority: int = 0
+    service_tier: ServiceTier = ""
 
 
 class GenerateOutput(AnswerMeta, frozen=True, kw_only=True, array_like=False, omit_defaults=False):

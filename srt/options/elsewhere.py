@@ -333,7 +333,10 @@ NONE = {
         "this is always on",
     ),
     "allow-auto-truncate": "a prompt that is too long is refused",
-    "enable-priority-scheduling": "see --schedule-policy",
+    **dict.fromkeys(
+        ("enable-priority-scheduling", "enable-priority-preemption"),
+        "requests' priorities always count",
+    ),
     **dict.fromkeys(
         (
             *("max-logprobs", "timeout", "to", "threads-http", "api-server-count", "numa", "prio"),

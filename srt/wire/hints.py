@@ -1,17 +1,23 @@
-"""What a request says of the application that it is part of, for the order of admission.
+"""What a request says of its place among others, for the order of admission: its class and
+priority, and hints about the application that it is part of.
 
-Hints never change an answer: the scheduler's policy `app` reads them, the others do not. A client
-sets the first fields; the front, and the part that runs programs, the others.
+None of it changes an answer. Every policy orders the requests of one caller by class and priority;
+only the policy `app` reads hints. A client sets the first fields of the hints; the front, and the
+part that runs programs, the others.
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from srt.wire.errors import RequestError
 
 PerfClass = Literal["", "latency", "throughput"]  # "": neither is asked for
+ServiceTier = Literal["", "auto", "default", "flex", "priority"]  # "", "auto": by the priority
+ServiceClass = Literal["flex", "default", "priority"]
+CLASSES: tuple[ServiceClass, ...] = ("flex", "default", "priority")  # the last is served first
+MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31 - 1
 MAX_HINT_CHARS = 256
 MAX_GROUP_SIZE = 2**16
 MAX_DEPTH = 2**16
@@ -63,3 +69,21 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
         for name in ("arrival_s", "due_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise RequestError(" must be 0 or more", at=f"hints.{name}")
+
+
+def class_of(tier: ServiceTier, priority: int) -> ServiceClass:
+    """The class of a request: the tier that it names, or else that of its priority's sign. Among
+    the requests of a class, those with a greater priority come first."""
+    if tier == "flex" or tier == "default" or tier == "priority":
+        return tier
+    return CLASSES[1 + (priority > 0) - (priority < 0)]
+
+
+def check_priority(tier: str, priority: int) -> None:
+    """Raise RequestError, naming the field, for a tier or a priority that does not exist."""
+    if tier not in get_args(ServiceTier):
+        names = ", ".join(name for name in get_args(ServiceTier) if name)
+        raise RequestError(f" must be one of {names}, and is {tier}", at="service_tier")
+    if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        reason = f" must be between {MIN_PRIORITY} and {MAX_PRIORITY}, and is {priority}"
+        raise RequestError(reason, at="priority")

@@ -18,7 +18,7 @@ from srt.wire.chat import ToolCall as ToolCall
 from srt.wire.chat import ToolSpec as ToolSpec
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import ErrorInfo
-from srt.wire.hints import Hints
+from srt.wire.hints import Hints, ServiceTier
 from srt.wire.media import MediaRef
 from srt.wire.packing import float_list as float_list
 from srt.wire.packing import id_list as id_list
@@ -76,7 +76,8 @@ class GenerateReq(PromptMessage, frozen=True, kw_only=True):
     `joined` marks the later requests of a batch whose first was admitted: the bound on the expected
     wait does not apply to them, or a large batch could never come in. `timeout_ms` 0 is none.
     The client chooses the replica by `routed_replica`; otherwise the router does. The output may be
-    mostly the text `prediction`, from which tokens are guessed. `hints` say what it is part of.
+    mostly the text `prediction`, from which tokens are guessed. `hints` say what it is part of,
+    `priority` and `service_tier` which of its caller's requests go before it (see `class_of`).
     """
 
     sampling: SamplingParams
@@ -90,6 +91,8 @@ class GenerateReq(PromptMessage, frozen=True, kw_only=True):
     routed_replica: int | None = None
     prediction: str = ""
     hints: Hints | None = None
+    priority: int = 0
+    service_tier: ServiceTier = ""
 
 
 class AbortReq(RingMessage, frozen=True):

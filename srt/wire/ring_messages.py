@@ -11,7 +11,7 @@ from srt.wire.answer_meta import AnswerMeta, PrefixIds
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.filled_params import FilledParams
-from srt.wire.hints import Hints
+from srt.wire.hints import Hints, ServiceTier
 from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.pause import Pause
@@ -83,6 +83,8 @@ class TokenizedReq(RingMessage, frozen=True):
     caller: str = ""
     weight: float = 1.0
     hints: Hints | None = None
+    priority: int = 0
+    service_tier: ServiceTier = ""
 
 
 class Abort(RingMessage, frozen=True):

@@ -24,7 +24,7 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.trace.recorded import RecordedScheduler
 from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.filled_params import FilledParams
-from srt.wire.hints import Hints
+from srt.wire.hints import Hints, ServiceTier
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
 from srt.wire.pause import NO_PAUSE, PauseMode
 from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq
@@ -118,6 +118,8 @@ class Driver:
         caller: str = "",
         weight: float = 1.0,
         hints: Hints | None = None,
+        priority: int = 0,
+        tier: ServiceTier = "",
     ) -> None:
         """Add a req; `sampling` has the fields that are not given here. The prompt may have numbers
         that stand for pictures."""
@@ -143,6 +145,8 @@ class Driver:
             caller=caller,
             weight=weight,
             hints=hints,
+            priority=priority,
+            service_tier=tier,
         )
         self._asked[rid] = wire, self.now, None if grammar is None else grammar.fork()
         self.core.add(wire, self.now, grammar, self.retokeniser)

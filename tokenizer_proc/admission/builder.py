@@ -117,6 +117,8 @@ class Builder:
             scoring=req.scoring and replace(req.scoring, start=min(req.scoring.start, kept)),
             cache_salt=req.cache_salt,
             hints=req.hints and replace(req.hints, is_lowered=False),
+            priority=req.priority,
+            service_tier=req.service_tier,
             healed_ids=reading.ids[packed_size(kept) :],
             healed_bytes=len(healing.text.encode()),
             bad_ids=reading.bad_ids,

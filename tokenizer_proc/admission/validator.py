@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from srt.callers.names import caller_of
 from srt.ring.socket import Blob
 from srt.wire.errors import UNAVAILABLE, RequestError
+from srt.wire.hints import check_priority
 from srt.wire.messages import CaptureReq, ControlReq, GenerateReq, ScoreReq
 from srt.wire.pause import PAUSE_MODES
 from srt.wire.sampling import Scoring
@@ -121,6 +122,7 @@ def _check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> Non
     """Check the sampling and the time-out, for a ring that holds `max_requests`."""
     req.sampling.check(vocab_size)
     _check_details(req, vocab_size)
+    check_priority(req.service_tier, req.priority)
     if req.hints is not None:
         req.hints.check()
         if req.hints.is_ahead and req.sampling.max_new_tokens != 0:

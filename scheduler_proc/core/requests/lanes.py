@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -22,6 +22,12 @@ class Lane:
 
     def __len__(self) -> int:
         return len(self.resumed) + len(self.window) + len(self.hurried) + len(self.later)
+
+    def in_order(self) -> Iterator[Req]:
+        """All of them, in order of arrival."""
+        parts = (self.resumed, self.window, self.hurried, self.later)
+        reqs = chain.from_iterable(part.values() for part in parts)
+        yield from sorted(reqs, key=lambda req: req.handle)
 
     def in_window(self) -> Iterable[Req]:
         """The reqs of the first window, those that have passed older ones last."""
@@ -49,3 +55,22 @@ class Lane:
         self.untracked.pop(req.handle, None)
         parts = (self.window, self.hurried, self.later, self.resumed)
         del next(reqs for reqs in parts if req.handle in reqs)[req.handle]
+
+
+class Lanes(dict[str, Lane]):
+    """Those of all callers whose reqs wait, by caller; none is empty."""
+
+    total = 0  # reqs
+
+    def add(self, caller: str) -> Lane:
+        """The lane for a req that comes."""
+        self.total += 1
+        return self.setdefault(caller, Lane())
+
+    def remove(self, req: Req) -> None:
+        """Forget a req, which is in its caller's."""
+        self.total -= 1
+        lane = self[req.wish.caller]
+        lane.remove(req)
+        if len(lane) == 0:
+            del self[req.wish.caller]

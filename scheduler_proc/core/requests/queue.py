@@ -19,18 +19,26 @@ says whose match has changed. Later windows are ordered when they are reached. O
 look takes over only so many changes, and the looks after it the rest: until then some reqs have the
 places of their matches before, or are still behind the window; what its hints call urgent is not.
 
+Of callers with classes or priorities, `Classes` says which req takes a turn that the queue gives.
 Each caller has windows of its own; the first ones of all have one order, which a look reads again
 as often as it refills credit. So a caller's credit ends in the midst of a look, and to pass over
 its reqs costs a little for each.
 """
 
 import random
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 
-from scheduler_proc.core.requests.lanes import Lane
-from scheduler_proc.core.requests.queue_order import ByApplication, order_of
+from scheduler_proc.core.requests.classes import Classes
+from scheduler_proc.core.requests.lanes import Lane, Lanes
+from scheduler_proc.core.requests.queue_order import (
+    ByApplication,
+    LongestPrefixFirst,
+    Order,
+    hint_turn,
+    order_of,
+)
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.memory.match_trackers import Cursor, Watchers
@@ -57,15 +65,15 @@ class WaitingQueue:
         self._max_wait_s = max_wait_s
         self._cache = cache
         self.credits = credits
-        self._lanes: dict[str, Lane] = {}  # by caller; none is empty
-        self._len = 0  # of all together
+        self.classes = Classes(self._order_in_class(policy), hint_turn(policy), max_wait_s, cache)
+        self._lanes = Lanes()
         self._window: dict[int, Req] = {}  # those in the windows of all, by handle
         self._order = self._order_of(cache.watchers)  # of these
         self._changes = 0  # since the marking of all that is wanted in the cache began
         self._marking: Iterator[None] | None = None  # what is left of it
 
     def __len__(self) -> int:
-        return self._len
+        return self._lanes.total
 
     def __iter__(self) -> Iterator[Req]:
         lanes = self._lanes.values()
@@ -84,10 +92,14 @@ class WaitingQueue:
         lane = self._lanes[caller]
         return (lane.oldest() or next(iter(lane.resumed.values()))).arrival_s
 
+    def resumes_others(self, caller: str) -> bool:
+        """Whether reqs of other callers wait that have been admitted before."""
+        return any(lane.resumed for name, lane in self._lanes.items() if name != caller)
+
     def add(self, req: Req) -> None:
         self._changes += 1
-        self._len += 1
-        lane = self._lanes.setdefault(req.wish.caller, Lane())
+        lane = self._lanes.add(req.wish.caller)
+        self.classes.add(req, lane.in_order())
         if req.is_admitted or req.is_resumed:
             lane.resumed[req.handle] = req
         elif self._is_urgent(req) and req.arrival_s <= lane.latest_s(self._max_wait_s):
@@ -99,22 +111,19 @@ class WaitingQueue:
 
     def remove(self, req: Req) -> None:
         self._changes += 1
-        self._len -= 1
         if req.handle in self._window:
             del self._window[req.handle]
             self._order.remove(req)
             self._cache.watchers.remove(req.cursor)
-        lane = self._lanes[req.wish.caller]
-        lane.remove(req)
-        if len(lane) == 0:
-            del self._lanes[req.wish.caller]
-        if self._len == 0:
+        self._lanes.remove(req)
+        self.classes.remove(req)
+        if len(self) == 0:
             self._marking = None
 
-    def ordered(self, *, by_credit: bool = True) -> Iterable[Req]:
-        """The waiting reqs in the order of admission: the first windows' as of now, those of later
-        windows as of when they are reached. Reports to the cache what they have matched. Unless it
-        is `by_credit`, credit is neither looked at nor refilled."""
+    def ordered(self, now: float = 0.0, *, by_credit: bool = True) -> Iterable[Req]:
+        """The waiting reqs in the order of admission: the first windows' as of `now`, those of
+        later windows as of when they are reached. Reports to the cache what they have matched.
+        Unless it is `by_credit`, callers' credit is neither looked at nor refilled."""
         self._refresh()
         resumed = sorted(self._resumed(), key=lambda req: req.handle)
         is_one = len(self._lanes) <= 1
@@ -128,7 +137,8 @@ class WaitingQueue:
             self._marking = self._cache.want(self._cursors(marked), at_once=0)
         if self._marking is not None and len(list(islice(self._marking, MARKED))) < MARKED:
             self._marking = None
-        return self._by_credit(resumed) if by_credit and not is_one else order
+        turns = self._by_credit(resumed) if by_credit and not is_one else order
+        return self.classes.in_turn(turns, now)
 
     def _by_credit(self, resumed: list[Req]) -> Iterator[Req]:
         """The waiting reqs of callers with credit left, as of when they are reached; then, after a
@@ -216,6 +226,12 @@ class WaitingQueue:
         share."""
         hints = req.wish.hints
         return hints is not None and hints.is_urgent and isinstance(self._order, ByApplication)
+
+    def _order_in_class(self, policy: str) -> Callable[[], Order]:
+        """Makes the order of some reqs that need not be among the watchers."""
+        if policy == "dfs-weight":  # a walk over these
+            return LongestPrefixFirst
+        return lambda: self._order_of(Watchers())
 
     def _enter_window(self, req: Req) -> None:
         self._window[req.handle] = req

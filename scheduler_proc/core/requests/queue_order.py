@@ -266,6 +266,13 @@ def order_of(policy: str, watchers: Watchers, rng: random.Random, max_wait_s: fl
     return makers[policy]()
 
 
+def hint_turn(policy: str) -> Callable[[Req], int]:
+    """The class of a req's hints by its turn; 0 where the policy does not read hints."""
+    if policy != "app":
+        return lambda req: 0
+    return lambda req: _CLASSES["" if req.wish.hints is None else req.wish.hints.perf]
+
+
 def _weigh(
     node: TreeNode, count: int, weights: dict[int, int], branches: dict[int, list[TreeNode]]
 ) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.filled_params import FilledParams
-from srt.wire.hints import Hints
+from srt.wire.hints import CLASSES, Hints, class_of
 from srt.wire.packing import num_packed, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import Scoring
@@ -35,6 +35,8 @@ class Wish(Struct, frozen=True):
     weight: float  # the caller's share beside others
     hints: Hints | None
     is_ahead: bool  # of time: only while nobody else waits
+    rank: int  # of its class in `CLASSES`: the greatest is served first, among its caller's
+    priority: int  # in its class, the greatest first
 
     @classmethod
     def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
@@ -70,6 +72,8 @@ class Wish(Struct, frozen=True):
             weight=wire.weight,
             hints=wire.hints,
             is_ahead=wire.hints is not None and wire.hints.is_ahead,
+            rank=CLASSES.index(class_of(wire.service_tier, wire.priority)),
+            priority=wire.priority,
         )
 
 

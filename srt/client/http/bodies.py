@@ -53,6 +53,10 @@ def generate_body(request: Request, interval: int | None = None) -> dict[str, An
         body["prediction"] = request.prediction
     if request.hints is not None:
         body["hints"] = _hint_fields(request.hints)
+    if request.priority:
+        body["priority"] = request.priority
+    if request.service_tier:
+        body["service_tier"] = request.service_tier
     if request.literal_spans:
         body["literal_spans"] = request.literal_spans
     if (scoring := request.scoring) is not None:

@@ -78,6 +78,8 @@ class RingSamples:
             routed_replica=request.routed_replica,
             prediction=request.prediction,
             hints=request.hints,
+            priority=request.priority,
+            service_tier=request.service_tier,
         )
 
     async def captures(self, text: str) -> list[Capture] | None:

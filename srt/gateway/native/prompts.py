@@ -80,6 +80,8 @@ def prompts_of(
             routed_replica=body.routed_replica,
             prediction=body.prediction,
             hints=hints,
+            priority=body.priority or 0,
+            service_tier=body.service_tier or "",
             literal_spans=tuple(body.literal_spans),
             **(chat or {name: value}),
         )

@@ -24,10 +24,12 @@ from srt.gateway.wire.openai import (
     PromptTokensDetails,
     StreamOptions,
     Usage,
+    used_tier,
 )
 from srt.wire.answer_meta import USAGE, meta_of
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
+from srt.wire.hints import ServiceClass
 from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish, sample_rid
 from srt.wire.sampling import SamplingParams
 
@@ -66,14 +68,16 @@ class Envelope(Struct, frozen=True):
     id: str
     model: str
     created: int
+    service_tier: ServiceClass | UnsetType = UNSET
 
     @classmethod
-    def of(cls, batch: Batch, prefix: str, model: str, rid: str | None) -> "Envelope":
+    def of(cls, batch: Batch, prefix: str, model: str, body: OpenAIRequest) -> "Envelope":
         """With the caller's rid as its id, or the first request's with the route's prefix."""
         name = batch.generations[0].rid
         if batch.samples > 1:
             name = name.removesuffix(sample_rid("", 0))  # the rid that the samples share
-        return cls(rid or prefix + name, model, int(time.time()))
+        tier = used_tier(body.service_tier, body.priority)
+        return cls(body.rid or prefix + name, model, int(time.time()), tier)
 
 
 async def whole(
@@ -88,6 +92,7 @@ async def whole(
         object=face.object,
         created=envelope.created,
         model=envelope.model,
+        service_tier=envelope.service_tier,
         choices=[choice for choice in choices if choice is not None],
         usage=usage_of(batch, dict(enumerate(outputs))),
         prompt_token_ids=face.prompt_ids,
@@ -109,6 +114,7 @@ async def chunks(
             object=face.chunk_object,
             created=envelope.created,
             model=envelope.model,
+            service_tier=envelope.service_tier,
             choices=choices,
             usage=usage if options.include_usage else UNSET,
             prompt_token_ids=prompt_ids,

@@ -30,7 +30,7 @@ from srt.gateway.openai.chat_messages import chat_messages, decoded_json
 from srt.gateway.openai.tool_plan import NO_CUSTOM, CustomTools, tool_plan
 from srt.gateway.wire.chat import ChatFields
 from srt.gateway.wire.native import shared_fields
-from srt.gateway.wire.openai import ChatReasoning, ChatRequest
+from srt.gateway.wire.openai import ChatReasoning, ChatRequest, order_fields
 from srt.wire.constraint import ConstraintKind
 from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatOptions
@@ -120,6 +120,7 @@ def chat_of(
         scoring=scoring,
         prediction="" if body.prediction is None else body.prediction.text,
         **shared_fields(body),
+        **order_fields(body),
     )
     constrained = plan is not None and given is not None and after in ("", reasoned)
     reading = AnswerReading(

@@ -33,6 +33,7 @@ from srt.gateway.wire.openai import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
+    order_fields,
 )
 from srt.wire.errors import RequestError
 from srt.wire.sampling import Scoring
@@ -71,6 +72,7 @@ def completion_requests(
             scoring=scoring,
             prediction=prediction,
             **shared_fields(body, i if many else None),
+            **order_fields(body),
         )
         for i, value in enumerate(values)
     ]

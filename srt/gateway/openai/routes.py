@@ -138,7 +138,7 @@ async def _answer(
 
     if body.stream:
         batch, face = await while_connected(request.receive, admitted())
-        envelope = Envelope.of(batch, face.id_prefix, model, body.rid)
+        envelope = Envelope.of(batch, face.id_prefix, model, body)
         options = body.stream_options or StreamOptions()
         return EventStream(chunks(envelope, face, batch, options), batch)
 
@@ -146,7 +146,7 @@ async def _answer(
         batch, face = await admitted()
         async with aclosing(batch):
             outputs = await batch.results()
-            envelope = Envelope.of(batch, face.id_prefix, model, body.rid)
+            envelope = Envelope.of(batch, face.id_prefix, model, body)
             return await whole(envelope, face, batch, outputs)
 
     return json_reply(await while_connected(request.receive, answer()))

@@ -24,7 +24,7 @@ from srt.gateway.openai.chat import AnswerReading
 from srt.gateway.openai.chat_answers import ChatReader
 from srt.gateway.responses.input import sealed
 from srt.gateway.responses.tools import Origin
-from srt.gateway.wire.openai import ChatDelta
+from srt.gateway.wire.openai import ChatDelta, used_tier
 from srt.gateway.wire.responses import (
     CallItem,
     CustomCallItem,
@@ -50,6 +50,7 @@ Event = dict[str, Any]
 # What a response repeats of its request.
 _ECHOED = {*ResponseObject.__struct_fields__} & {*ResponsesRequest.__struct_fields__} - {
     "model",
+    "service_tier",
     "store",
 }
 _STATUS: dict[str, ResponseStatus] = {"length": "incomplete", "abort": "cancelled"}
@@ -83,6 +84,7 @@ class ResponseWriter:
             status="in_progress",
             model=model,
             output=[],
+            service_tier=used_tier(body.service_tier, body.priority),
             store=is_stored,
             **{name: getattr(body, name) for name in _ECHOED},
         )

@@ -279,6 +279,8 @@ def _chat(
         tool_choice=tools.choice,
         parallel_tool_calls=body.parallel_tool_calls,
         prediction=body.prediction,
+        priority=body.priority,
+        service_tier=body.service_tier,
         **shared_fields(body),
     )
     names = _NAMES | tools.places | places

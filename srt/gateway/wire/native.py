@@ -20,6 +20,8 @@ from srt.wire.hints import (
     MAX_DEPTH,
     MAX_GROUP_SIZE,
     MAX_HINT_CHARS,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
     Hints,
     PerfClass,
 )
@@ -69,6 +71,15 @@ class HintsIn(Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=Tru
 GivenHints = Annotated[
     HintsIn | None,
     Meta(description="What it is part of: `app`, `perf`, `group`, `depth`, `deadline_ms`."),
+]
+Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
+GivenTier = Annotated[
+    Literal["auto", "default", "flex", "priority"] | None,
+    Meta(description="Its class among its caller's requests; auto: by the sign of `priority`."),
+]
+SmallestFirst = Annotated[
+    Priority | None,
+    Meta(description="Among its caller's requests the smaller is first, as in vLLM."),
 ]
 
 
@@ -173,6 +184,11 @@ class NativeRequest(ChatFields, kw_only=True, frozen=True):
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
     hints: GivenHints = None
+    priority: Annotated[
+        Priority | None,
+        Meta(description="Among its caller's requests the greater is first, as in SGLang."),
+    ] = None
+    service_tier: GivenTier = None
     prediction: Annotated[
         str,
         Meta(

@@ -1,6 +1,6 @@
 """The JSON of the OpenAI routes. Requests list the honoured fields only; see `fields`."""
 
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
@@ -18,15 +18,18 @@ from srt.gateway.wire.chat import (
 from srt.gateway.wire.native import (
     Count,
     GivenHints,
+    GivenTier,
     OwnRid,
     RoutedReplica,
     Salt,
+    SmallestFirst,
     TimeoutMs,
     TokenId,
 )
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn
 from srt.wire.answer_meta import USAGE, PrefixEnd, meta_struct
 from srt.wire.constraint import Capture
+from srt.wire.hints import MAX_PRIORITY, ServiceClass, class_of
 from srt.wire.sampling import Int, SamplingParams
 
 FinishWord = Literal["stop", "length", "abort", "tool_calls"]
@@ -84,6 +87,8 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
     hints: GivenHints = None
+    priority: SmallestFirst = None
+    service_tier: GivenTier = None
 
     def to_params(
         self, given: Given | None, after: str, max_new_tokens: int | None
@@ -97,6 +102,18 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
             min_new_tokens=self.min_tokens,
             no_stop_trim=self.no_stop_trim or self.include_stop_str_in_output,
         )
+
+
+def order_fields(body: OpenAIRequest) -> dict[str, Any]:
+    """The fields of the client's request, where the greatest priority is first."""
+    priority = min(MAX_PRIORITY, -(body.priority or 0))
+    return {"priority": priority, "service_tier": body.service_tier or ""}
+
+
+def used_tier(tier: GivenTier, priority: int | None) -> ServiceClass | UnsetType:
+    """What an answer says of a body with these fields: the class that it was, if a tier was asked
+    for."""
+    return UNSET if tier is None else class_of(tier, -(priority or 0))
 
 
 class CompletionRequest(OpenAIRequest, kw_only=True, frozen=True):
@@ -324,6 +341,7 @@ class OpenAIResponse(Struct, Generic[Choice], frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[Choice]
+    service_tier: ServiceClass | UnsetType = UNSET
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET

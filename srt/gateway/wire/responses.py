@@ -5,8 +5,16 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.wire.chat import Detail, PredictionIn, Verbosity
-from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
+from srt.gateway.wire.native import (
+    Count,
+    GivenTier,
+    RequestBody,
+    RoutedReplica,
+    SmallestFirst,
+    TimeoutMs,
+)
 from srt.wire.answer_meta import USAGE, PrefixEnd, meta_struct
+from srt.wire.hints import ServiceClass
 from srt.wire.sampling import Int
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -212,6 +220,8 @@ class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
     prediction: PredictionIn = None
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
+    priority: SmallestFirst = None
+    service_tier: GivenTier = None
 
 
 class OutputText(Struct, frozen=True, kw_only=True):
@@ -331,6 +341,7 @@ class ResponseObject(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: str | None = None
     reasoning: ReasoningIn
+    service_tier: ServiceClass | UnsetType = UNSET
     store: bool = False
     temperature: float
     text: TextIn

@@ -129,6 +129,7 @@ class Traffic:
         self.measuring = 0.0  # the share of turns in which the costs of steps change
         self.callers: Sequence[str] = ("",)  # those by whom reqs come
         self.hinting = 0.0  # the share of reqs with hints
+        self.classing = 0.0  # the share of reqs with a class or a priority
         self.ahead = 0.0  # the share of turns in which a prompt is to be computed ahead
         self.num_ahead = 0
         self.rng = random.Random(seed)
@@ -175,6 +176,7 @@ class Traffic:
             caller=rng.choice(self.callers) if len(self.callers) > 1 else "",
             weight=rng.choice([0.1, 1.0, 3.0]) if len(self.callers) > 1 else 1.0,
             hints=self.hints(),
+            **self.order(),
             **wishes._asdict(),
         )
         self.history.append(prompt + self.truth[rid])
@@ -211,6 +213,14 @@ class Traffic:
             arrival_s=max(0.01, now - rng.random()),
             due_s=rng.choice([0.0, now + rng.random()]),
         )
+
+    def order(self) -> dict[str, Any]:
+        """A class and a priority."""
+        rng = self.rng
+        if not self.classing or rng.random() >= self.classing:
+            return {}
+        tier = rng.choice(["", "flex", "flex", "default", "priority"])
+        return {"tier": tier, "priority": rng.choice([0, 0, -1, 1, 5])}
 
     def turn(self) -> None:
         if self.rng.random() < 0.35:
@@ -341,14 +351,15 @@ def drive(
     measuring: float = 0.0,
     callers: Sequence[str] = ("",),
     hinting: float = 0.0,
+    classing: float = 0.0,
     ahead: float = 0.0,
     **config: Any,
 ) -> Traffic:
     """Random traffic of these callers, in which the core is lost in the share `losses` of the
     turns, pauses change in `pausing`, costs in `measuring`; `showing` of the reqs show new
-    pictures, and `hinting` have hints; in `ahead` of the turns a prompt is to be computed ahead of
-    time. Tokens are guessed, of which the share `right` is right. Rows that read a token of
-    `poison` fail; if it is empty, some steps do, and some encodes."""
+    pictures, `hinting` have hints and `classing` a class or a priority; in `ahead` of the turns a
+    prompt is to be computed ahead of time. Tokens are guessed, of which the share `right` is right.
+    Rows that read a token of `poison` fail; if it is empty, some steps do, and some encodes."""
     truth: dict[str, list[int]] = {}
     guesses = [] if right is None else [Knowing(truth.__getitem__, right, seed, VOCAB)]
     driver = Driver(
@@ -367,7 +378,7 @@ def drive(
     driver.between = traffic.meddle
     traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
     traffic.measuring, traffic.hinting, traffic.ahead = measuring, hinting, ahead
-    traffic.callers = callers
+    traffic.callers, traffic.classing = callers, classing
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5
@@ -412,6 +423,16 @@ def test_random_traffic_with_hints(seed: int) -> None:
     """They change the order, and no output."""
     traffic = drive(71 + seed, 200, seed % 2, "app", 220, constrained=0.2, hinting=0.8, losses=0.02)
     assert seed > 0 or traffic.driver.num_resumed > 0
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_random_traffic_with_classes(seed: int) -> None:
+    """They change the order, and no output, with pictures, grammars, guesses, losses and pauses."""
+    lag, policy = seed % 2, POLICIES[seed % len(POLICIES)]
+    more: dict[str, Any] = {"constrained": 0.2, "losses": 0.02, "pausing": 0.02, "measuring": 0.05}
+    more |= {"right": 0.7, "ahead": 0.05, "callers": ("a", "b"), "fair_wait_s": 0.2}
+    traffic = drive(91 + seed, 200, lag, policy, 220, hinting=0.3, classing=0.7, **more)
+    assert seed > 0 or traffic.driver.core.state.counters.retracted > 0
 
 
 @pytest.mark.parametrize("seed", seeds(2))

@@ -55,7 +55,6 @@ _OLD_TOOLS = "use tools and tool_choice"
 _ROUTING: dict[str, FieldClass] = {
     "lora_path": OnlyNeutral(("",), "adapters are not supported"),
     "session_params": OnlyNeutral(({},), "sessions are not supported"),
-    "priority": OnlyNeutral((0,), "there is one priority"),
     "custom_logit_processor": OnlyNeutral(("",), _NOT_SUPPORTED),
     "return_hidden_states": OnlyNeutral((False,), _NOT_SUPPORTED),
 }
@@ -128,7 +127,6 @@ _OPENAI: dict[str, FieldClass] = _ROUTING | {
     "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
     "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
     "prompt_cache_options": Ignored("a hint; the prefix cache keeps what it can"),
-    "service_tier": Hint("there is one tier", ("auto", "default")),
     "guided_decoding_backend": Ignored("every back end enforces the same"),
     "use_beam_search": OnlyNeutral((False,), "beam search is not supported"),
     "length_penalty": OnlyNeutral((1,), "beam search is not supported"),
@@ -245,7 +243,6 @@ RESPONSES = Kind(
         "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
         "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
         "prompt_cache_options": Ignored("a hint; the prefix cache keeps what it can"),
-        "service_tier": Hint("there is one tier", ("auto", "default")),
         "stream_options": Ignored("chunks are never padded"),
         "access_programs": OnlyNeutral((), _NOT_SUPPORTED),
         "background_options": OnlyNeutral(({},), _NOT_SUPPORTED),

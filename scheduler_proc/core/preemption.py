@@ -1,0 +1,42 @@
+"""Which running req of the class `flex` gives its place to a higher class of its own caller.
+
+Part of the scheduler core. Between callers `GivingWay` decides, and takes `flex` reqs first. Here a
+caller gets no more than it has: the place of the one that goes back to the queue is the first to be
+given to a req of its caller, since those that were admitted before have the first turns.
+"""
+
+from collections.abc import Callable
+
+from scheduler_proc.core.decode_planner import retraction_key
+from scheduler_proc.core.giving_way import has_got_on, is_ending_prompt
+from scheduler_proc.core.requests.classes import FLEX
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.state import SchedulerState
+
+
+def preempted(state: SchedulerState, is_able: Callable[[str], bool], now: float) -> Req | None:
+    """The running req that goes back to the queue now, the least advanced one; None if none does.
+    `is_able` says whether a caller that waits has credit left. While others wait too,
+    only rows are passed on: how much memory the other req needs is not known to be as much."""
+    waiting = state.waiting
+    are_rows_short = state.memory.table.num_free_rows == 0
+    if not (are_rows_short or state.admissions.is_memory_short):
+        return None
+    flex: dict[str, list[Req]] = {}
+    for req in state.running.values():
+        if req.wish.rank == FLEX and req.wish.caller in waiting.callers and _may_yield(req):
+            flex.setdefault(req.wish.caller, []).append(req)
+    is_alone = len(waiting.callers) == 1
+    for caller, mine in flex.items():
+        if waiting.classes.next_rank(caller, now) == FLEX:
+            continue
+        if is_alone or (are_rows_short and is_able(caller) and not waiting.resumes_others(caller)):
+            victim = min(mine, key=retraction_key)
+            victim.yielded = victim.tokens.num_outputs
+            state.counters.preempted += 1
+            return victim
+    return None
+
+
+def _may_yield(req: Req) -> bool:
+    return has_got_on(req) and not is_ending_prompt(req)

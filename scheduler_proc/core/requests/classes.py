@@ -1,0 +1,265 @@
+"""Who of one caller's waiting reqs takes its turn, where some of them have classes or priorities.
+
+The queue orders the reqs of all callers as if there were no classes: these are the turns. A turn of
+a caller that has asked for classes goes to the req that is first by them, and whose turn that was
+has the other's place from then on. So nobody passes another caller's req by asking for a high
+priority. The queue owns one `Classes`; callers without classes are not in it, and nothing is
+decided for them here.
+
+Among classes, the highest is first that has credit left, as callers have among each other: where
+all of them wait, they share what their caller is given by `WEIGHTS`. The weight of a class doubles
+each time that its oldest req has waited for `max_wait_s`, up to the highest. In a class, those that
+have been admitted before come first; then the greatest priority first, and of the same priority
+the policy orders; no req comes after one that arrived more than `max_wait_s` later.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import groupby, islice
+
+from scheduler_proc.core.requests.queue_order import Order
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.fairness.credits import Credits
+from scheduler_proc.memory.radix_cache import RadixCache
+from srt.wire.hints import CLASSES
+
+FLEX, DEFAULT = 0, 1  # ranks, the places in `CLASSES`
+WEIGHTS = (1.0, 4.0, 16.0)  # by rank
+QUANTUM = 512  # tokens, for the first class of a caller at each refill
+MOST_TOGETHER = 128  # reqs of one priority that the policy orders, so that it takes a millisecond
+MOST_LATER = 256  # reqs after a first window that a look reaches
+
+_Key = tuple[int, int, int]  # priority, negative, turn by its hints, and handle
+HintTurn = Callable[[Req], int]
+
+
+def has_class(req: Req) -> bool:
+    """Whether a req is to come before or after others of its caller."""
+    return req.wish.rank != DEFAULT or req.wish.priority != 0
+
+
+class _Line:
+    """The waiting reqs of one class."""
+
+    def __init__(self, order: Callable[[], Order], by_hints: HintTurn, max_wait_s: float) -> None:
+        self._new_order, self._by_hints, self._max_wait_s = order, by_hints, max_wait_s
+        self._resumed: dict[int, Req] = {}  # those that have been admitted before
+        self._others: OrderedDict[int, Req] = OrderedDict()  # in order of arrival
+        self._window: list[_Key] = []  # of the oldest of these, sorted
+        self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them
+
+    def __len__(self) -> int:
+        return len(self._resumed) + len(self._others)
+
+    def __iter__(self) -> Iterator[int]:
+        """The handles."""
+        yield from self._resumed
+        yield from self._others
+
+    def add(self, req: Req) -> None:
+        if req.is_admitted or req.is_resumed:
+            self._resumed[req.handle] = req
+        else:
+            self._others[req.handle] = self._later[req.handle] = req
+
+    def remove(self, req: Req) -> None:
+        if self._resumed.pop(req.handle, None) is not None:
+            return
+        del self._others[req.handle]
+        if self._later.pop(req.handle, None) is None:
+            del self._window[bisect_left(self._window, self._key(req))]
+
+    def waited_s(self, now: float) -> float:
+        """How long the oldest has waited."""
+        reqs = (self._resumed, self._others)
+        return now - min(next(iter(each.values())).arrival_s for each in reqs if each)
+
+    def in_order(self, cache: RadixCache) -> Iterator[Req]:
+        """Those that wait when they are reached."""
+        for handle in sorted(self._resumed):
+            if handle in self._resumed:
+                yield self._resumed[handle]
+        self._fill_window()
+        yield from self._ordered(self._window, cache)
+        later = list(islice(self._later.values(), MOST_LATER))
+        while later:
+            latest_s = later[0].arrival_s + self._max_wait_s
+            count = sum(req.arrival_s <= latest_s for req in later)
+            yield from self._ordered(sorted(map(self._key, later[:count])), cache)
+            later = later[count:]
+
+    def _fill_window(self) -> None:
+        """Take those into the window that came soon enough after the oldest."""
+        oldest = next(iter(self._others.values()), None)
+        while oldest is not None and self._later:
+            first = next(iter(self._later.values()))
+            if first.arrival_s > oldest.arrival_s + self._max_wait_s:
+                break
+            del self._later[first.handle]
+            insort(self._window, self._key(first))
+
+    def _ordered(self, keys: Iterable[_Key], cache: RadixCache) -> Iterator[Req]:
+        """The reqs with these sorted keys; those that are equal but for the handle by the policy,
+        some at a time."""
+        for _, same in groupby(list(keys), key=lambda key: key[:2]):
+            while together := [key[-1] for key in islice(same, MOST_TOGETHER)]:
+                order = self._new_order()
+                for handle in together:
+                    if (req := self._others.get(handle)) is not None:
+                        if req.cursor.spot is None:  # else the queue's window keeps its match
+                            cache.track(*req.tracked)
+                        order.add(req)
+                for handle in order.handles():
+                    if handle in self._others:
+                        yield self._others[handle]
+
+    def _key(self, req: Req) -> _Key:
+        return -req.wish.priority, self._by_hints(req), req.handle
+
+
+class _Caller:
+    """The classes of one caller."""
+
+    def __init__(self, lines: list[_Line], max_wait_s: float) -> None:
+        self.lines = lines  # by rank
+        self._places: dict[int, int] = {}  # by handle: later ones, of those that lost their turns
+        self._max_wait_s = max_wait_s
+        self._credits = Credits(QUANTUM)
+        for name, weight in zip(CLASSES, WEIGHTS, strict=True):
+            self._credits.join(name, weight)
+
+    def charge(self, rank: int, tokens: int) -> None:
+        self._credits.charge(CLASSES[rank], tokens)
+
+    def place(self, req: Req) -> int:
+        """In order of arrival: the handle of the req whose place it has."""
+        return self._places.get(req.handle, req.handle)
+
+    def swap(self, loser: Req, winner: Req) -> None:
+        """A req was admitted in the turn of another one, which has its place now."""
+        self._places[loser.handle] = self.place(winner)
+
+    def remove(self, req: Req) -> None:
+        self.lines[req.wish.rank].remove(req)
+        self._places.pop(req.handle, None)
+
+    def in_turn(self, cache: RadixCache, now: float) -> Iterator[Req]:
+        """The reqs in order, each class as long as it has credit when a req of it is reached."""
+        left = {rank: self.lines[rank].in_order(cache) for rank in self._weigh(now)}
+        while left:
+            rank = self._first(left)
+            req = next(left[rank], None)
+            if req is None:
+                del left[rank]
+            else:
+                yield req
+
+    def next_rank(self, now: float) -> int:
+        """The class of the first req."""
+        return self._first(self._weigh(now))
+
+    def _weigh(self, now: float) -> list[int]:
+        """The classes that wait, whose weights become those of now."""
+        ranks = [rank for rank, line in enumerate(self.lines) if len(line) > 0]
+        for rank in ranks:
+            weight = self._weight(rank, self.lines[rank].waited_s(now))
+            self._credits.reweigh(CLASSES[rank], weight)
+        return ranks
+
+    def _first(self, ranks: Collection[int]) -> int:
+        """The highest of some classes that has credit left; if none has, there is a refill."""
+        able = self._credits.able([CLASSES[rank] for rank in ranks])
+        return max(rank for rank in ranks if CLASSES[rank] in able)
+
+    def _weight(self, rank: int, waited_s: float) -> float:
+        """That of a class whose oldest has waited so long."""
+        doublings = len(WEIGHTS) ** 2 if self._max_wait_s <= 0.0 else waited_s / self._max_wait_s
+        return float(min(WEIGHTS[-1], WEIGHTS[rank] * 2.0 ** int(min(max(doublings, 0.0), 9.0))))
+
+
+class Classes:
+    """The callers with classes that have reqs in the queue."""
+
+    def __init__(
+        self, order: Callable[[], Order], by_hints: HintTurn, max_wait_s: float, cache: RadixCache
+    ) -> None:
+        """`order` makes an empty one. `by_hints` gives a number: of two reqs with the same priority
+        the one with the smaller is first, whatever the order."""
+        self._order, self._by_hints, self._max_wait_s = order, by_hints, max_wait_s
+        self._cache = cache
+        self._callers: dict[str, _Caller] = {}
+        self._turn: tuple[Req, Req] | None = None  # whose is taken now, and who takes it
+
+    @property
+    def callers(self) -> Collection[str]:
+        return self._callers.keys()
+
+    def handles(self, caller: str) -> set[int]:
+        """The reqs of one of the callers."""
+        return {handle for line in self._callers[caller].lines for handle in line}
+
+    def add(self, req: Req, waiting: Iterable[Req]) -> None:
+        """A req has come to the `waiting` ones of its caller."""
+        mine = self._callers.get(req.wish.caller)
+        if mine is None:
+            if not has_class(req):
+                return
+            lines = [_Line(self._order, self._by_hints, self._max_wait_s) for _ in CLASSES]
+            mine = self._callers[req.wish.caller] = _Caller(lines, self._max_wait_s)
+            for other in waiting:
+                mine.lines[other.wish.rank].add(other)
+        mine.lines[req.wish.rank].add(req)
+
+    def remove(self, req: Req) -> None:
+        """A req is gone. With the last one of a caller its classes' credit is forgotten."""
+        mine = self._callers.get(req.wish.caller)
+        if mine is not None:
+            mine.remove(req)
+            if not any(map(len, mine.lines)):
+                del self._callers[req.wish.caller]
+
+    def admitted(self, req: Req, tokens: int) -> None:
+        """A waiting req is about to leave the queue for memory, and costs as many more tokens."""
+        mine = self._callers.get(req.wish.caller)
+        if mine is not None:
+            mine.charge(req.wish.rank, tokens)
+            if self._turn is not None and self._turn[1] is req is not self._turn[0]:
+                mine.swap(*self._turn)
+
+    def next_rank(self, caller: str, now: float) -> int:
+        """The class of the req that takes the next turn of one who waits."""
+        mine = self._callers.get(caller)
+        return DEFAULT if mine is None else mine.next_rank(now)
+
+    def in_turn(self, turns: Iterable[Req], now: float) -> Iterable[Req]:
+        """The reqs that take these turns, each of which is that of a req's caller."""
+        return self._in_turn(turns, now) if self._callers else turns
+
+    def _in_turn(self, turns: Iterable[Req], now: float) -> Iterator[Req]:
+        """Where a turn has a later place, it is taken before those that came after that."""
+        callers = {name: mine.in_turn(self._cache, now) for name, mine in self._callers.items()}
+        late: list[tuple[int, int, Req]] = []  # a heap: place and handle
+        for turn in turns:
+            while late and late[0][0] < turn.handle:
+                yield from self._taken(heappop(late)[-1], callers)
+            mine = self._callers.get(turn.wish.caller)
+            place = turn.handle if mine is None else mine.place(turn)
+            if place > turn.handle:
+                heappush(late, (place, turn.handle, turn))
+            else:
+                yield from self._taken(turn, callers)
+        while late:
+            yield from self._taken(heappop(late)[-1], callers)
+        self._turn = None
+        for left in callers.values():  # a req that was admitted has no turn, which another needs
+            yield from left
+
+    def _taken(self, turn: Req, callers: Mapping[str, Iterator[Req]]) -> Iterator[Req]:
+        """Who takes a turn, if anybody is left."""
+        mine = callers.get(turn.wish.caller)
+        chosen = turn if mine is None else next(mine, None)
+        if chosen is not None:
+            self._turn = turn, chosen
+            yield chosen
