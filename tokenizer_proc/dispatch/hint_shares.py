@@ -52,8 +52,8 @@ class HintShares:
         if not hints.is_urgent:
             return admission.hinted(**changes)
         if self._counts[caller] + len(admission.parts) > self._most:
-            lowered = {"perf": "throughput", "deadline_ms": 0, "due_s": 0.0, "is_lowered": True}
-            return admission.hinted(**changes, **lowered)
+            lowered = {"perf": "throughput", "deadline_ms": 0, "tpot_ms": 0.0, "due_s": 0.0}
+            return admission.hinted(**changes, **lowered, is_lowered=True)
         for part in admission.parts:
             self._urgent[part.client, part.rid] = caller
         self._counts[caller] += len(admission.parts)
