@@ -20,6 +20,12 @@ MAX_TPOT_MS = 60_000.0
 SERVER_SET = ("arrival_s", "due_s", "is_lowered", "is_ahead")  # no client over HTTP has these
 
 
+def goes_before(queued: PerfClass, new: PerfClass) -> bool:
+    """Whether the policy `app` may serve a queued request of one class before a new one of another.
+    The class `latency` waits for itself alone; others for all, since what is overdue goes first."""
+    return new != "latency" or queued == "latency"
+
+
 class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """`app` names the application, within what one caller sends: those that came first are served
     first. A `group` of `group_size` requests of it is done when its last one is, and the end of

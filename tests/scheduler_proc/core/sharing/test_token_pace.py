@@ -14,7 +14,9 @@ COSTS = StepCosts(base_s=0.010, row_s=0.001, token_s=0.001, draft_s=0.001)
 THROUGHPUT = Hints(perf="throughput")
 
 
-def filled(rows: int, tpot_ms: float, lag: int, plain: int = 0, length: int = 300, **config: int) -> WatchedDriver:
+def filled(
+    rows: int, tpot_ms: float, lag: int, plain: int = 0, length: int = 300, **config: int
+) -> WatchedDriver:
     """As many rows of throughput decode, some without a class, and one with a target."""
     size = rows + plain + 1
     sizes = {"max_running_requests": size, "max_total_tokens": 400 * size} | config
