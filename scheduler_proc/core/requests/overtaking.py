@@ -7,6 +7,7 @@ That alone does not bound how many pass: a new one may come as soon as one has e
 waits is passed by at most `MOST_PASSES` of the class for each of the others that goes before it.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
 
@@ -28,14 +29,22 @@ def is_throughput(req: Req) -> bool:
     return hints is not None and hints.perf == "throughput"
 
 
+def target_s(req: Req) -> float:
+    """Its target for the time from one of its tokens to the next; infinite if it has none."""
+    hints = req.wish.hints
+    return math.inf if hints is None or not hints.tpot_ms else hints.tpot_ms / 1e3
+
+
 class Overtaking:
     """Who may pass whom in one queue: no req one of its caller that came more than `max_wait_s`
     before it, apart from those of the class `latency`, if the policy `has_classes`. `waiting` are
-    these, by handle."""
+    these, by handle; `paced` those that were admitted with a target for their tokens, and may have
+    ended or gone back since."""
 
     def __init__(self, max_wait_s: float, has_classes: bool) -> None:
         self.max_wait_s, self.has_classes = max_wait_s, has_classes
         self.waiting: dict[int, Req] = {}
+        self.paced: dict[int, Req] = {}
         self._passes: dict[str, int] = {}  # by caller, since another of its reqs was admitted
 
     def add(self, req: Req) -> None:
@@ -47,6 +56,8 @@ class Overtaking:
         """It has been admitted or has ended, and left this lane."""
         is_one, caller = self.waiting.pop(req.handle, None) is not None, req.wish.caller
         of_class = sum(other.wish.caller == caller for other in self.waiting.values())
+        if req.finish is None and self.has_classes and target_s(req) < math.inf:
+            self.paced[req.handle] = req
         if len(lane) == of_class or (not is_one and req.finish is None):
             self._passes.pop(caller, None)
         elif is_one and req.finish is None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from scheduler_proc.core.decode_planner import retraction_key, wants_decode
 from scheduler_proc.core.prompts import is_cut
-from scheduler_proc.core.requests.overtaking import is_throughput
+from scheduler_proc.core.requests.overtaking import is_throughput, target_s
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.sharing.latency_room import LEAST_SHARE
 from scheduler_proc.core.state import SchedulerState
@@ -51,16 +51,14 @@ class TokenPace:
 
     def sharing(self, reqs: Iterable[Req], costs: StepCosts | None) -> Sharing:
         """Which of these running reqs are in the next step."""
-        if not self._state.waiting.overtaking.has_classes or costs is None:
+        strictest_s = self._strictest_s()
+        if strictest_s == math.inf or costs is None:
+            self._left_out.clear()
             return Sharing(reqs, [])
         reqs = list(reqs)
         decoding = [req for req in reqs if wants_decode(req)]
-        target_s = min(map(_target_s, decoding), default=math.inf)
-        if target_s == math.inf:
-            self._left_out.clear()
-            return Sharing(reqs, [])
         rest = sorted(filter(is_throughput, decoding), key=self._turn)
-        spare_s = target_s - costs.decode_s(len(decoding) - len(rest))
+        spare_s = strictest_s - costs.decode_s(len(decoding) - len(rest))
         if len(self._state.waiting) > 0 or any(map(is_cut, reqs)):
             spare_s /= 2  # prompts have the other half
         overdue = sum(self._left_out.get(req.handle, 0) >= LEAST_SHARE - 1 for req in rest)
@@ -68,15 +66,16 @@ class TokenPace:
         fits = int(min(len(rest), max(0.0, spare_s) / costs.row_s)) if costs.row_s else len(rest)
         left_out = rest[max(least, fits) :]
         self._left_out = {r.handle: self._left_out.get(r.handle, 0) + 1 for r in left_out}
-        return Sharing([req for req in reqs if req not in left_out], left_out, target_s)
+        return Sharing([req for req in reqs if req not in left_out], left_out, strictest_s)
+
+    def _strictest_s(self) -> float:
+        """The strictest target of those that decode; infinite if none has one."""
+        paced = self._state.waiting.overtaking.paced
+        for req in [req for req in paced.values() if req.residency is None]:
+            del paced[req.handle]
+        return min((target_s(req) for req in paced.values() if wants_decode(req)), default=math.inf)
 
     def _turn(self, req: Req) -> tuple[int, int, int]:
         """Longest left out first; then as `DecodePlanner` orders rows."""
         outputs, handle = retraction_key(req)
         return -self._left_out.get(req.handle, 0), -outputs, -handle
-
-
-def _target_s(req: Req) -> float:
-    """The target of a req that decodes; infinite if it has none."""
-    hints = req.wish.hints
-    return math.inf if hints is None or not hints.tpot_ms else hints.tpot_ms / 1e3

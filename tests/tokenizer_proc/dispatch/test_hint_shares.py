@@ -78,9 +78,7 @@ def test_no_application_is_before_others_for_ever() -> None:
     assert taken(front, "future", 1e4, arrival_s=2e4).arrival_s == 1e4
 
 
-@pytest.mark.parametrize(
-    "urgent", [{"perf": "latency", "tpot_ms": 20.0}, {"deadline_ms": 60_000}]
-)
+@pytest.mark.parametrize("urgent", [{"perf": "latency", "tpot_ms": 20.0}, {"deadline_ms": 60_000}])
 def test_beyond_a_quarter_of_the_rows_a_caller_s_urgent_requests_count_as_throughput(
     urgent: dict[str, Any],
 ) -> None:
