@@ -14,6 +14,7 @@ import shlex
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -43,14 +44,12 @@ async def _ask(http: httpx2.AsyncClient, length: int, outputs: int, perf: str) -
     body: dict[str, Any] = {"stream": True, "hints": {"perf": perf}}
     body["input_ids"] = [random.randrange(1000, 40000) for _ in range(length)]
     body["sampling_params"] = {"max_new_tokens": outputs, "ignore_eos": True, "temperature": 0}
-    times = [time.perf_counter()]
+    began = time.perf_counter()
     async with http.stream("POST", "/generate", json=body) as response:
         response.raise_for_status()
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                times.append(time.perf_counter())
-    gaps = [after - before for before, after in zip(times[1:], times[2:], strict=False)]
-    return Times(times[1] - times[0], gaps)
+        lines = response.aiter_lines()
+        times = [time.perf_counter() async for line in lines if line.startswith("data: {")]
+    return Times(times[0] - began, [after - before for before, after in pairwise(times)])
 
 
 async def _latency(http: httpx2.AsyncClient, count: int) -> list[float]:
@@ -72,8 +71,7 @@ async def measure(url: str, flood: int, count: int) -> bool:
         async with asyncio.TaskGroup() as group:
             asked = (_ask(http, FLOOD_PROMPT, FLOOD_OUTPUTS, "throughput") for _ in range(flood))
             tasks = [group.create_task(each) for each in asked]
-            while sum(task.done() for task in tasks) < min(flood // 20, 20):
-                await asyncio.sleep(0.1)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             busy = []
             while sum(task.done() for task in tasks) < 0.95 * flood:
                 busy += await _latency(http, 1)

@@ -7,6 +7,7 @@ have steps in turn: a step has either the one suspect whose trial it is, or no s
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import takewhile
 
 from scheduler_proc.core.ahead import (
@@ -17,9 +18,8 @@ from scheduler_proc.core.ahead import (
     others_wait,
 )
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
-from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
-from scheduler_proc.core.jumps import fail_grammar
+from scheduler_proc.core.follows import follows
 from scheduler_proc.core.prompts import (
     available_slots,
     has_media,
@@ -30,11 +30,12 @@ from scheduler_proc.core.prompts import (
     whole,
 )
 from scheduler_proc.core.requests.admission import Aside, is_being_computed, prefix_need
+from scheduler_proc.core.requests.overtaking import is_latency
 from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.sharing.latency_room import LEAST_SHARE
 from scheduler_proc.core.sharing.shares import StepShares
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan
-from scheduler_proc.core.steps.step import ANYTHING, Follows
 from scheduler_proc.core.steps.step_target import (
     FIRST_TOKEN_SHARE,
     GUESSES_SHARE,
@@ -47,9 +48,6 @@ from scheduler_proc.core.steps.step_target import (
     slice_beside,
     tokens_beside,
 )
-from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.sampling.token_rules import NoTokenLeft
-from srt.wire.errors import BAD_REQUEST
 
 
 class StepPlanner:
@@ -63,7 +61,7 @@ class StepPlanner:
             state.memory,
             config.chunked_prefill_size,
             state.retract,
-            self._follows,
+            partial(follows, state),
             state.speculation,
         )
         self._shares = StepShares(config, state)
@@ -139,15 +137,21 @@ class StepPlanner:
         return budget
 
     def _plan_cut(self, plan: Plan, budget: int, suspect: Req | None) -> int:
-        """The next chunks of those that are partly prefilled, and before those that are held up,
-        the waiting ones for which they are; returns the tokens planned."""
-        turns = self._shares.turns([req for req in self._others() if is_cut(req)])
-        if not turns.held_up:
-            return self._plan_prefills(plan, budget, turns.first)
-        most = budget - (budget // turns.kept if turns.kept else 0)
-        spent = self._plan_prefills(plan, most, turns.first)
-        spent += self._admit_waiting(plan, most - spent, suspect, turns.goes_first)
-        return spent + self._plan_prefills(plan, budget - spent, turns.held_up)
+        """The next chunks of those that are partly prefilled, and the waiting ones that go before
+        some of them; returns the tokens planned, which may be above the budget for urgent ones."""
+        turns, spent = self._shares.turns([req for req in self._others() if is_cut(req)]), 0
+        kept = budget // LEAST_SHARE if turns.first or turns.held_up else 0
+        if turns.is_urgent:
+            whole = self._config.chunked_prefill_size - plan.num_tokens - len(plan.deferred)
+            most = (max(budget, whole) if turns.is_unlimited else budget) - kept
+            spent = self._plan_prefills(plan, most, turns.urgent)
+            spent += self._admit_waiting(plan, most - spent, suspect, is_latency)
+            budget = max(budget, spent + kept)
+        spent += self._plan_prefills(plan, budget - spent, turns.first)
+        if turns.held_up:
+            spent += self._admit_waiting(plan, budget - spent, suspect, self._shares.is_first)
+            spent += self._plan_prefills(plan, budget - spent, turns.held_up)
+        return spent
 
     def _admit_waiting(
         self,
@@ -282,14 +286,14 @@ class StepPlanner:
             length = whole(req, length, state.memory.room)
         if length == 0:
             return 0
-        follows = self._follows(req, length, self._proposal(plan, req, length))
-        if follows is None:
+        may_follow = follows(state, req, length, self._proposal(plan, req, length))
+        if may_follow is None:
             return 0
-        slots = state.memory.alloc(length + len(follows.draft))
+        slots = state.memory.alloc(length + len(may_follow.draft))
         assert slots is not None
         held = req.held
         state.memory.table.slots[held.row, held.kv_len : held.kv_len + len(slots)] = slots
-        plan.add(req, length, is_decode=False, follows=follows)
+        plan.add(req, length, is_decode=False, follows=may_follow)
         return len(slots)
 
     def _proposal(self, plan: Plan, req: Req, length: int) -> Proposal | None:
@@ -319,21 +323,6 @@ class StepPlanner:
         return num_queued(self._state) > 0 or any(
             is_cut(other) for other in running if other is not req
         )
-
-    def _follows(self, req: Req, length: int, proposal: Proposal | None) -> Follows | None:
-        """What the req may sample if `length` more of its tokens are extended, and as much of the
-        proposal as may come. None if nothing may, which has ended the req."""
-        if length < req.extend_left or req.remaining == 0:
-            return ANYTHING
-        try:
-            if proposal is None:
-                return Follows([], (req.limits(),)) if req.is_limited else ANYTHING
-            return Follows(*limits_along(req, proposal.tokens), proposal.origin)
-        except GrammarError as error:
-            fail_grammar(self._state, req, error)
-        except NoTokenLeft as error:
-            self._state.abort(req, BAD_REQUEST, str(error))
-        return None
 
     def _may_admit(self) -> bool:
         """Whether it is worth looking at the queue."""

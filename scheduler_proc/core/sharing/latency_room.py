@@ -1,8 +1,8 @@
 """Room for waiting reqs of the class `latency` among those of the class `throughput`.
 
 Part of the scheduler core. While one of the former waits for a row or for memory, a running req of
-the latter goes back to the queue before each step; prompts of the latter that are partly computed
-leave most of a step to the former's. Reqs without a class do neither.
+the latter goes back to the queue before each step. Prompts of the former come before others that
+are partly computed, which keep a part of each step. Reqs without a class give up no row.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from scheduler_proc.core.requests.overtaking import is_latency, is_throughput
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
 
-LEAST_SHARE = 8  # of what a step has for prompts, those that are held up keep this part
+LEAST_SHARE = 8  # of what a step has for prompts, others keep this part
 
 
 class LatencyRoom:
@@ -53,11 +53,8 @@ class LatencyRoom:
         found = [req for req in found if may_go_back(req)]
         return min(found, key=retraction_key, default=None)
 
-    def held_up(self, cut: Iterable[Req]) -> list[Req]:
-        """Of the reqs whose prompts are partly computed, those that leave most of the step to
-        prompts of the class, which wait or are partly computed too."""
-        cut = list(cut)
-        throughput = [req for req in cut if is_throughput(req)]
-        if not throughput or not self._state.waiting.overtaking.has_classes:
-            return []
-        return throughput if self.waiting() or any(map(is_latency, cut)) else []
+    def is_urgent(self, cut: Iterable[Req]) -> bool:
+        """Whether prompts of the class wait, or are among these that are partly computed."""
+        if not self._state.waiting.overtaking.has_classes:
+            return False
+        return any(map(is_latency, cut)) or bool(self.waiting())

@@ -3,26 +3,30 @@
 Part of the scheduler core. The planner asks here before it plans a step.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from scheduler_proc.core.giving_way import GivingWay
-from scheduler_proc.core.requests.overtaking import is_latency
+from scheduler_proc.core.prompts import is_cut
+from scheduler_proc.core.requests.overtaking import is_latency, is_throughput
 from scheduler_proc.core.requests.request import Req
-from scheduler_proc.core.sharing.latency_room import LEAST_SHARE, LatencyRoom
+from scheduler_proc.core.sharing.latency_room import LatencyRoom
 from scheduler_proc.core.sharing.token_pace import EVERYBODY, TokenPace
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.step_target import StepCosts
 
 
 class Turns(NamedTuple):
-    """Reqs that are partly prefilled: the `first`, which leave a part of `1 / kept` of the prompt
-    tokens (0: none), then waiting ones that go first, then those that are `held_up`."""
+    """Reqs that are partly prefilled: the `urgent` ones, others in the order of admission, and
+    those that are `held_up` until waiting ones have been looked at, of callers with credit left.
+    If it `is_urgent`, waiting ones of the class `latency` come after the urgent ones; and if it is
+    `is_unlimited`, nobody who decodes minds a long step for these."""
 
+    urgent: list[Req]
     first: list[Req]
     held_up: list[Req]
-    goes_first: Callable[[Req], bool]
-    kept: int = 0
+    is_urgent: bool = False
+    is_unlimited: bool = False
 
 
 class StepShares:
@@ -53,12 +57,15 @@ class StepShares:
 
     def turns(self, cut: list[Req]) -> Turns:
         """The order of those that are partly prefilled."""
-        in_debt = [req for req in cut if self._giving_way.holds_up(req)]
-        of_class = self._latency.held_up(cut)
-        if of_class:
-            cut = sorted(cut, key=lambda req: not is_latency(req))
-        held_up = [req for req in of_class if req not in in_debt] + in_debt
-        first = [req for req in cut if req not in held_up] if held_up else cut
-        if in_debt:
-            return Turns(first, held_up, self._giving_way.is_first)
-        return Turns(first, held_up, is_latency, LEAST_SHARE)
+        held_up = [req for req in cut if self._giving_way.holds_up(req)]
+        if not self._latency.is_urgent(cut):
+            first = [req for req in cut if req not in held_up] if held_up else cut
+            return Turns([], first, held_up)
+        urgent = [req for req in cut if is_latency(req) and req not in held_up]
+        first = [req for req in cut if not (is_latency(req) or req in held_up)]
+        decoding = [req for req in self._state.running.values() if not is_cut(req)]
+        return Turns(urgent, first, held_up, True, all(map(is_throughput, decoding)))
+
+    def is_first(self, req: Req) -> bool:
+        """Whether a waiting req is of a caller with credit left."""
+        return self._giving_way.is_first(req)

@@ -300,7 +300,7 @@ def test_one_that_chooses_its_replica_waits_there() -> None:
 
 
 def test_one_of_the_class_latency_waits_for_its_class_only() -> None:
-    """Running ones of throughput would give way to it; beyond its caller's share it has no class."""
+    """Running ones of throughput would give way to it. Beyond its share it has no class."""
     latency, throughput = Hints(perf="latency"), Hints(perf="throughput")
     pace = replace(PACE, giving_way=1)
 
