@@ -28,7 +28,9 @@ from srt.files.model_files import DEFAULT_MODEL, resolve_model
 PROMPT_TOKENS, OUTPUTS = 128, 8
 FLOOD_PROMPT, FLOOD_OUTPUTS = 8, 4
 APART_S = 0.5  # from the end of one for latency to the next
-SERVER = "--max-running-requests 8 --max-queued-requests 2000 --max-queue-wait 0"
+SERVER = (
+    "--max-running-requests 8 --max-queued-requests 2000 --max-queue-wait 0 --schedule-max-wait 1"
+)
 TIMEOUT_S = 1200.0
 
 
