@@ -93,13 +93,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "ahead": "state",
         "giving_way": "requests decode_planner state ahead",
         "planning_time": "steps state",
-        "preemption": "requests decode_planner state giving_way",
         "jumps": "requests state",
         "apply_result": "requests steps state jumps",
         "prompts": "requests state",
-        "planner": (
-            "requests steps drafting decode_planner state ahead giving_way preemption jumps prompts"
-        ),
+        "follows": "requests steps drafting state jumps",
+        "sharing": "requests steps decode_planner state giving_way prompts",
+        "planner": "requests steps drafting decode_planner state ahead follows sharing prompts",
         "scheduler": "requests steps state jumps apply_result prompts planner",
         "invariants": "state scheduler",
     },

@@ -100,6 +100,7 @@ class TokenizerActor(Actor):
             max_queue_wait_s=args.max_queue_wait,
             random_seed=args.random_seed,
             max_running=args.max_running_requests * args.dp,
+            has_classes=args.schedule_policy == "app",
         )
         dispatch.replicas.pause = pause = noted_pause(self.ring.directory, time.monotonic())
         if pause.is_on:

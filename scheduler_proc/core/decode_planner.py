@@ -49,17 +49,19 @@ class DecodePlanner:
         self._follows = follows
         self._speculation = speculation
 
-    def plan(self, plan: Plan, reqs: Iterable[Req], room: DraftRoom) -> None:
+    def plan(
+        self, plan: Plan, reqs: Iterable[Req], room: DraftRoom, left_out: Iterable[Req] = ()
+    ) -> None:
         """One row for each of those that decode. Where it depends on a token that is still being
         sampled, or on how much of the `room`, an expectation, prompts leave for guesses, the req is
-        deferred."""
-        decoding = [req for req in reqs if _wants_decode(req)]
+        deferred. Those that are `left_out` have no row, and give up their memory as others do."""
+        decoding = [req for req in reqs if wants_decode(req)]
         decoding.sort(key=retraction_key, reverse=True)
         are_alone = len(decoding) == len(self._running)  # the others have prompts to compute
         guessable = self._guessable(decoding)
         guessed = self._speculation.wanted(guessable, len(decoding), room, are_alone)
         self._reserve(decoding, guessed)
-        victims = _Victims(decoding, self._running.values())
+        victims = _Victims(decoding, self._running.values(), left_out)
         for req in decoding:
             if req.residency is None:
                 continue  # retracted for one before it
@@ -77,7 +79,7 @@ class DecodePlanner:
     def plan_deferred(self, plan: Plan, room: DraftRoom) -> None:
         """The rows of those that were deferred, whose newest token is known now. All but guesses is
         planned, which have this `room` beside it."""
-        waiting = [req for req in plan.deferred if _wants_decode(req)]
+        waiting = [req for req in plan.deferred if wants_decode(req)]
         waiting.sort(key=retraction_key, reverse=True)
         victims = _Victims(waiting, ())
         guessed = [req for req in waiting if req.handle in plan.guessed]
@@ -168,7 +170,7 @@ class DecodePlanner:
         return True
 
 
-def _wants_decode(req: Req) -> bool:
+def wants_decode(req: Req) -> bool:
     """Whether it is in memory, its prefill planned, and something left to sample or to score."""
     held, seq_len = req.residency, req.tokens.seq_len
     if held is None or held.kv_len < held.prefill_len or seq_len <= held.planned_len:
@@ -200,15 +202,18 @@ def _num_unguessable(req: Req, most: int) -> int:
 
 
 class _Victims:
-    """Who gives up memory: the least advanced of the reqs that decode and of those that prefill.
+    """Who gives up memory: the least advanced of the reqs that decode, whether they are part of the
+    plan or left out, and of those that prefill.
 
     The reqs that decode are planned in the reverse order, so one that is planned already is never
     the least: the one that asks comes before it.
     """
 
-    def __init__(self, decoding: list[Req], running: Iterable[Req]) -> None:
+    def __init__(
+        self, decoding: list[Req], running: Iterable[Req], left_out: Iterable[Req] = ()
+    ) -> None:
         self.decoding = decoding
-        self._running = running
+        self._running, self._left_out = running, left_out
         self._least_last: list[Req] | None = None
 
     def least(self) -> Req:
@@ -216,7 +221,7 @@ class _Victims:
         if self._least_last is None:
             running = [req for req in self._running if not req.tokens.are_late]
             prefilling = [req for req in running if req.held.prefill_left > 0]
-            self._least_last = self.decoding + prefilling
+            self._least_last = [*self.decoding, *prefilling, *self._left_out]
             self._least_last.sort(key=retraction_key, reverse=True)
         while self._least_last[-1].residency is None:
             self._least_last.pop()

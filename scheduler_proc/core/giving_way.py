@@ -113,17 +113,14 @@ class GivingWay:
             caller = req.wish.caller
             if (held[caller] - size) / weight(caller) >= least and self._may_give_way(req):
                 debtors.append(req)
-        victim = min(debtors, key=self._debt_key, default=None)
-        if victim is not None:
-            victim.yielded = victim.tokens.num_outputs
-        return victim
+        return min(debtors, key=self._debt_key, default=None)
 
     def _waits(self, since_s: float, now: float) -> bool:
         return since_s <= now - self._fair_wait_s
 
     def _may_give_way(self, req: Req) -> bool:
         """Whether a running req is of a caller in debt, and loses little by giving way."""
-        return has_got_on(req) and self.is_in_debt(req) and not is_ending_prompt(req)
+        return may_go_back(req) and self.is_in_debt(req)
 
     def _debt_key(self, req: Req) -> tuple[float, bool, int, int]:
         """Of a caller's reqs those of the class `flex` go first."""
@@ -132,11 +129,9 @@ class GivingWay:
         return debt, req.wish.rank != FLEX, *retraction_key(req)
 
 
-def has_got_on(req: Req) -> bool:
-    """Whether a running req has got on since it last gave way."""
-    return req.yielded is None or req.tokens.num_outputs >= 2 * req.yielded + GET_ON
-
-
-def is_ending_prompt(req: Req) -> bool:
-    """Whether the last of its prompt is in flight, whose result it must be there for."""
-    return req.tokens.are_late and req.held.prefill_left > 0
+def may_go_back(req: Req) -> bool:
+    """Whether a running req may give way to others: it has got on since it last did, and the last
+    of its prompt is not in flight, whose result it must be there for."""
+    if req.yielded is not None and req.tokens.num_outputs < 2 * req.yielded + GET_ON:
+        return False
+    return not (req.tokens.are_late and req.held.prefill_left > 0)

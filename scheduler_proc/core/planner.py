@@ -6,7 +6,8 @@ have steps in turn: a step has either the one suspect whose trial it is, or no s
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import takewhile
 
 from scheduler_proc.core.ahead import (
@@ -17,21 +18,24 @@ from scheduler_proc.core.ahead import (
     others_wait,
 )
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
-from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
-from scheduler_proc.core.giving_way import GivingWay
-from scheduler_proc.core.jumps import fail_grammar
-from scheduler_proc.core.preemption import preempted
-from scheduler_proc.core.prompts import has_media, is_cut, is_in_flight, may_see, whole
-from scheduler_proc.core.requests.admission import (
-    Aside,
-    is_being_computed,
-    prefix_need,
+from scheduler_proc.core.follows import follows
+from scheduler_proc.core.prompts import (
+    available_slots,
+    has_media,
+    is_cut,
+    is_in_flight,
+    may_see,
+    num_queued,
+    whole,
 )
+from scheduler_proc.core.requests.admission import Aside, is_being_computed, prefix_need
+from scheduler_proc.core.requests.overtaking import is_latency
 from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.sharing.latency_room import LEAST_SHARE
+from scheduler_proc.core.sharing.shares import StepShares
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 from scheduler_proc.core.steps.plan import Plan
-from scheduler_proc.core.steps.step import ANYTHING, Follows
 from scheduler_proc.core.steps.step_target import (
     FIRST_TOKEN_SHARE,
     GUESSES_SHARE,
@@ -44,9 +48,6 @@ from scheduler_proc.core.steps.step_target import (
     slice_beside,
     tokens_beside,
 )
-from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.sampling.token_rules import NoTokenLeft
-from srt.wire.errors import BAD_REQUEST
 
 
 class StepPlanner:
@@ -60,10 +61,10 @@ class StepPlanner:
             state.memory,
             config.chunked_prefill_size,
             state.retract,
-            self._follows,
+            partial(follows, state),
             state.speculation,
         )
-        self._giving_way = GivingWay(config, state)
+        self._shares = StepShares(config, state)
         self._is_trials_turn = True
         self._beside = NO_DECODES  # prompts, in the last plan
         self._slice_s = 0.0  # that have been taken before the next step
@@ -80,7 +81,8 @@ class StepPlanner:
             return MAX_SLICE_S
         cut = [req.held for req in self._state.running.values() if is_cut(req)]
         others = sum(held.prefill_len - held.kv_len for held in cut)
-        self._slice_s = slice_beside(costs, self._beside, others, config.step_target_s)
+        target_s = self._shares.target_s(costs, self._beside.decodes)
+        self._slice_s = slice_beside(costs, self._beside, others, target_s)
         return self._slice_s
 
     def plan(self, now: float) -> Plan | None:
@@ -115,22 +117,16 @@ class StepPlanner:
 
     def _plan_others(self, plan: Plan, suspect: Req | None) -> int:
         """The rows of all but suspects; returns the prompt tokens for which there is still room."""
-        state, others = self._state, self._giving_way
+        state = self._state
         make_way(state)
-        others.look(self._now)
-        victim = others.victim(self._now) or preempted(state, others.is_able, self._now)
-        if victim is not None:
-            state.retract(victim, for_memory=False)
-        self._decodes.plan(plan, self._others(), self._expected_room())
+        self._shares.make_room(self._now)
+        self._shares.choose(self._others(), self.costs)
+        sharing = self._shares.newest
+        self._decodes.plan(plan, sharing.reqs, self._expected_room(), sharing.left_out)
+        if sharing.left_out and not (plan.rows or plan.deferred):  # the others gave up memory
+            self._decodes.plan(plan, sharing.left_out, NO_DRAFTS)
         budget = self._prefill_budget(plan)
-        cut = [req for req in self._others() if is_cut(req)]
-        in_debt = [req for req in cut if others.holds_up(req)]
-        first = [req for req in cut if req not in in_debt] if in_debt else cut
-        budget -= self._plan_prefills(plan, budget, first)
-        if in_debt or others.are_some_first:
-            taken = self._admit_waiting(plan, budget, suspect, are_first=True)
-            budget = others.rest(budget, taken)
-            budget -= self._plan_prefills(plan, budget, in_debt)
+        budget -= self._plan_cut(plan, budget, suspect)
         if len(state.waiting) == 0:
             state.admissions.nobody_is_stopped()
             state.memory.cache.want(())
@@ -140,11 +136,34 @@ class StepPlanner:
         end_unadmitted(state)
         return budget
 
+    def _plan_cut(self, plan: Plan, budget: int, suspect: Req | None) -> int:
+        """The next chunks of those that are partly prefilled, and the waiting ones that go before
+        some of them; returns the tokens planned, which may be above the budget for urgent ones,
+        and those that nobody else shall have."""
+        turns, spent = self._shares.turns([req for req in self._others() if is_cut(req)]), 0
+        kept = budget // LEAST_SHARE if turns.first or turns.held_up else 0
+        if turns.is_urgent:
+            whole = self._config.chunked_prefill_size - plan.num_tokens - len(plan.deferred)
+            most = (max(budget, whole) if turns.is_unlimited else budget) - kept
+            spent = self._plan_prefills(plan, most, turns.urgent)
+            spent += self._admit_waiting(plan, most - spent, suspect, is_latency)
+            budget = max(budget, spent + kept)
+        spent += self._plan_prefills(plan, budget - spent, turns.first)
+        if turns.held_up or self._shares.are_some_first:
+            taken = self._admit_waiting(plan, budget - spent, suspect, self._shares.is_first)
+            spent = budget - self._shares.rest(budget - spent, taken)
+            spent += self._plan_prefills(plan, budget - spent, turns.held_up)
+        return spent
+
     def _admit_waiting(
-        self, plan: Plan, budget: int, suspect: Req | None, *, are_first: bool = False
+        self,
+        plan: Plan,
+        budget: int,
+        suspect: Req | None,
+        goes_first: Callable[[Req], bool] | None = None,
     ) -> int:
-        """Look at the queue, if it is worth it; only at those who are first, if `are_first`.
-        Returns the tokens planned."""
+        """Look at the queue, if it is worth it; only at those before the first one that does not
+        go first, if that is given. Returns the tokens planned."""
         state, before = self._state, plan.num_tokens
         if len(state.waiting) == 0 or budget <= 0 or not self._may_admit():
             return 0
@@ -153,8 +172,8 @@ class StepPlanner:
         if suspect is not None and suspect.residency is None and may_see(state, suspect):
             return 0
         waiting = state.waiting.ordered(self._now, by_credit=others_wait(state))
-        if are_first:
-            waiting = takewhile(self._giving_way.is_first, waiting)
+        if goes_first is not None:
+            waiting = takewhile(goes_first, waiting)
         if suspect is not None:
             waiting = (req for req in waiting if not state.trials.is_suspect(req))
         may_pin = suspect is None or suspect.residency is not None
@@ -216,9 +235,9 @@ class StepPlanner:
             return NO_DRAFTS
         size, running = self._config.chunked_prefill_size, self._state.running.values()
         cut = [req.held.prefill_len - req.held.kv_len for req in running if is_cut(req)]
-        queued = self._num_queued()
+        queued = num_queued(self._state)
         others = size if queued > 0 else min(sum(cut), size)
-        decodes = len(running) - len(cut)
+        decodes = len(running) - len(cut) - len(self._shares.newest.left_out)
         tokens = max(0, size - others - decodes)
         return self._room(Beside(decodes), others, tokens, len(cut) + queued)
 
@@ -226,7 +245,7 @@ class StepPlanner:
         """What the plan, of which as many rows decode, leaves for guesses: `tokens` at most."""
         drafted = plan.num_drafted
         others = max(0, plan.num_tokens - plan.num_decodes - drafted)
-        waiting = plan.num_prompts + self._num_queued()
+        waiting = plan.num_prompts + num_queued(self._state)
         room = self._room(Beside(decodes), others, tokens, waiting)
         if drafted > 0 and self.costs is not None:
             room = room._replace(seconds=room.seconds - drafted * self.costs.draft_s)
@@ -240,20 +259,15 @@ class StepPlanner:
         is_alone = len(self._state.running) <= 1 and waiting == 0
         if costs is None or not self._state.speculation.gives_way or is_alone:
             return DraftRoom(tokens, waiting=waiting)
-        spare_s = beside.spare_s(costs, self._config.step_target_s) - self._sliced_s
+        target_s = self._shares.target_s(costs, beside.decodes)
+        spare_s = beside.spare_s(costs, target_s) - self._sliced_s
         seconds = min(GUESSES_SHARE * spare_s, spare_s - others * costs.token_s)
         return DraftRoom(tokens, seconds, waiting, may_try=spare_s > 0.0)
 
-    def _num_queued(self) -> int:
-        """The prompts that wait in the queue for their turn. None where memory has stopped the
-        next one: these wait for reqs that run to end, the sooner the better."""
-        state = self._state
-        is_full = state.memory.table.num_free_rows == 0 or state.admissions.are_stopped
-        return 0 if is_full else len(state.waiting)
-
     def _tokens_beside(self, costs: StepCosts) -> int:
         """Prompt tokens beside the decodes, after what is encoded before them."""
-        whole, target_s = self._config.chunked_prefill_size, self._config.step_target_s
+        whole = self._config.chunked_prefill_size
+        target_s = self._shares.target_s(costs, self._beside.decodes)
         return tokens_beside(costs, self._beside, whole, target_s, self._sliced_s)
 
     def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
@@ -274,14 +288,14 @@ class StepPlanner:
             length = whole(req, length, state.memory.room)
         if length == 0:
             return 0
-        follows = self._follows(req, length, self._proposal(plan, req, length))
-        if follows is None:
+        may_follow = follows(state, req, length, self._proposal(plan, req, length))
+        if may_follow is None:
             return 0
-        slots = state.memory.alloc(length + len(follows.draft))
+        slots = state.memory.alloc(length + len(may_follow.draft))
         assert slots is not None
         held = req.held
         state.memory.table.slots[held.row, held.kv_len : held.kv_len + len(slots)] = slots
-        plan.add(req, length, is_decode=False, follows=follows)
+        plan.add(req, length, is_decode=False, follows=may_follow)
         return len(slots)
 
     def _proposal(self, plan: Plan, req: Req, length: int) -> Proposal | None:
@@ -308,22 +322,9 @@ class StepPlanner:
     def _others_wait(self, req: Req) -> bool:
         """Whether a prompt other than the req's has tokens that are not planned."""
         running = self._state.running.values()
-        return self._num_queued() > 0 or any(is_cut(other) for other in running if other is not req)
-
-    def _follows(self, req: Req, length: int, proposal: Proposal | None) -> Follows | None:
-        """What the req may sample if `length` more of its tokens are extended, and as much of the
-        proposal as may come. None if nothing may, which has ended the req."""
-        if length < req.extend_left or req.remaining == 0:
-            return ANYTHING
-        try:
-            if proposal is None:
-                return Follows([], (req.limits(),)) if req.is_limited else ANYTHING
-            return Follows(*limits_along(req, proposal.tokens), proposal.origin)
-        except GrammarError as error:
-            fail_grammar(self._state, req, error)
-        except NoTokenLeft as error:
-            self._state.abort(req, BAD_REQUEST, str(error))
-        return None
+        return num_queued(self._state) > 0 or any(
+            is_cut(other) for other in running if other is not req
+        )
 
     def _may_admit(self) -> bool:
         """Whether it is worth looking at the queue."""
@@ -340,7 +341,7 @@ class StepPlanner:
         output, and the part of its prefix that its lock makes unevictable.
         """
         state, admissions, cache = self._state, self._state.admissions, self._state.memory.cache
-        available = self._available()
+        available = available_slots(state)
         prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
         aside = Aside(self._config.max_wait_s)
         for req in waiting:
@@ -388,12 +389,3 @@ class StepPlanner:
             if len(state.running) < 2:
                 return False
             state.retract(min(state.running.values(), key=retraction_key))
-
-    def _available(self) -> int:
-        """Slots that a new req could count on, the running reqs' future needs set aside."""
-        state = self._state
-        reserved = sum(
-            max(0, req.extend_left) + state.admissions.ratio.expected_outputs(req)
-            for req in state.running.values()
-        )
-        return state.memory.room - reserved

@@ -45,3 +45,19 @@ def has_media(state: SchedulerState, req: Req, may_pin: bool = True) -> bool:
     is_ready = media.need(req.handle, items)
     req.media_version = None if is_ready else media.version
     return is_ready
+
+
+def available_slots(state: SchedulerState) -> int:
+    """Slots that a new req could count on, the running reqs' future needs set aside."""
+    reserved = sum(
+        max(0, req.extend_left) + state.admissions.ratio.expected_outputs(req)
+        for req in state.running.values()
+    )
+    return state.memory.room - reserved
+
+
+def num_queued(state: SchedulerState) -> int:
+    """The prompts that wait in the queue for their turn. None where memory has stopped the next
+    one: these wait for reqs that run to end, the sooner the better."""
+    is_full = state.memory.table.num_free_rows == 0 or state.admissions.are_stopped
+    return 0 if is_full else len(state.waiting)

@@ -52,7 +52,7 @@ class SchedulerConfig:
     max_running_requests: int = 64
     chunked_prefill_size: int = 512
     step_target_s: float = 0.0
-    schedule_policy: str = "lpm"
+    schedule_policy: str = "app"
     max_wait_s: float = 30.0
     fair_wait_s: float = 2.0
     disable_radix_cache: bool = False

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 
+from scheduler_proc.core.requests.overtaking import is_throughput
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.steps.step_cost import MEMORY_S, StepCost, TimedSteps
@@ -119,9 +120,15 @@ class PaceMeter:
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
         done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
         waiting = core.state.waiting
+        self._arrivals.forget_others(waiting, len(waiting))
         waiting_tokens = self._uncomputed = self._arrivals.needs(waiting, len(waiting)) + sum(
             req.held.prefill_left for req in running.values()
         )
+        first = core.state.waiting.overtaking
+        first_tokens = self._arrivals.needs(first.waiting.values(), len(first.waiting)) + sum(
+            req.held.prefill_left for req in running.values() if not is_throughput(req)
+        )
+        giving_way = sum(map(is_throughput, running.values())) if first.has_classes else 0
         return Pace(
             incarnation=core.incarnation,
             left=self._arrivals.num - len(core.state.waiting),
@@ -132,6 +139,9 @@ class PaceMeter:
             step_s=self._cost.mean_s,
             # On average they are halfway; those that began together are not, and end together.
             running_s=max(0.0, (len(running) * outputs / 2 - done) * output_s),
+            left_first=self._arrivals.num_first - len(first.waiting),
+            left_first_tokens=self._arrivals.num_first_tokens - first_tokens,
+            giving_way=giving_way,
         )
 
     def _outputs(self) -> float:
@@ -156,10 +166,11 @@ class PaceMeter:
 
 class _Arrivals:
     """The requests that were sent to an incarnation, and the tokens of their prompts that no
-    earlier prompt has too: their own."""
+    earlier prompt has too: their own. The first are those of the class `latency`."""
 
     def __init__(self) -> None:
         self.num = self.num_tokens = 0
+        self.num_first = self.num_first_tokens = 0
         self._recent = RecentPrompts()
         self._own: dict[Name, int] = {}  # of those that wait, and some that have
 
@@ -168,15 +179,21 @@ class _Arrivals:
         own = self._recent.own_len(req)
         self.num += 1
         self.num_tokens += own
+        if req.hints is not None and req.hints.perf == "latency":
+            self.num_first += 1
+            self.num_first_tokens += own
         self._own[req.client, req.rid] = own
+
+    def forget_others(self, queue: Iterable[Req], length: int) -> None:
+        """Forget those that are not in the queue, of this length, if they are most."""
+        if len(self._own) > 2 * length + MOST_COUNTED:
+            self._own = {r.key: self._own[r.key] for r in queue if r.key in self._own}
 
     def needs(self, queue: Iterable[Req], length: int) -> int:
         """The tokens of queued prompts that must be computed: not what the queue's last look found
         in the tree, nor what earlier prompts have too. Does not match again: that would change the
         core's state, which must depend on its recorded inputs alone. Of a queue of more than
         `MOST_COUNTED`, every second one speaks for all, or every third, and so on."""
-        if len(self._own) > 2 * length + MOST_COUNTED:  # most of them do not wait any more
-            self._own = {r.key: self._own[r.key] for r in queue if r.key in self._own}
         counted = list(islice(queue, 0, None, max(1, math.ceil(length / MOST_COUNTED))))
         owns = (
             min(self._own.get(r.key, r.tokens.prompt_len), r.tokens.prompt_len - r.cursor.length)

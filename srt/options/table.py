@@ -245,7 +245,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "schedule-policy",
             "order of admission",
-            choices=("lpm", "dfs-weight", "fcfs", "random", "app"),
+            choices=("app", "lpm", "dfs-weight", "fcfs", "random"),
         ),
         Option("schedule-max-wait", "seconds by which a later request may overtake"),
         Option("fair-wait", "seconds until a caller above its share gives way to one below"),

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from srt.programs.parts import CallWork, Session, Variable, Work
-from srt.wire.hints import MAX_DEPTH, Hints, PerfClass
+from srt.wire.hints import MAX_DEPTH, MAX_TPOT_MS, Hints, PerfClass
 from srt.wire.programs import Perf
 
 MOST_AGAIN = 1024  # some milliseconds
@@ -35,12 +35,14 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Objective:
     """What a call or transform is made for: a class, the time when the first get wanted it, the one
-    when it is due (infinite: none), and the requests that follow in a row when it has ended."""
+    when it is due (infinite: none), and the requests that follow in a row when it has ended. If a
+    get reads its own tokens, these have a target for the time between two (infinite: none)."""
 
     rank: int  # of the class; 0 is the strictest
     arrival_s: float
     due_s: float = math.inf
     depth: int = 0
+    tpot_ms: float = math.inf
 
     @classmethod
     def of_get(cls, perf: Perf | None, now: float) -> "Objective":
@@ -49,8 +51,10 @@ class Objective:
             return cls(_STRICTEST_FIRST.index(""), now)
         if perf.objective == "throughput":
             return cls(_STRICTEST_FIRST.index("throughput"), now)
-        is_due = perf.objective == "ttft" and perf.target_ms > 0
-        return cls(0, now, now + perf.target_ms / 1e3 if is_due else math.inf)
+        target_ms = perf.target_ms or math.inf
+        if perf.objective == "tpot":
+            return cls(0, now, tpot_ms=target_ms)
+        return cls(0, now, now + target_ms / 1e3 if perf.objective == "ttft" else math.inf)
 
     @property
     def perf(self) -> PerfClass:
@@ -68,12 +72,15 @@ class Objective:
             min(self.arrival_s, other.arrival_s),
             min(self.due_s, other.due_s),
             max(self.depth, other.depth),
+            min(self.tpot_ms, other.tpot_ms),
         )
 
     def before(self, work: Work) -> "Objective":
         """The objective of what `work`, which has this one, is made of."""
-        later = len(work.outputs) if isinstance(work, CallWork) else 0
-        return Objective(self.rank, self.arrival_s, self.due_s, self.depth + later)
+        if not isinstance(work, CallWork):
+            return self
+        depth = self.depth + len(work.outputs)  # whose tokens the get does not read
+        return Objective(self.rank, self.arrival_s, self.due_s, depth)
 
 
 @dataclass(eq=False, slots=True)
@@ -121,6 +128,7 @@ class Objectives:
             group="" if group is None else str(group.number),
             group_size=0 if group is None else group.size,
             depth=min(objective.depth + later, MAX_DEPTH),
+            tpot_ms=objective.tpot_ms if objective.tpot_ms <= MAX_TPOT_MS else 0.0,
             arrival_s=objective.arrival_s,
             due_s=0.0 if objective.due_s == math.inf else objective.due_s,
         )

@@ -22,7 +22,14 @@ MAX_HINT_CHARS = 256
 MAX_GROUP_SIZE = 2**16
 MAX_DEPTH = 2**16
 MAX_DEADLINE_MS = 24 * 3600 * 1000
+MAX_TPOT_MS = 60_000.0
 SERVER_SET = ("arrival_s", "due_s", "is_lowered", "is_ahead")  # no client over HTTP has these
+
+
+def goes_before(queued: PerfClass, new: PerfClass) -> bool:
+    """Whether the policy `app` may serve a queued request of one class before a new one of another.
+    The class `latency` waits for itself alone; others for all, since what is overdue goes first."""
+    return new != "latency" or queued == "latency"
 
 
 class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -30,7 +37,8 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     first. A `group` of `group_size` requests of it is done when its last one is, and the end of
     the application is `depth` requests behind this one. `deadline_ms` after its arrival the request
     should have its answer: it is not ended then, but refused if that has passed before it is
-    admitted.
+    admitted. `tpot_ms`, of the class `latency` alone, is a target for the time from one of its
+    tokens to the next (0: none).
 
     On the ring, in seconds of the clock that all processes share (time.monotonic(); 0: not known):
     the application came at `arrival_s`, and the request is due at `due_s`, which never refuses it.
@@ -45,6 +53,7 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     group_size: int = 0
     depth: int = 0
     deadline_ms: int = 0
+    tpot_ms: float = 0.0
     arrival_s: float = 0.0
     due_s: float = 0.0
     is_lowered: bool = False
@@ -66,6 +75,12 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
             if not 0 <= getattr(self, name) <= most:
                 reason = f" must be between 0 and {most}, and is {getattr(self, name)}"
                 raise RequestError(reason, at=f"hints.{name}")
+        if not 0.0 <= self.tpot_ms <= MAX_TPOT_MS:
+            reason = f" must be between 0 and {MAX_TPOT_MS:g}, and is {self.tpot_ms:g}"
+            raise RequestError(reason, at="hints.tpot_ms")
+        if self.tpot_ms and self.perf != "latency":
+            reason = f" needs perf 'latency', and perf is {self.perf!r}"
+            raise RequestError(reason, at="hints.tpot_ms")
         for name in ("arrival_s", "due_s"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise RequestError(" must be 0 or more", at=f"hints.{name}")

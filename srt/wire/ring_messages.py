@@ -376,6 +376,9 @@ class Pace(RingMessage, frozen=True):
     their prompts' tokens are computed or cached. A waiting prompt token costs `prompt_token_s`; a
     request, beyond its prompt, `request_s` once all `free_places` of the batch are taken; a
     step `step_s`. Running requests need `running_s` more than they would halfway to their ends.
+
+    Of what has left, `left_first` requests and `left_first_tokens` are of the class `latency`. For
+    one of these, as many running requests as are `giving_way` would go back to the queue.
     """
 
     incarnation: int
@@ -386,6 +389,9 @@ class Pace(RingMessage, frozen=True):
     free_places: int = 0
     step_s: float = 0.0
     running_s: float = 0.0
+    left_first: int = 0
+    left_first_tokens: int = 0
+    giving_way: int = 0
 
 
 class ReplicaLoad(RingMessage, frozen=True):

@@ -48,6 +48,7 @@ class DirectFront(Front):
         max_queue_wait_s: float = 0.0,
         random_seed: int = -1,
         max_running: int = 64,
+        has_classes: bool = True,
         special_in_content: bool = False,
         processor: MediaProcessor | None = None,
         limit_media: int = 0,
@@ -65,6 +66,7 @@ class DirectFront(Front):
             max_queue_wait_s=max_queue_wait_s,
             random_seed=random_seed,
             max_running=max_running,
+            has_classes=has_classes,
         )
         limit = min(vocab.context_len, max_total_tokens)
         prompts = PromptReader(

@@ -55,7 +55,8 @@ class Validator:
                 raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
             self._callers.check(caller, req, len(rids_of(req)), places.holdings.of(caller))
             self._callers.rates.check_request(caller, now)
-            unread = self._turns.before(caller)
+            perf = self._dispatch.perf_of(req, caller)
+            unread = self._turns.before(caller, perf)
             self.check_wait(req, unread, len(places), caller, len(rids_of(req)))
         if isinstance(req, CaptureReq):
             self._prompts.check_chars(len(req.text), "text")
@@ -90,7 +91,8 @@ class Validator:
         if not isinstance(req, GenerateReq):
             waits.check(unread, in_flight, part=part)
         elif not req.joined:
-            waits.check(unread, in_flight, req.routed_replica, part)
+            perf = self._dispatch.perf_of(req, caller)
+            waits.check(unread, in_flight, req.routed_replica, part, perf)
 
     def check_control(self, req: ControlReq) -> None:
         """Check an operation on the scheduler."""

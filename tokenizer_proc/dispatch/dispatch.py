@@ -9,7 +9,8 @@ from cachetools import FIFOCache
 
 from srt.ring.crash_file import Left, Name
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
-from srt.wire.messages import Refused
+from srt.wire.hints import PerfClass
+from srt.wire.messages import GenerateReq, Refused, ScoreReq
 from srt.wire.pause import Pause
 from srt.wire.ring_messages import (
     ClientGone,
@@ -37,7 +38,8 @@ class Dispatch:
 
     `max_requests` and `max_tokens` bound what is in flight: see `Places`. A request that would wait
     for its first token for more than `max_queue_wait_s` (0: no limit) is refused before anything is
-    spent on it. For `random_seed` see `Relay`, for `max_running` `HintShares`.
+    spent on it. For `random_seed` see `Relay`, for `max_running` `HintShares`, for `has_classes`
+    `QueueWaits`.
     """
 
     def __init__(
@@ -51,10 +53,11 @@ class Dispatch:
         max_queue_wait_s: float = 0.0,
         random_seed: int = -1,
         max_running: int = 1,
+        has_classes: bool = False,
     ) -> None:
         self.epoch = epoch
         self.places = Places(max_requests, max_tokens)
-        self.waits = QueueWaits(max_queue_wait_s, len(incarnations))
+        self.waits = QueueWaits(max_queue_wait_s, len(incarnations), has_classes=has_classes)
         self.hints = HintShares(max_running)
         self.relay = Relay(incarnations, placing, random_seed)
         self.replicas = self.relay.replicas
@@ -70,6 +73,12 @@ class Dispatch:
         self.hints.reset()
         self.relay.reset(incarnations)
         self._controls.clear()
+
+    def perf_of(self, req: GenerateReq | ScoreReq, caller: str) -> PerfClass:
+        """The class that a request of a caller would have, if it came to the scheduler now."""
+        if not isinstance(req, GenerateReq):
+            return ""
+        return self.hints.perf_of(req.hints, caller, req.sampling.n)
 
     # ---- for the schedulers --------------------------------------------------------------------
 

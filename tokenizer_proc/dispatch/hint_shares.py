@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 from srt.ring.crash_file import Name
-from srt.wire.hints import Hints
+from srt.wire.hints import Hints, PerfClass
 from tokenizer_proc.dispatch.admission import Admission
 
 URGENT_SHARE = 0.25  # of the rows that run at once, for the urgent requests of one caller
@@ -41,6 +41,12 @@ class HintShares:
         self._counts: Counter[str] = Counter()
         self._apps: LRUCache[tuple[str, str], _App] = LRUCache(MAX_APPS)
 
+    def perf_of(self, hints: Hints | None, caller: str, count: int) -> PerfClass:
+        """The class that `count` requests of a caller with these hints would have now."""
+        if hints is None:
+            return ""
+        return "throughput" if self._are_beyond(hints, caller, count) else hints.perf
+
     def applied(self, admission: Admission, now: float) -> Admission:
         """The admission with hints as they are for the scheduler: with its application's arrival,
         and beyond its caller's share of the class `throughput`, without a time when it is due."""
@@ -51,9 +57,9 @@ class HintShares:
         changes = {"arrival_s": self._arrival_s(caller, hints, now)}
         if not hints.is_urgent:
             return admission.hinted(**changes)
-        if self._counts[caller] + len(admission.parts) > self._most:
-            lowered = {"perf": "throughput", "deadline_ms": 0, "due_s": 0.0, "is_lowered": True}
-            return admission.hinted(**changes, **lowered)
+        if self._are_beyond(hints, caller, len(admission.parts)):
+            lowered = {"perf": "throughput", "deadline_ms": 0, "tpot_ms": 0.0, "due_s": 0.0}
+            return admission.hinted(**changes, **lowered, is_lowered=True)
         for part in admission.parts:
             self._urgent[part.client, part.rid] = caller
         self._counts[caller] += len(admission.parts)
@@ -66,6 +72,10 @@ class HintShares:
             self._counts[caller] -= 1
             if not self._counts[caller]:
                 del self._counts[caller]
+
+    def _are_beyond(self, hints: Hints, caller: str, count: int) -> bool:
+        """Whether so many more are beyond the caller's share of urgent ones."""
+        return hints.is_urgent and self._counts[caller] + count > self._most
 
     def _arrival_s(self, caller: str, hints: Hints, now: float) -> float:
         """When the application came: as the hints say, or as its first request did."""

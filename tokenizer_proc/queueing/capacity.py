@@ -6,8 +6,9 @@ unknown, and usually far below its limit.
 
 `QueueWaits` bound how long a request would wait. The front counts what it hands to each scheduler;
 that reports how much of it has left its queue, and how fast it works. Only what is before a request
-counts, so that one with nothing before it is never refused, however large it is. Before the
-scheduler reports, no wait is expected.
+counts, so that one with nothing before it is never refused, however large it is: with the policy
+`app`, others of its class alone for one of the class `latency`. Before the scheduler reports, no
+wait is expected.
 """
 
 import math
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.hints import PerfClass, goes_before
 from srt.wire.ring_messages import Pace, TokenizedReq
 from tokenizer_proc.queueing.holdings import Holdings
 
@@ -113,38 +115,63 @@ class Places:
         self.num_tokens = 0
 
 
+class _Entered:
+    """What was handed to a scheduler: requests, and the tokens of their prompts."""
+
+    def __init__(self) -> None:
+        self.num = self.num_tokens = 0
+
+    def add(self, num_tokens: int) -> None:
+        """Count a request."""
+        self.num += 1
+        self.num_tokens += num_tokens
+
+
 class QueueWait:
     """The expected wait after all that was handed to one scheduler."""
 
     def __init__(self) -> None:
-        self._entered = self._entered_tokens = 0
+        self._all, self._first = _Entered(), _Entered()  # the latter of the class `latency`
         self._recent = RecentPrompts()
         self._pace = _AT_REST
 
     def enter(self, part: TokenizedReq) -> None:
         """Count a request that goes to the scheduler."""
-        self._entered += 1
-        self._entered_tokens += self._recent.own_len(part)
+        own_len = self._recent.own_len(part)
+        self._all.add(own_len)
+        if part.hints is not None and part.hints.perf == "latency":
+            self._first.add(own_len)
 
     def update(self, pace: Pace) -> None:
         """Take the scheduler's latest report."""
         self._pace = pace
 
-    def expected_s(self, unread: int = 0, in_flight: int | None = None, part: float = 1.0) -> float:
+    def expected_s(
+        self,
+        unread: int = 0,
+        in_flight: int | None = None,
+        part: float = 1.0,
+        perf: PerfClass = "",
+    ) -> float:
         """The time that what waits now takes until the next one has begun: its prompts, the whole
         of the requests that must end because there are no more places, the rest of the step that
         runs, and the step of the next one itself; 0 if nothing waits. `unread` requests also come
         before it; their own tokens are not known yet, so they count without their prompts. No more
         wait than are `in_flight`, which is newer than the scheduler's latest report. Of all that
-        was handed on, only `part` comes before it: callers have shares."""
-        pace = self._pace
-        waiting = math.ceil((self._entered - pace.left) * part) + unread
+        was handed on, only `part` comes before it: callers have shares; and of that, only what
+        `goes_before` one of the class `perf`."""
+        pace, entered, free_places = self._pace, self._all, self._pace.free_places
+        left, left_tokens = pace.left, pace.left_tokens
+        if not goes_before("", perf):
+            entered, left, left_tokens = self._first, pace.left_first, pace.left_first_tokens
+            free_places += pace.giving_way
+        waiting = math.ceil((entered.num - left) * part) + unread
         waiting = waiting if in_flight is None else min(waiting, in_flight)
-        tokens = (self._entered_tokens - pace.left_tokens) * part
+        tokens = (entered.num_tokens - left_tokens) * part
         if waiting <= 0:
             return 0.0
         expected_s = tokens * pace.prompt_token_s + 1.5 * pace.step_s
-        without_place = waiting - pace.free_places
+        without_place = waiting - free_places
         if without_place > 0:
             expected_s += without_place * pace.request_s + pace.running_s
         return expected_s
@@ -152,10 +179,11 @@ class QueueWait:
 
 class QueueWaits:
     """Those of all `replicas`. `limit_s` 0 means no limit. A new request will have the shortest of
-    the waits at the `open` ones, those that have a scheduler, or that at the one it has chosen."""
+    the waits at the `open` ones, those that have a scheduler, or that at the one it has chosen.
+    Unless the policy `has_classes`, all come in the order of arrival."""
 
-    def __init__(self, limit_s: float, replicas: int) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, replicas: int, *, has_classes: bool = False) -> None:
+        self._limit_s, self._has_classes = limit_s, has_classes
         self._replicas = replicas
         self.reset()
 
@@ -182,11 +210,15 @@ class QueueWaits:
         in_flight: int | None = None,
         chosen: int | None = None,
         part: float = 1.0,
+        perf: PerfClass = "",
     ) -> float:
         """As a `QueueWait`'s, the `unread` shared out. The client may have `chosen` a replica."""
+        perf = perf if self._has_classes else ""
         unread = math.ceil(unread / max(1, len(self.open)))
         replicas = [chosen] if chosen in self.open else self.open
-        waits = (self._waits[replica].expected_s(unread, in_flight, part) for replica in replicas)
+        waits = (
+            self._waits[replica].expected_s(unread, in_flight, part, perf) for replica in replicas
+        )
         return min(waits, default=0.0)
 
     def check(
@@ -195,9 +227,10 @@ class QueueWaits:
         in_flight: int | None = None,
         chosen: int | None = None,
         part: float = 1.0,
+        perf: PerfClass = "",
     ) -> None:
         """Raise RequestError if a request that arrives now would wait for too long."""
-        expected_s = self.expected_s(unread, in_flight, chosen, part)
+        expected_s = self.expected_s(unread, in_flight, chosen, part, perf)
         if self._limit_s and SLACK * expected_s > self._limit_s:
             reason = f"a request would wait for up to {SLACK * expected_s:.0f} s, and may wait for"
             retry_after_s = expected_s - self._limit_s / SLACK

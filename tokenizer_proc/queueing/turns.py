@@ -12,6 +12,7 @@ from srt.callers.names import caller_of
 from srt.callers.shares import Full, Shares
 from srt.fair_queue import FairQueue, SerialQueue
 from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.hints import PerfClass, goes_before
 from srt.wire.media import MediaItem
 from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq, sample_rid, score_rid
 
@@ -46,6 +47,12 @@ class Piece:
     def is_ahead(self) -> bool:
         """Whether it computes a prompt ahead of time."""
         return is_ahead(self.req)
+
+    @property
+    def perf(self) -> PerfClass:
+        """The class that its hints ask for."""
+        hints = self.req.hints if isinstance(self.req, GenerateReq) else None
+        return "" if hints is None else hints.perf
 
     @property
     def num_places(self) -> int:
@@ -101,14 +108,14 @@ class Turns:
             if whose := shares.full(caller, more):
                 raise _overloaded(what, whose)
 
-    def before(self, caller: str) -> int:
-        """Requests whose texts are read before one that `caller` adds now: from each other caller,
-        one piece for each piece of its own."""
+    def before(self, caller: str, perf: PerfClass = "") -> int:
+        """Requests whose texts are read before one of the class `perf` that `caller` adds now, and
+        which it does not pass then: from each other caller, one piece for each piece of its own."""
         waits = self._waiting
         turns = len(waits.lane(caller)) + 1
         waiting = (islice(waits.lane(other), turns) for other in waits.askers)
         pieces = chain(waits.in_progress.values(), chain.from_iterable(waiting))
-        return sum([p.num_places for p in pieces if not p.gone])
+        return sum([p.num_places for p in pieces if not p.gone and goes_before(p.perf, perf)])
 
     def named(self, client: bytes, rid: str) -> Piece | None:
         """The piece, waiting, held or being read, that has this part."""

@@ -12,7 +12,7 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
   that arrived within `max_wait_s` of the oldest; then, of what is left, those within `max_wait_s`
   of the oldest of these; and so on. As the oldest is admitted, the next one's time begins: the
   bound moves with the queue, and a batch that came at once is the policy's as a whole, however long
-  it waits.
+  it waits. Only the class `latency` of the policy `app` passes all others (`Overtaking`).
 
 A look costs what has changed since the one before: the first window's order is kept, and the tree
 says whose match has changed. Later windows are ordered when they are reached. Of a long queue a
@@ -32,8 +32,8 @@ from itertools import chain, islice
 
 from scheduler_proc.core.requests.classes import Classes
 from scheduler_proc.core.requests.lanes import Lane, Lanes
+from scheduler_proc.core.requests.overtaking import Overtaking
 from scheduler_proc.core.requests.queue_order import (
-    ByApplication,
     LongestPrefixFirst,
     Order,
     hint_turn,
@@ -62,7 +62,7 @@ class WaitingQueue:
         credits: Credits,
     ) -> None:
         self._order_of = partial(order_of, policy, rng=rng, max_wait_s=max_wait_s)
-        self._max_wait_s = max_wait_s
+        self.overtaking = Overtaking(max_wait_s, has_classes=policy == "app")
         self._cache = cache
         self.credits = credits
         self.classes = Classes(self._order_in_class(policy), hint_turn(policy), max_wait_s, cache)
@@ -98,11 +98,12 @@ class WaitingQueue:
 
     def add(self, req: Req) -> None:
         self._changes += 1
+        self.overtaking.add(req)
         lane = self._lanes.add(req.wish.caller)
         self.classes.add(req, lane.in_order())
         if req.is_admitted or req.is_resumed:
             lane.resumed[req.handle] = req
-        elif self._is_urgent(req) and req.arrival_s <= lane.latest_s(self._max_wait_s):
+        elif self.overtaking.may_hurry(req, lane):
             lane.hurried[req.handle] = req
             self._enter_window(req)  # however many are to be taken over before it
             self._cache.also_want(req.cursor)
@@ -115,10 +116,12 @@ class WaitingQueue:
             del self._window[req.handle]
             self._order.remove(req)
             self._cache.watchers.remove(req.cursor)
+        lane = self._lanes[req.wish.caller]
         self._lanes.remove(req)
         self.classes.remove(req)
         if len(self) == 0:
             self._marking = None
+        self.overtaking.remove(req, lane)
 
     def ordered(self, now: float = 0.0, *, by_credit: bool = True) -> Iterable[Req]:
         """The waiting reqs in the order of admission: the first windows' as of `now`, those of
@@ -127,7 +130,8 @@ class WaitingQueue:
         self._refresh()
         resumed = sorted(self._resumed(), key=lambda req: req.handle)
         is_one = len(self._lanes) <= 1
-        order: Iterable[Req] = chain(resumed, self._in_windows(), self._later_windows(self._lanes))
+        first = self.overtaking.order(resumed, self._in_windows)
+        order: Iterable[Req] = chain(first, self._later_windows(self._lanes))
         if self._marking is None and self._changes * RENEWALS >= len(self):
             self._changes = 0
             later = [lane.next_later(0, MARKED) for lane in self._lanes.values()]
@@ -149,7 +153,9 @@ class WaitingQueue:
             able = credits.able(left)
             begun = set(able)
             lanes = [caller for caller in self._lanes if caller in able]  # a set has no order
-            for req in chain(resumed, self._in_windows(), self._later_windows(lanes)):
+            before = [req for req in resumed if req.wish.caller in able]
+            first = self.overtaking.order(before, partial(self._in_windows, able))
+            for req in chain(first, self._later_windows(lanes)):
                 caller = req.wish.caller
                 if caller not in able or req.handle in passed:
                     continue
@@ -167,11 +173,13 @@ class WaitingQueue:
     def _resumed(self) -> Iterator[Req]:
         return chain.from_iterable(lane.resumed.values() for lane in self._lanes.values())
 
-    def _in_windows(self) -> Iterator[Req]:
-        """The reqs of the first windows in order, those that wait when they are reached."""
+    def _in_windows(self, callers: Collection[str] | None = None) -> Iterator[Req]:
+        """The reqs of the first windows in order, those that wait when they are reached; those of
+        certain `callers` only, if these are given."""
         for handle in self._order.handles():
-            if handle in self._window:
-                yield self._window[handle]
+            if (req := self._window.get(handle)) is not None:
+                if callers is None or req.wish.caller in callers:
+                    yield req
 
     def _cursors(self, reqs: Iterable[Req]) -> Iterator[Cursor]:
         """Those of the reqs that still wait, just tracked."""
@@ -203,7 +211,7 @@ class WaitingQueue:
     def _take_over(self, lane: Lane, most: int, seen: list[Req]) -> int:
         """Move up to `most` reqs into the lane's window, or match those that stay after it; returns
         how many. Those that had not been matched are added to `seen`."""
-        left, latest_s = most, lane.latest_s(self._max_wait_s)
+        left, latest_s = most, lane.latest_s(self.overtaking.max_wait_s)
         while left > 0:
             first = next(iter(lane.later.values()), None)
             if first is None or first.arrival_s > latest_s:
@@ -220,12 +228,6 @@ class WaitingQueue:
             seen.append(req)
             left -= 1
         return most - left
-
-    def _is_urgent(self, req: Req) -> bool:
-        """Whether it is to pass others of its caller by its hints. Few are: each caller has a
-        share."""
-        hints = req.wish.hints
-        return hints is not None and hints.is_urgent and isinstance(self._order, ByApplication)
 
     def _order_in_class(self, policy: str) -> Callable[[], Order]:
         """Makes the order of some reqs that need not be among the watchers."""
@@ -256,7 +258,7 @@ class WaitingQueue:
         passed over."""
         passed = 0
         while passed < MOST_LATER and (reqs := lane.next_later(passed, MOST_LATER)):
-            latest = reqs[0].arrival_s + self._max_wait_s
+            latest = reqs[0].arrival_s + self.overtaking.max_wait_s
             window = {req.handle: req for req in reqs if req.arrival_s <= latest}
             watchers = Watchers()
             order = self._order_of(watchers)

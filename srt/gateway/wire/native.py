@@ -22,6 +22,7 @@ from srt.wire.hints import (
     MAX_HINT_CHARS,
     MAX_PRIORITY,
     MIN_PRIORITY,
+    MAX_TPOT_MS,
     Hints,
     PerfClass,
 )
@@ -66,12 +67,11 @@ class HintsIn(Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=Tru
     group_size: Annotated[int, Meta(ge=0, le=MAX_GROUP_SIZE)] = 0
     depth: Annotated[int, Meta(ge=0, le=MAX_DEPTH)] = 0
     deadline_ms: Annotated[int, Meta(ge=0, le=MAX_DEADLINE_MS)] = 0
+    tpot_ms: Annotated[float, Meta(ge=0, le=MAX_TPOT_MS)] = 0.0
 
 
-GivenHints = Annotated[
-    HintsIn | None,
-    Meta(description="What it is part of: `app`, `perf`, `group`, `depth`, `deadline_ms`."),
-]
+_HINTS = "What it is part of: `app`, `perf`, `group`, `depth`, `deadline_ms`, `tpot_ms`."
+GivenHints = Annotated[HintsIn | None, Meta(description=_HINTS)]
 Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 GivenTier = Annotated[
     Literal["auto", "default", "flex", "priority"] | None,

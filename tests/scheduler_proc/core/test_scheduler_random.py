@@ -204,10 +204,12 @@ class Traffic:
         if not self.hinting or rng.random() >= self.hinting:
             return None
         now = self.driver.now
-        classes: list[PerfClass] = ["", "latency", "throughput"]
+        classes: list[PerfClass] = ["", "latency", "throughput", "throughput"]
+        perf = rng.choice(classes)
         return Hints(
             app=rng.choice(["a", "b", "c"]),
-            perf=rng.choice(classes),
+            perf=perf,
+            tpot_ms=rng.choice([0.0, 0.1, 4.0]) if perf == "latency" else 0.0,
             group=rng.choice(["", "g"]),
             depth=rng.randrange(4),
             arrival_s=max(0.01, now - rng.random()),
@@ -421,7 +423,10 @@ def test_random_traffic_keeps_the_books_and_the_outputs(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds(1))
 def test_random_traffic_with_hints(seed: int) -> None:
     """They change the order, and no output."""
-    traffic = drive(71 + seed, 200, seed % 2, "app", 220, constrained=0.2, hinting=0.8, losses=0.02)
+    right, callers = (None, ("",)) if seed % 4 < 2 else (0.7, ("a", "b"))
+    more: dict[str, Any] = {"right": right, "callers": callers, "fair_wait_s": 0.05}
+    more |= {"constrained": 0.2, "hinting": 0.8, "losses": 0.02, "measuring": 0.1}
+    traffic = drive(71 + seed, 200, seed % 2, "app", 220, **more)
     assert seed > 0 or traffic.driver.num_resumed > 0
 
 

@@ -1,6 +1,7 @@
 """What the scheduler reports to the front about its pace."""
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.scheduler import Scheduler
@@ -8,6 +9,7 @@ from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step_cost import MAX_SURPRISE, StepCost
 from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, PaceMeter
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints, PerfClass
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, Pace, TokenizedReq
 from tests.scheduler_proc.driver import Driver
@@ -98,6 +100,29 @@ def test_what_waits_has_not_left() -> None:
     pace = meter.report(2.0)
     assert pace is not None
     assert (pace.left, pace.left_tokens, pace.free_places) == (3, 60, 2)
+
+
+def test_what_waits_of_the_class_latency_is_reported_by_itself() -> None:
+    """And the rows that would give way to it."""
+    driver = Driver(max_total_tokens=4096, max_running_requests=2, schedule_policy="app")
+    meter = PaceMeter(driver.core)
+
+    def add(rid: str, perf: PerfClass) -> None:
+        hints = Hints(perf=perf)
+        driver.add(rid, [int(rid)] * 20, max_new=40, hints=hints)
+        meter.entered(replace(wire(rid, 20), hints=hints))
+
+    for rid in ("1", "2", "3"):
+        add(rid, "throughput")
+    driver.step()
+    add("4", "latency")
+    reported = []
+    for _ in range(2):
+        pace = meter.report(0.0, at_once=True)
+        assert pace is not None
+        reported.append((pace.left, pace.left_first, pace.left_first_tokens, pace.giving_way))
+        driver.step()
+    assert reported == [(2, 0, 0, 2), (2, 1, 20, 1)]
 
 
 def test_a_part_of_a_long_queue_speaks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

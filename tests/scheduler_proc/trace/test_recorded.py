@@ -104,7 +104,7 @@ def test_a_replay_notices_a_difference(tmp_path: Path) -> None:
     driver.run()
     driver.close()
     data = (tmp_path / "trace").read_bytes()
-    (tmp_path / "trace").write_bytes(data.replace(b"lpm", b"lpn"))
+    (tmp_path / "trace").write_bytes(data.replace(b"\xa3app", b"\xa3apq"))
     with pytest.raises(KeyError):
         replay(tmp_path / "trace")
     at = data.index(b"\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00")

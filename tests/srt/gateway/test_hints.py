@@ -50,6 +50,8 @@ async def test_hints_reach_the_ring(route: str) -> None:
         ("deadline_ms", -1),
         ("group_size", -1),
         ("depth", 2**20),
+        ("tpot_ms", -1),
+        ("tpot_ms", 60_001),
         ("app", "a" * 257),
         *((name, 1) for name in SERVER_SET),
     ],

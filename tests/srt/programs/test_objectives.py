@@ -65,7 +65,7 @@ def test_a_chain_has_the_objective_of_its_end_and_is_as_deep_as_it_is_long() -> 
         (Perf("latency"), Objective(LATENCY, 7.0)),
         (Perf("throughput"), Objective(THROUGHPUT, 7.0)),
         (Perf("ttft", 500.0), Objective(LATENCY, 7.0, 7.5)),
-        (Perf("tpot", 500.0), Objective(LATENCY, 7.0)),
+        (Perf("tpot", 500.0), Objective(LATENCY, 7.0, tpot_ms=500.0)),
     ],
 )
 def test_what_a_get_wants(perf: Perf | None, objective: Objective) -> None:
@@ -135,7 +135,8 @@ def expected_of(work: Work, gets: list[tuple[list[Work], Objective]]) -> Objecti
         if later is not None:
             steps = len(consumer.outputs) if isinstance(consumer, CallWork) else 0
             more = later.depth + steps
-            found.append(Objective(later.rank, later.arrival_s, later.due_s, more))
+            tpot_ms = math.inf if steps else later.tpot_ms  # that of the calls which gets read
+            found.append(Objective(later.rank, later.arrival_s, later.due_s, more, tpot_ms))
     if not found:
         return None
     return Objective(
@@ -143,6 +144,7 @@ def expected_of(work: Work, gets: list[tuple[list[Work], Objective]]) -> Objecti
         min(each.arrival_s for each in found),
         min(each.due_s for each in found),
         max(each.depth for each in found),
+        min(each.tpot_ms for each in found),
     )
 
 

@@ -78,7 +78,7 @@ def test_no_application_is_before_others_for_ever() -> None:
     assert taken(front, "future", 1e4, arrival_s=2e4).arrival_s == 1e4
 
 
-@pytest.mark.parametrize("urgent", [{"perf": "latency"}, {"deadline_ms": 60_000}])
+@pytest.mark.parametrize("urgent", [{"perf": "latency", "tpot_ms": 20.0}, {"deadline_ms": 60_000}])
 def test_beyond_a_quarter_of_the_rows_a_caller_s_urgent_requests_count_as_throughput(
     urgent: dict[str, Any],
 ) -> None:
@@ -87,6 +87,7 @@ def test_beyond_a_quarter_of_the_rows_a_caller_s_urgent_requests_count_as_throug
     assert not taken(front, "2", 1.0, **urgent).is_lowered
     lowered = taken(front, "3", 1.0, **urgent)
     assert (lowered.is_lowered, lowered.perf, lowered.due_s) == (True, "throughput", 0.0)
+    assert lowered.tpot_ms == 0.0
     assert not taken(front, "4", 1.0, perf="throughput").is_lowered
     assert not taken(front, "5", 1.0, B, **urgent).is_lowered
     assert not taken(front, "6", 1.0, tenant="t", **urgent).is_lowered
@@ -129,6 +130,10 @@ def test_a_deadline_that_has_passed_refuses_a_request_and_a_goal_does_not() -> N
         ("depth", 2**20),
         ("deadline_ms", -1),
         ("deadline_ms", MAX_DEADLINE_MS + 1),
+        ("tpot_ms", -1.0),
+        ("tpot_ms", float("nan")),
+        ("tpot_ms", 60_001.0),
+        ("tpot_ms", 10.0),  # without the class latency
         ("arrival_s", -1.0),
         ("due_s", float("nan")),
     ],

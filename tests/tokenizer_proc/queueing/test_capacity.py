@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from srt.wire.errors import OVERLOADED, TIMED_OUT
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints
 from srt.wire.messages import (
     AbortReq,
     Continuation,
@@ -296,3 +297,31 @@ def test_one_that_chooses_its_replica_waits_there() -> None:
     admitted(front, request("joined", routed_replica=1, joined=True))
     front.dispatch.hear([2, 3], [0])
     admitted(front, request("elsewhere", routed_replica=1))
+
+
+def test_one_of_the_class_latency_waits_for_its_class_only() -> None:
+    """Running ones of throughput would give way to it. Beyond its share it has no class."""
+    latency, throughput = Hints(perf="latency"), Hints(perf="throughput")
+    pace = replace(PACE, giving_way=1)
+
+    def taken(front: DirectFront, rid: str, hints: Hints | None) -> bool:
+        return isinstance(front.generate(A, request(rid, hints=hints), now=0.0), Admission)
+
+    front = busy_front(waiting=3, pace=pace)  # 3 * (0.5 + 2.0) s
+    assert not taken(front, "plain", None) and not taken(front, "throughput", throughput)
+    found = [taken(front, f"l{i}", latency) for i in range(4)]
+    assert found == [True, True, True, False]  # 3 * 0.5 + 2 * 2.0 s
+    front.dispatch.pace(replace(pace, left=3, left_tokens=15, left_first=3, left_first_tokens=15))
+    assert taken(front, "l5", latency)
+
+    few = make_front(max_requests=100, max_running=4, max_queue_wait_s=5.0 * SLACK)
+    for i in range(3):
+        admitted(few, request(f"w{i}"))
+    few.dispatch.pace(pace)
+    assert [taken(few, f"l{i}", latency) for i in range(2)] == [True, False]
+
+    plain = make_front(max_requests=100, has_classes=False, max_queue_wait_s=5.0 * SLACK)
+    for i in range(3):
+        admitted(plain, request(f"w{i}"))
+    plain.dispatch.pace(PACE)
+    assert not taken(plain, "l0", latency)

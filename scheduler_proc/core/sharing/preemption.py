@@ -8,7 +8,7 @@ given to a req of its caller, since those that were admitted before have the fir
 from collections.abc import Callable
 
 from scheduler_proc.core.decode_planner import retraction_key
-from scheduler_proc.core.giving_way import has_got_on, is_ending_prompt
+from scheduler_proc.core.giving_way import may_go_back
 from scheduler_proc.core.requests.classes import FLEX
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
@@ -24,19 +24,13 @@ def preempted(state: SchedulerState, is_able: Callable[[str], bool], now: float)
         return None
     flex: dict[str, list[Req]] = {}
     for req in state.running.values():
-        if req.wish.rank == FLEX and req.wish.caller in waiting.callers and _may_yield(req):
+        if req.wish.rank == FLEX and req.wish.caller in waiting.callers and may_go_back(req):
             flex.setdefault(req.wish.caller, []).append(req)
     is_alone = len(waiting.callers) == 1
     for caller, mine in flex.items():
         if waiting.classes.next_rank(caller, now) == FLEX:
             continue
         if is_alone or (are_rows_short and is_able(caller) and not waiting.resumes_others(caller)):
-            victim = min(mine, key=retraction_key)
-            victim.yielded = victim.tokens.num_outputs
             state.counters.preempted += 1
-            return victim
+            return min(mine, key=retraction_key)
     return None
-
-
-def _may_yield(req: Req) -> bool:
-    return has_got_on(req) and not is_ending_prompt(req)

@@ -1,0 +1,1 @@
+"""How classes of requests share the steps of the scheduler core."""

@@ -1,0 +1,60 @@
+"""Room for waiting reqs of the class `latency` among those of the class `throughput`.
+
+Part of the scheduler core. While one of the former waits for a row or for memory, a running req of
+the latter goes back to the queue before each step. Prompts of the former come before others that
+are partly computed, which keep a part of each step. Reqs without a class give up no row.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from scheduler_proc.core.decode_planner import retraction_key
+from scheduler_proc.core.giving_way import GivingWay, may_go_back
+from scheduler_proc.core.requests.overtaking import is_latency, is_throughput
+from scheduler_proc.core.requests.request import Req
+from scheduler_proc.core.state import SchedulerState
+
+LEAST_SHARE = 8  # of what a step has for prompts, others keep this part
+
+
+class LatencyRoom:
+    """Looks at the queue and the batch of `state` after `giving_way` has looked at callers. Without
+    the policy `app` nobody is in its class, and it does nothing."""
+
+    def __init__(self, state: SchedulerState, giving_way: GivingWay) -> None:
+        self._state, self._giving_way = state, giving_way
+
+    def waiting(self) -> list[Req]:
+        """The waiting reqs of the class, of callers with credit left."""
+        waiting = self._state.waiting.overtaking.waiting.values()
+        return [req for req in waiting if self._giving_way.is_first(req)]
+
+    def victim(self) -> Req | None:
+        """The running req of the class `throughput` that has to go back to the queue now: the least
+        advanced one, which loses little by that (`may_go_back`). None if none has to.
+
+        It is of the same caller, or of one that has no fewer rows after it, by weight: classes are
+        an order within a caller's share, not a way beyond it.
+        """
+        state = self._state
+        is_short = state.memory.table.num_free_rows == 0 or state.admissions.is_memory_short
+        if not is_short or not (waiting := self.waiting()):
+            return None
+        weight, running = state.waiting.credits.weight, state.running.values()
+        held = Counter(req.wish.caller for req in running)
+        callers = {req.wish.caller for req in waiting}
+        least = min(held[caller] / weight(caller) for caller in callers)
+
+        def may_be_taken(req: Req) -> bool:
+            caller = req.wish.caller
+            return caller in callers or (held[caller] - 1) / weight(caller) >= least
+
+        found = [req for req in running if is_throughput(req) and may_be_taken(req)]
+        found = [req for req in found if may_go_back(req)]
+        return min(found, key=retraction_key, default=None)
+
+    def is_urgent(self, cut: Iterable[Req]) -> bool:
+        """Whether prompts of the class wait, or are among these that are partly computed."""
+        if not self._state.waiting.overtaking.has_classes:
+            return False
+        return any(map(is_latency, cut)) or bool(self.waiting())
