@@ -21,8 +21,8 @@ from srt.wire.hints import (
     MAX_GROUP_SIZE,
     MAX_HINT_CHARS,
     MAX_PRIORITY,
-    MIN_PRIORITY,
     MAX_TPOT_MS,
+    MIN_PRIORITY,
     Hints,
     PerfClass,
 )
