@@ -33,7 +33,7 @@ def preempted(state: SchedulerState, is_able: Callable[[str], bool], now: float)
         if is_alone or (are_rows_short and is_able(caller) and not waiting.resumes_others(caller)):
             victim = min(mine, key=retraction_key)
             victim.yielded = victim.tokens.num_outputs
-            state.counters.preempted += 1
+            waiting.classes.num_preempted += 1
             return victim
     return None
 
