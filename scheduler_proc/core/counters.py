@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from scheduler_proc.core.steps.step import STEP_KINDS
-from srt.wire.hints import CLASSES
 from srt.wire.messages import DRAFT_SOURCES
 
 
@@ -17,12 +16,10 @@ class Counters:
 
     requests: int = 0
     admitted: int = 0  # into the batch, for the first time
-    classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))  # of those
     ended: int = 0  # of those, and the outputs that they had
     ended_outputs: int = 0
     aborted: int = 0
     retracted: int = 0
-    preempted: int = 0  # of those, for a higher class of the same caller
     prompt_tokens: int = 0  # of admitted reqs
     cached_tokens: int = 0  # of those, found in the tree
     computed_prompt_tokens: int = 0  # run through the model, retracted reqs' again

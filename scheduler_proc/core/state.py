@@ -148,7 +148,7 @@ class SchedulerState:
             queued_s = now - req.came_s
             req.meta = replace(req.meta, cached_tokens=num_cached, queued_s=queued_s)
             self.counters.admitted += 1
-            self.counters.classes[CLASSES[req.wish.rank]] += 1
+            self.waiting.classes.counts[CLASSES[req.wish.rank]] += 1
             self.counters.prompt_tokens += req.tokens.prompt_len
             self.counters.cached_tokens += num_cached
             self.counters.resumed += req.is_resumed

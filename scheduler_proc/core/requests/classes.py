@@ -190,6 +190,8 @@ class Classes:
         self._order, self._by_hints, self._max_wait_s = order, by_hints, max_wait_s
         self._cache = cache
         self._callers: dict[str, _Caller] = {}
+        self.counts = dict.fromkeys(map(str, CLASSES), 0)  # reqs that were admitted, by class
+        self.num_preempted = 0  # those that gave their places to a higher class of their caller
         self._turn: tuple[Req, Req] | None = None  # whose is taken now, and who takes it
 
     @property

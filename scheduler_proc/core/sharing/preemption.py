@@ -31,6 +31,6 @@ def preempted(state: SchedulerState, is_able: Callable[[str], bool], now: float)
         if waiting.classes.next_rank(caller, now) == FLEX:
             continue
         if is_alone or (are_rows_short and is_able(caller) and not waiting.resumes_others(caller)):
-            state.counters.preempted += 1
+            waiting.classes.num_preempted += 1
             return min(mine, key=retraction_key)
     return None

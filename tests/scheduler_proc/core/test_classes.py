@@ -185,10 +185,10 @@ def test_a_running_flex_request_is_retracted_for_a_higher_class(lag: int) -> Non
     for _ in range(12):
         driver.step()
     assert driver.finishes.keys() == {"high"}
-    counters = driver.core.state.counters
-    assert (counters.retracted, counters.preempted) == (1, 1)
+    classes = driver.core.state.waiting.classes
+    assert (driver.core.state.counters.retracted, classes.num_preempted) == (1, 1)
     driver.run()
-    assert counters.classes == {"flex": 2, "default": 1, "priority": 0}
+    assert classes.counts == {"flex": 2, "default": 1, "priority": 0}
     for rid, prompt in prompts.items():
         assert driver.outputs[rid] == reference_output(prompt, 5 if rid == "high" else 60)
 
