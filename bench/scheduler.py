@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.roofline import markdown
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.core.requests.queue import MARKED, MATCHED
+from scheduler_proc.core.queueing.queue import MARKED, MATCHED
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.core.steps.step import Step

@@ -16,7 +16,7 @@ from bench.hit_rate.arrivals import ATTACKS, attack, poisson
 from bench.hit_rate.families import FAMILIES, Prompt, prompts_of
 from bench.hit_rate.offline import PromptTree, belady_reuse
 from bench.hit_rate.simulator import DEFAULTS, UNBOUNDED_S, Outcome, Setting, simulate
-from scheduler_proc.core.requests.queue_order import POLICIES as ALL_POLICIES
+from scheduler_proc.core.queueing.queue_order import POLICIES as ALL_POLICIES
 
 POOL_SHARES = (0.25, 0.5)
 LOADS = (1.0, 1.5)  # times the service rate: that of the whole family as a batch

@@ -9,7 +9,7 @@ from collections import Counter
 
 from scheduler_proc.core.ahead import others_wait
 from scheduler_proc.core.decode_planner import retraction_key
-from scheduler_proc.core.requests.classes import FLEX
+from scheduler_proc.core.queueing.classes import FLEX
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerConfig, SchedulerState
 

@@ -29,8 +29,8 @@ from scheduler_proc.core.prompts import (
     num_queued,
     whole,
 )
+from scheduler_proc.core.queueing.overtaking import is_latency
 from scheduler_proc.core.requests.admission import Aside, is_being_computed, prefix_need
-from scheduler_proc.core.requests.overtaking import is_latency
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.sharing.latency_room import LEAST_SHARE
 from scheduler_proc.core.sharing.shares import StepShares

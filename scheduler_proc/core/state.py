@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from scheduler_proc.core.counters import Counters
 from scheduler_proc.core.drafting.speculation import Speculation
 from scheduler_proc.core.quarantine import Trials
+from scheduler_proc.core.queueing.queue import WaitingQueue
 from scheduler_proc.core.requests.admission import Admissions
 from scheduler_proc.core.requests.allocations import ReqMemory
 from scheduler_proc.core.requests.outputs import OutputBuffer
-from scheduler_proc.core.requests.queue import WaitingQueue
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.media.encoder_cache import EncoderCache

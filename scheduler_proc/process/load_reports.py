@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 
-from scheduler_proc.core.requests.overtaking import is_throughput
+from scheduler_proc.core.queueing.overtaking import is_throughput
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.steps.step_cost import MEMORY_S, StepCost, TimedSteps

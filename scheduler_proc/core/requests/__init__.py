@@ -1,1 +1,1 @@
-"""Requests inside the core: parameters, tokens, memory, and the queue of those that wait."""
+"""Requests inside the core: parameters, tokens and memory."""

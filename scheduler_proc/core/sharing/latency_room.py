@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.giving_way import GivingWay, may_go_back
-from scheduler_proc.core.requests.overtaking import is_latency, is_throughput
+from scheduler_proc.core.queueing.overtaking import is_latency, is_throughput
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.giving_way import may_go_back
-from scheduler_proc.core.requests.classes import FLEX
+from scheduler_proc.core.queueing.classes import FLEX
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
 

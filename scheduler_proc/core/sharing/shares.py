@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from scheduler_proc.core.giving_way import GivingWay
 from scheduler_proc.core.prompts import is_cut
-from scheduler_proc.core.requests.overtaking import is_latency, is_throughput
+from scheduler_proc.core.queueing.overtaking import is_latency, is_throughput
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.sharing.latency_room import LatencyRoom
 from scheduler_proc.core.sharing.preemption import preempted

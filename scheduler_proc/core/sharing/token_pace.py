@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from scheduler_proc.core.decode_planner import retraction_key, wants_decode
 from scheduler_proc.core.prompts import is_cut
-from scheduler_proc.core.requests.overtaking import is_throughput, target_s
+from scheduler_proc.core.queueing.overtaking import is_throughput, target_s
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.sharing.latency_room import LEAST_SHARE
 from scheduler_proc.core.state import SchedulerState

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.hit_rate.simulator import StepCost
-from scheduler_proc.core.requests.queue_order import POLICIES
+from scheduler_proc.core.queueing.queue_order import POLICIES
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.fairness.credits import Account, Credits
 from tests.scheduler_proc.fairness.simulated import (

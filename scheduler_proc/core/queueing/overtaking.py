@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
 
-from scheduler_proc.core.requests.lanes import Lane
+from scheduler_proc.core.queueing.lanes import Lane
 from scheduler_proc.core.requests.request import Req
 
 MOST_PASSES = 16

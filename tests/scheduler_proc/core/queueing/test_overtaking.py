@@ -1,9 +1,9 @@
 """How often the class latency may pass others."""
 
-from scheduler_proc.core.requests.overtaking import MOST_PASSES
-from scheduler_proc.core.requests.queue import WaitingQueue
+from scheduler_proc.core.queueing.overtaking import MOST_PASSES
+from scheduler_proc.core.queueing.queue import WaitingQueue
 from srt.wire.hints import Hints
-from tests.scheduler_proc.core.requests.test_queue import cache_with, queue_of, req
+from tests.scheduler_proc.core.queueing.test_queue import cache_with, queue_of, req
 
 LATENCY = Hints(perf="latency", arrival_s=1.0)
 THROUGHPUT = Hints(perf="throughput", arrival_s=1.0)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scheduler_proc.core.requests.classes import DEFAULT, WEIGHTS
-from scheduler_proc.core.requests.queue_order import POLICIES
+from scheduler_proc.core.queueing.classes import DEFAULT, WEIGHTS
+from scheduler_proc.core.queueing.queue_order import POLICIES
 from scheduler_proc.trace.recorded import replay
 from srt.wire.hints import CLASSES, Hints, ServiceTier
 from tests.running.profiles import examples

@@ -30,10 +30,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 
-from scheduler_proc.core.requests.classes import Classes
-from scheduler_proc.core.requests.lanes import Lane, Lanes
-from scheduler_proc.core.requests.overtaking import Overtaking
-from scheduler_proc.core.requests.queue_order import (
+from scheduler_proc.core.queueing.classes import Classes
+from scheduler_proc.core.queueing.lanes import Lane, Lanes
+from scheduler_proc.core.queueing.overtaking import Overtaking
+from scheduler_proc.core.queueing.queue_order import (
     LongestPrefixFirst,
     Order,
     hint_turn,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import groupby, islice
 
-from scheduler_proc.core.requests.queue_order import Order
+from scheduler_proc.core.queueing.queue_order import Order
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.memory.radix_cache import RadixCache

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
-from scheduler_proc.core.requests.overtaking import MOST_PASSES, is_latency
-from scheduler_proc.core.requests.queue import MATCHED, WaitingQueue
-from scheduler_proc.core.requests.queue_order import POLICIES, _Sorted
+from scheduler_proc.core.queueing.overtaking import MOST_PASSES, is_latency
+from scheduler_proc.core.queueing.queue import MATCHED, WaitingQueue
+from scheduler_proc.core.queueing.queue_order import POLICIES, _Sorted
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.memory.match_trackers import Cursor
@@ -388,8 +388,8 @@ def test_a_long_queue_comes_into_order_look_by_look(
     came more than max_wait later, except of the class latency."""
     queued = Queued(seed, policy, max_wait_s, num_slots=200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scheduler_proc.core.requests.queue.MATCHED", 2)
-        patch.setattr("scheduler_proc.core.requests.queue.MARKED", 3)
+        patch.setattr("scheduler_proc.core.queueing.queue.MATCHED", 2)
+        patch.setattr("scheduler_proc.core.queueing.queue.MARKED", 3)
         for _ in range(120):
             queued.change()
             offered = list(queued.queue.ordered())
@@ -422,7 +422,7 @@ def test_a_look_goes_on_while_reqs_are_admitted(policy: str, gap_s: float) -> No
 def test_entries_in_parts_stay_sorted(changes: list[tuple[bool, int]], reads: set[int]) -> None:
     """Also for one who reads on while they come and go: each that stays is read once, in order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scheduler_proc.core.requests.queue_order.MOST_TOGETHER", 4)
+        patch.setattr("scheduler_proc.core.queueing.queue_order.MOST_TOGETHER", 4)
         entries, expected = _Sorted[int](), set[int]()
         reader, read, stayed = iter(entries), list[int](), set[int]()
         for number, (comes, entry) in enumerate(changes):

@@ -1,0 +1,1 @@
+"""The waiting queue: whose request comes next, and whom it may pass."""
