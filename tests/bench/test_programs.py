@@ -10,8 +10,11 @@ from typing import cast
 import pytest
 
 from bench.programs import cost
-from bench.programs.__main__ import Bench, Caller, Pair, bound, parse_args, row
+from bench.programs.__main__ import parse_args
+from bench.programs.clients import Caller
 from bench.programs.delay import delayed
+from bench.programs.pairs import Bench, Pair, row
+from bench.programs.single import bound
 from bench.programs.workloads import CHAIN_CALLS, MAPS, Workload, chain, coding, map_reduce, source
 from srt.programs.parts import Session
 from srt.programs.submissions import Submission
@@ -75,7 +78,7 @@ async def test_both_ways_do_the_same_work(
         prompts.append(prompt)
         return f"<{len(prompt)}>"
 
-    monkeypatch.setattr("bench.programs.__main__.generated", generated)
+    monkeypatch.setattr("bench.programs.clients.generated", generated)
     texts = await Caller(None).run(workload)  # type: ignore[arg-type]
     assert [*texts] == workload.sinks and all(texts.values())
     assert len(prompts) == len(workload.program.calls)
@@ -87,8 +90,8 @@ async def test_both_ways_do_the_same_work(
 def test_rows() -> None:
     pairs = [Pair(2.0, 1.0), Pair(3.0, 1.0), Pair(2.5, 1.0)]
     assert row("x", pairs)[3] == "2.50 (2.00 to 3.00)"
-    args = parse_args(["--outputs", "25", "--workloads", "chain"])
-    assert (args.outputs, args.workloads, args.pairs) == ([25], ["chain"], 5)
+    args = parse_args(["--outputs", "25", "--only", "chain"])
+    assert (args.outputs, args.only, args.pairs) == ([25], ["chain"], 5)
 
 
 def test_the_bound() -> None:
