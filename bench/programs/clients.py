@@ -12,6 +12,7 @@ from bench.programs.workloads import Workload
 from srt.client.programs import Got, ProgramSession
 from srt.programs.transforms import apply, inputs_of
 from srt.wire.programs import Call, Input, Output, Perf, Segment, Text, Transform
+from srt.wire.sampling import SamplingParams
 
 TIMEOUT_S = 600.0
 
@@ -48,11 +49,10 @@ class Caller:
             if segment.literal and piece:
                 spans.append((len(prompt), len(prompt) + len(piece)))
             prompt += piece
-        outputs = output.sampling.max_new_tokens or 0
         fields = dict(self._fields)
         if self._app:
             fields["hints"] = {"app": self._app, "depth": depths[output.var]}
-        answer = await generated(self._http, prompt, outputs, spans, **fields)
+        answer = await generated(self._http, prompt, output.sampling, spans, **fields)
         texts[output.var].set_result(answer)
 
 
@@ -91,22 +91,23 @@ async def _joined(transform: Transform, texts: dict[str, "asyncio.Future[str]"])
 
 
 def body_of(
-    prompt: str, outputs: int, spans: Sequence[tuple[int, int]] = (), **fields: Any
+    prompt: str, asked: SamplingParams, spans: Sequence[tuple[int, int]] = (), **fields: Any
 ) -> dict[str, Any]:
-    """The body of a request for exactly so many tokens, the same ones each time."""
-    params = {"max_new_tokens": outputs, "temperature": 0, "ignore_eos": True}
+    """The body of a request for what `workloads.sampling` gives, or the same with a seed."""
+    names = "max_new_tokens", "temperature", "ignore_eos", "seed"
+    params = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     return {"text": prompt, "sampling_params": params, "literal_spans": [*spans], **fields}
 
 
 async def generated(
     http: httpx2.AsyncClient,
     prompt: str,
-    outputs: int,
+    asked: SamplingParams,
     spans: Sequence[tuple[int, int]] = (),
     **fields: Any,
 ) -> str:
     """The text of one request."""
-    answer = await http.post("/generate", json=body_of(prompt, outputs, spans, **fields))
+    answer = await http.post("/generate", json=body_of(prompt, asked, spans, **fields))
     answer.raise_for_status()
     text: str = answer.json()["text"]
     return text

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bench.programs.clients import Caller, generated, submitted
 from bench.programs.pairs import NOTHING, Bench, Benches, spread, timed
-from bench.programs.workloads import Chunk, Workload, chain, map_reduce
+from bench.programs.workloads import Chunk, Workload, chain, map_reduce, sampling
 from srt.client.programs import ProgramSession
 
 COLUMNS = ("work", "one by one s", "program s", "ratio", "longest", "chats", "asked")
@@ -47,7 +47,7 @@ class Chats(NamedTuple):
 
         async def chat(prompt: str, arrival_s: float) -> float:
             await asyncio.sleep(arrival_s)
-            return (await timed(generated(bench.http, prompt, CHAT_OUTPUTS, **fields)))[0]
+            return (await timed(generated(bench.http, prompt, sampling(CHAT_OUTPUTS), **fields)))[0]
 
         return await asyncio.gather(*map(chat, self.prompts, self.arrivals_s))
 
@@ -215,8 +215,8 @@ def crowd_row(name: str, crowds: Sequence[Crowd], asked: float) -> list[str]:
 
 def longest(crowds: Sequence[Crowd]) -> float:
     """See the module's "longest"."""
-    shares = [
+    shares: list[list[float]] = [
         [program / client for client, program in zip(*each.programs_s, strict=True)]
         for each in crowds
     ]
-    return max(map(statistics.median, zip(*shares, strict=True)))
+    return max(statistics.median(pair[i] for pair in shares) for i in range(len(shares[0])))

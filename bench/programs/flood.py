@@ -15,7 +15,7 @@ import msgspec
 
 from bench.programs.clients import body_of, made
 from bench.programs.pairs import Bench, Benches
-from bench.programs.workloads import fan
+from bench.programs.workloads import fan, sampling
 from srt.wire.programs import Perf
 
 COLUMNS = ("work", "flood s", "TTFT idle ms", "TTFT ms", "longest ms", "step ms", "at most ms")
@@ -64,7 +64,7 @@ def _row(calls: int, flood_s: float, idle: Sequence[Probe], probes: Sequence[Pro
 async def _probe(bench: Bench) -> Probe:
     """A request of the class `latency`."""
     prompt, hints = bench.chunks()(PROBE_TOKENS), {"perf": "latency"}
-    body = body_of(prompt, PROBE_OUTPUTS, hints=hints, stream=True)
+    body = body_of(prompt, sampling(PROBE_OUTPUTS), hints=hints, stream=True)
     began, times = time.perf_counter(), []
     async with bench.http.stream("POST", "/generate", json=body) as answer:
         answer.raise_for_status()

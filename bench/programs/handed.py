@@ -19,7 +19,7 @@ MOST_LEFT = 64
 async def handed(benches: Benches, args: argparse.Namespace) -> list[list[str]]:
     far, pairs, left = benches.far, [], []
     for number in range(far.num_pairs):
-        load = handed_on(far.chunks(), args.handed_outputs)
+        load = handed_on(far.chunks(), args.handed_outputs, number)
         seconds = [0.0, 0.0]
         async with far.sessions(1) as (session,):
             for way in (number % 2, 1 - number % 2):

@@ -14,7 +14,7 @@ import httpx2
 from bench.measure import words_of
 from bench.programs.clients import Caller, client_at, generated, submitted
 from bench.programs.delay import delayed
-from bench.programs.workloads import Chunk, Workload, source
+from bench.programs.workloads import Chunk, Workload, sampling, source
 from srt.client.face import AsyncClient
 from srt.client.programs import ProgramSession
 
@@ -110,7 +110,7 @@ async def benches(args: argparse.Namespace, url: str) -> AsyncIterator[Benches]:
         async with client_at(far_url) as http, client_at(url) as near_http:
             far, near = Bench(args, http, far_url), Bench(args, near_http, url)
             near.round_trip_s = 0.0
-            await generated(near_http, "Warm up." * 50, 8)
+            await generated(near_http, "Warm up." * 50, sampling(8))
             yield Benches(far, near)
 
 

@@ -90,10 +90,11 @@ def fan(chunk: Chunk, chunk_tokens: int, outputs: int, number: int) -> Workload:
     return Workload("fan", Program(calls=calls, transforms=[join], eager=True), ["all"], 1)
 
 
-def handed_on(chunk: Chunk, outputs: int) -> Workload:
-    """A long text, and a question about it."""
+def handed_on(chunk: Chunk, outputs: int, seed: int) -> Workload:
+    """A long text, which is drawn by the seed so that it does not loop, and a question about it."""
+    drawn = SamplingParams(max_new_tokens=outputs, temperature=0.8, seed=seed, ignore_eos=True)
     calls = [
-        _call([Text(f"Write about{chunk(40)}:")], "text", outputs),
+        Call([Text(f"Write about{chunk(40)}:"), Output("text", drawn)]),
         _call([Text("Read this:\n"), Input("text"), Text("\nIn short:")], "short", 8),
     ]
     return Workload("handed_on", Program(calls=calls, eager=True), ["text", "short"], 2)

@@ -18,6 +18,7 @@ from bench.programs.single import bound
 from bench.programs.workloads import CHAIN_CALLS, MAPS, Workload, chain, coding, map_reduce, source
 from srt.programs.parts import Session
 from srt.programs.submissions import Submission
+from srt.wire.sampling import SamplingParams
 from tests.waiting import SOON_S
 
 ROUND_TRIP_S = 0.2
@@ -73,8 +74,10 @@ async def test_both_ways_do_the_same_work(
     made = Submission(Session("s", "", "", "", 600.0, 0.0), workload.program, 0)
     prompts: list[str] = []
 
-    async def generated(http: object, prompt: str, outputs: int, spans: object = ()) -> str:
-        assert outputs == 2
+    async def generated(
+        http: object, prompt: str, asked: SamplingParams, spans: object = ()
+    ) -> str:
+        assert asked.max_new_tokens == 2
         prompts.append(prompt)
         return f"<{len(prompt)}>"
 
