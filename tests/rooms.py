@@ -356,9 +356,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "ahead": "parts prompts",
         "submissions": "limits transforms parts",
         "gets": "limits refusals parts objectives graph",
-        "core": "limits refusals parts objectives graph submissions gets",
+        "starts": "parts objectives",
+        "core": "limits refusals parts objectives graph submissions gets starts",
         "runner": "ahead answers parts graph prompts core",
-        "actor": "ahead answers core runner",
+        "actor": "ahead answers starts core runner",
     },
     "srt.ring": {
         "crash_file": "",

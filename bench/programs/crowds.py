@@ -18,14 +18,14 @@ from srt.client.programs import ProgramSession
 
 COLUMNS = ("work", "one by one s", "program s", "ratio", "longest", "chats", "asked")
 ONE_BY_ONE, AS_PROGRAM = 0, 1
-CHAIN_CALLS, CHAIN_TOKENS, CHAIN_OUTPUTS = 6, 60, 25
+CHAIN_CALLS, CHAIN_TOKENS, CHAIN_OUTPUTS = 10, 60, 25
 MAPS, MAP_TOKENS, MAP_OUTPUTS = 8, 100, 25
-BESIDE_CHAINS, BESIDE_CALLS = 2, 8
+BESIDE_CHAINS, BESIDE_CALLS = 1, 10
 CHAT_TOKENS, CHAT_OUTPUTS = 100, 40
-CHAT_LOAD = 0.9  # of what the server can do
+CHAT_LOAD = 0.8  # of what the server can do
 CHAT_LEAD_S = 2.0  # before the chains
 CALIBRATION_CHATS = 24
-CHATS_FOR_S = 12.0
+CHATS_FOR_S = 10.0
 
 
 class Chats(NamedTuple):
