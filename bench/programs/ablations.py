@@ -36,7 +36,9 @@ VARIANTS = (
 PLACED = (Variant("nothing"), Variant("placement", ("--router-policy", "least-loaded")))
 
 
-async def ablation(benches: Benches, variant: Variant, args: argparse.Namespace) -> list[list[str]]:
+async def ablation(
+    benches: Benches, args: argparse.Namespace, *, variant: Variant
+) -> list[list[str]]:
     """A row of ratios, as in `bench.programs.crowds`."""
     way: Way = as_program
     if variant.hints is not None:
@@ -51,6 +53,8 @@ async def ablation(benches: Benches, variant: Variant, args: argparse.Namespace)
     return [[variant.name, *(spread([each.ratio for each in one]) for one in found)]]
 
 
-async def placed(benches: Benches, variant: Variant, args: argparse.Namespace) -> list[list[str]]:
+async def placed(
+    benches: Benches, args: argparse.Namespace, *, variant: Variant
+) -> list[list[str]]:
     """The rows of `bench.programs.replicas`."""
     return [[variant.name, *row] for row in await replicas.mixed(benches, args)]

@@ -42,12 +42,11 @@ async def flood(benches: Benches, args: argparse.Namespace) -> list[list[str]]:
     async with near.sessions(1) as (session,):
         began = time.perf_counter()
         running = asyncio.create_task(made(session, load, Perf("throughput")))
-        probes = []
-        while True:
+        probes = [await _probe(near)]
+        while not running.done():
             await asyncio.wait([running], timeout=PAUSE_S)
-            if running.done():
-                break
-            probes.append(await _probe(near))
+            if not running.done():
+                probes.append(await _probe(near))
         await running
         flood_s = time.perf_counter() - began
     return [_row(calls, flood_s, idle, probes)]
