@@ -63,7 +63,7 @@ EXCEPTIONS: dict[str, tuple[int, int]] = {
     "srt.gateway.introspection.feed.Feed": (4, 14),
     "srt.patterns.read_ecma._EcmaParser": (19, 2),
     "srt.patterns.stops.StopNFA": (5, 11),
-    "srt.programs.core.Core": (12, 13),
+    "srt.programs.core.Core": (12, 14),
     "srt.programs.parts.Variable": (3, 15),
     "srt.programs.parts.Work": (2, 11),
     "srt.ring.actor.Actor": (16, 15),

@@ -356,10 +356,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "ahead": "parts prompts",
         "submissions": "limits transforms parts",
         "gets": "limits refusals parts objectives graph",
-        "starts": "parts objectives",
-        "core": "limits refusals parts objectives graph submissions gets starts",
+        "core": "limits refusals parts objectives graph submissions gets",
         "runner": "ahead answers parts graph prompts core",
-        "actor": "ahead answers starts core runner",
+        "actor": "ahead answers core runner",
     },
     "srt.ring": {
         "crash_file": "",

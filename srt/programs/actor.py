@@ -17,7 +17,6 @@ from srt.programs.ahead import Ahead
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.runner import Runner
-from srt.programs.starts import Turns
 from srt.ring.actor import Actor
 from srt.ring.places import send_now
 from srt.wire.errors import RequestError
@@ -43,7 +42,7 @@ class ProgramsActor(Actor):
         running, of_caller = (
             max(1, int(most * share)) for share in (RUNNING_SHARE, CALLER_RUNNING_SHARE)
         )
-        self._core = Core(running, of_caller, self._turns())
+        self._core = Core(running, of_caller)
         url = f"ipc://{self.ring.directory}"
         self._client = RingClient(url, self.dropped, self._on_failure)
         await self._client.start()
@@ -56,13 +55,6 @@ class ProgramsActor(Actor):
         self._socket = self.bind(zmq.ROUTER, self.ring.programs)
         self.receive_from_clients(self._socket, ProgramsQuestion, self._on_question)
         self.background(self._tick())
-
-    def _turns(self) -> Turns | None:
-        """Those that the scheduler's policy keeps, if it is one that knows applications."""
-        args = self.args
-        if args.schedule_policy != "app":
-            return None
-        return Turns(args.dp * args.max_running_requests, args.schedule_max_wait)
 
     async def stop(self) -> None:
         await self._runner.close()

@@ -16,6 +16,7 @@ from cachetools import FIFOCache
 
 from srt.callers.names import caller_of
 from srt.callers.shares import Shares
+from srt.fair_queue import SlotQueue
 from srt.programs.gets import Gets
 from srt.programs.graph import DEFECT, Graph
 from srt.programs.limits import (
@@ -30,7 +31,6 @@ from srt.programs.limits import (
 from srt.programs.objectives import Objective
 from srt.programs.parts import CallWork, Session, Variable, Work
 from srt.programs.refusals import SESSION_CLOSED, SESSION_GAVE_WAY, too_much
-from srt.programs.starts import Starts, Turns
 from srt.programs.submissions import Submission
 from srt.wire.errors import CONFLICT, NOT_FOUND, UNAVAILABLE, ErrorInfo, RequestError
 from srt.wire.messages import RingMessage
@@ -60,9 +60,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 class Core:
     """All sessions. Calls that run have `max_running` requests at once, and those of one caller
-    `max_of_caller`; applications have `turns`, if they are given."""
+    `max_of_caller`."""
 
-    def __init__(self, max_running: int, max_of_caller: int, turns: Turns | None = None) -> None:
+    def __init__(self, max_running: int, max_of_caller: int) -> None:
         self.graph = Graph(self)
         self.answers: deque[tuple[bytes, RingMessage]] = deque()
         self.stops: deque[Work] = deque()
@@ -74,7 +74,11 @@ class Core:
         # The tenants of sessions and variables that gave way, by id.
         self._gave_way: FIFOCache[str, str] = FIFOCache(MAX_ENDED)
         self.gets = Gets(self.graph, self.answers)
-        self._starts = Starts(max_running, max_of_caller, self.graph.objectives, turns)
+        # Calls that may start, by caller.
+        self._calls: SlotQueue[str, Work] = SlotQueue(
+            max_running, max_of_caller, lambda work: work.weight
+        )
+        self._num_running = 0
         self._totals = dict.fromkeys(_TOTALS, 0)
         self._handlers: dict[type, Callable[[bytes, Any, float], None]] = {
             OpenSession: self._open,
@@ -107,9 +111,8 @@ class Core:
         return bool(self._sessions)
 
     def tick(self, now: float) -> None:
-        """End the gets whose time has come, and sessions that nobody uses; begin late calls."""
+        """End the gets whose time has come, and sessions that nobody uses."""
         self.gets.tick(now)
-        self._starts.tick(now)
         for session in list(self._sessions.values()):
             if not _is_idle(session):
                 session.used_at = now
@@ -118,17 +121,25 @@ class Core:
 
     def next_start(self) -> Work | None:
         """A call, or a transform that needs tokens, that is to begin now. Callers take turns."""
-        return self._starts.take()
+        for caller in list(self._calls.askers):
+            while (first := next(iter(self._calls.lane(caller)), None)) and first.ended:
+                self._calls.discard(caller, first)
+        taken = self._calls.take()
+        if taken is None:
+            return None
+        self._num_running += 1
+        return taken[1]
 
     def has_run(self, work: Work) -> None:
         """Work that `next_start` gave has come to its end."""
-        self._starts.done(work)
+        self._num_running -= 1
+        self._calls.done(work.session.caller, work)
 
     # ---- for the graph -------------------------------------------------------------------------
 
     def may_start(self, work: Work) -> None:
         work.session.running += 1
-        self._starts.add(work)
+        self._calls.add(work.session.caller, work)
 
     def must_stop(self, work: Work) -> None:
         self.stops.append(work)
@@ -244,7 +255,7 @@ class Core:
 
     def counts(self) -> dict[str, float]:
         """Gauges, and totals since the start, by name."""
-        running = self._starts.num_running
+        running = self._num_running
         started = sum(session.running for session in self._sessions.values())
         gauges = {
             "sessions": len(self._sessions),

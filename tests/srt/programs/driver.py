@@ -9,7 +9,6 @@ from typing import Any
 from srt.programs.core import Core
 from srt.programs.parts import CallWork, Session, TransformWork, Variable, Work
 from srt.programs.prompts import request_of
-from srt.programs.starts import Turns
 from srt.wire.errors import CONFLICT, RequestError
 from srt.wire.program_messages import (
     CancelVar,
@@ -91,10 +90,8 @@ class Running:
 class Driver:
     """A core, and one client of it. `tell` hears each message to the client."""
 
-    def __init__(
-        self, max_running: int = 8, max_of_caller: int = 8, turns: Turns | None = None
-    ) -> None:
-        self.core = Core(max_running, max_of_caller, turns)
+    def __init__(self, max_running: int = 8, max_of_caller: int = 8) -> None:
+        self.core = Core(max_running, max_of_caller)
         self.now = 0.0
         self.running: list[Running] = []
         self.told: dict[str, list[Any]] = {}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from srt.programs import core as core_module
 from srt.programs.parts import OBJECT_BYTES, CallWork, TransformWork, Variable, Work
 from srt.programs.prompts import request_of
-from srt.programs.starts import Turns
 from srt.programs.transforms import apply, holds
 from srt.wire.errors import RequestError
 from srt.wire.programs import (
@@ -41,7 +40,6 @@ from tests.srt.programs import driver as driver_module
 from tests.srt.programs.driver import WORDS, Driver, model_text
 
 GATHERING = (Concat, Join, Majority, First)
-TURNS = (None, Turns(1, 60.0), Turns(2, 60.0))
 
 
 def random_program(rng: random.Random, known: list[str], at: int) -> Program:
@@ -192,16 +190,6 @@ def is_needed(var: Variable) -> bool:
     return var.work is None or var.work.active
 
 
-def check_empty(driver: Driver) -> None:
-    """Nothing is left of the sessions that there were."""
-    core = driver.core
-    core.tick(driver.now)
-    left = {k: v for k, v in core.counts().items() if not k.endswith(".total")}
-    assert not any(left.values()), left
-    starts = core._starts
-    assert not (starts._apps or starts._counted or starts._queue._taken or starts._queue)
-
-
 class Session:
     """One of the sessions of a run, and what its client does."""
 
@@ -249,8 +237,8 @@ class Session:
 @given(st.integers(0, 2**32))
 def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
-    driver = Driver(rng.choice([1, 3, 8]), rng.choice([1, 8]), rng.choice(TURNS))
-    sessions = [Session(driver, rng, tenant) for tenant in ("", "", "b")]
+    driver = Driver(max_running=rng.choice([1, 3, 8]), max_of_caller=rng.choice([1, 8]))
+    sessions = [Session(driver, rng, tenant) for tenant in ("", "b")]
     for _ in range(rng.randrange(4, 40)):
         rng.choice(sessions).act()
         for _ in range(rng.randrange(8)):
@@ -274,15 +262,16 @@ def test_random_programs(seed: int) -> None:
                 assert all(told.get(var.id, "") == var.text for var in got.vars)
         driver.close(session.id, session.tenant)
     driver.run(rng)
-    check_empty(driver)
+    left = {k: v for k, v in driver.core.counts().items() if not k.endswith(".total")}
+    assert not any(left.values()), left
 
 
 @given(st.integers(0, 2**32))
 def test_sessions_end_at_any_moment(seed: int) -> None:
     """Whatever runs in them: nothing is left, and gets are refused."""
     rng = random.Random(seed)
-    driver = Driver(max_running=3, turns=rng.choice(TURNS))
-    sessions = [Session(driver, rng, tenant) for tenant in ("", "", "b")]
+    driver = Driver(max_running=3)
+    sessions = [Session(driver, rng, tenant) for tenant in ("", "b")]
     for _ in range(rng.randrange(4, 30)):
         rng.choice(sessions).act()
         for _ in range(rng.randrange(6)):
@@ -291,7 +280,8 @@ def test_sessions_end_at_any_moment(seed: int) -> None:
         driver.close(session.id, session.tenant)
         assert all(driver.told[rid] for rid, _, _ in session.gets)
     driver.run(rng)
-    check_empty(driver)
+    left = {k: v for k, v in driver.core.counts().items() if not k.endswith(".total")}
+    assert not any(left.values()), left
 
 
 @settings(max_examples=examples(60))
@@ -302,7 +292,7 @@ def test_sessions_give_way_at_any_moment(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core_module, "MAX_BYTES", OBJECT_BYTES * rng.choice((150, 400)))
         patch.setattr(driver_module, "WORDS", (*WORDS, "a" * 3000))
-        driver = Driver(rng.choice([1, 3, 8]), 4, rng.choice(TURNS))
+        driver = Driver(max_running=rng.choice([1, 3, 8]), max_of_caller=4)
         core, sessions = driver.core, list[Session]()
         for _ in range(rng.randrange(20, 100)):
             with suppress(RequestError):
@@ -316,7 +306,9 @@ def test_sessions_give_way_at_any_moment(seed: int) -> None:
             )
             assert set(driver.sessions) == set(core._open_sessions._holders)
         driver.run(rng)
+    assert not core._calls._taken
     for session in driver.sessions:
         driver.close(session.id, session.tenant)
     driver.run(rng)
-    check_empty(driver)
+    left = {k: v for k, v in core.counts().items() if not k.endswith(".total")}
+    assert not any(left.values()), left
