@@ -19,6 +19,7 @@ MAX_CHUNKS = 1024  # on their way, in each direction of a connection
 async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[int]:
     """The port of a proxy to `host:port`, for a while."""
     ends: set[asyncio.Task[Any]] = set()
+    writers: set[asyncio.StreamWriter] = set()
 
     def kept(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
@@ -27,11 +28,9 @@ async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[in
         return task
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, back = await kept(asyncio.open_connection(host, port))
-        except BaseException:  # also if the proxy ends before that
-            writer.close()
-            raise
+        writers.add(writer)
+        there, back = await kept(asyncio.open_connection(host, port))
+        writers.add(back)
         one_way_s = round_trip_s / 2
         for way in (
             _pass(reader, back, one_way_s, first_s=round_trip_s),
@@ -44,9 +43,12 @@ async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[in
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        await asyncio.sleep(0)  # those that have just come are among the ends
         for task in [*ends]:
             task.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
+        for writer in writers:  # also those of tasks that had not begun
+            writer.close()
 
 
 async def _pass(
