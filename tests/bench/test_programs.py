@@ -140,7 +140,7 @@ NEAR = ablations.Variant("groups", hints=True)
 FULL = pytest.mark.full
 PARTS = [
     pytest.param(crowds.COLUMNS, crowds.chains_beside_chats, id="beside_chats"),
-    pytest.param(flood.COLUMNS, flood.flood, id="flood"),
+    pytest.param(flood.COLUMNS, flood.flood, marks=FULL, id="flood"),
     pytest.param(handed.COLUMNS, handed.handed, marks=FULL, id="handed"),
     pytest.param(crowds.COLUMNS, crowds.chains_at_once, marks=FULL, id="chains"),
     pytest.param(crowds.COLUMNS, crowds.map_reduces_at_once, marks=FULL, id="map_reduces"),
