@@ -14,7 +14,7 @@ from bench.programs import crowds, replicas
 from bench.programs.crowds import Draw, Way, as_program, called_near
 from bench.programs.pairs import Benches, spread
 
-COLUMNS = ("without", "10 chains", "10 map-reduces", "chains beside chats")
+COLUMNS = ("without", "chains", "map-reduces", "chain beside chats")
 PLACED_COLUMNS = ("without", *replicas.COLUMNS)
 
 

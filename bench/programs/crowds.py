@@ -146,7 +146,7 @@ async def map_reduces_at_once(benches: Benches, args: argparse.Namespace) -> lis
 async def chains_beside_chats(benches: Benches, args: argparse.Namespace) -> list[list[str]]:
     rate = CHAT_LOAD * await chat_capacity(benches.near)
     found = await crowds(benches.far, beside_chats(rate))
-    name = f"{BESIDE_CHAINS} chains of {BESIDE_CALLS} beside {rate:.1f} chats/s"
+    name = f"{BESIDE_CHAINS} chain of {BESIDE_CALLS} beside {rate:.1f} chats/s"
     return [crowd_row(name, found, 1.5)]
 
 
