@@ -6,9 +6,11 @@ handshake.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 CHUNK_BYTES = 64 * 1024
 MAX_CHUNKS = 1024  # on their way, in each direction of a connection
 
@@ -16,27 +18,37 @@ MAX_CHUNKS = 1024  # on their way, in each direction of a connection
 @asynccontextmanager
 async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[int]:
     """The port of a proxy to `host:port`, for a while."""
-    ends: set[asyncio.Task[None]] = set()
+    ends: set[asyncio.Task[Any]] = set()
+    writers: set[asyncio.StreamWriter] = set()
+
+    def kept(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        ends.add(task)
+        task.add_done_callback(ends.discard)
+        return task
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(host, port)
+        writers.add(writer)
+        there, back = await kept(asyncio.open_connection(host, port))
+        writers.add(back)
         one_way_s = round_trip_s / 2
         for way in (
             _pass(reader, back, one_way_s, first_s=round_trip_s),
             _pass(there, writer, one_way_s),
         ):
-            task = asyncio.ensure_future(way)
-            ends.add(task)
-            task.add_done_callback(ends.discard)
+            kept(way)
 
     server = await asyncio.start_server(serve, "127.0.0.1")
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        await asyncio.sleep(0)  # those that have just come are among the ends
         for task in [*ends]:
             task.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
+        for writer in writers:  # also those of tasks that had not begun
+            writer.close()
 
 
 async def _pass(

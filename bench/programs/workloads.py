@@ -33,19 +33,19 @@ def source(seed: int, tokens_per_word: float, words: list[str] | None) -> Chunk:
     return texts.text
 
 
-def chain(chunk: Chunk, chunk_tokens: int, outputs: int) -> Workload:
+def chain(chunk: Chunk, chunk_tokens: int, outputs: int, num_calls: int = CHAIN_CALLS) -> Workload:
     """A summary of a long text: each call sees the summary so far and the next part."""
     calls = []
-    for i in range(CHAIN_CALLS):
+    for i in range(num_calls):
         so_far: list[Segment] = [Text("\nSummary so far:"), Input(f"s{i - 1}")] if i else []
         part = Text(f"Part {i}:{chunk(chunk_tokens)}")
         calls.append(_call([part, *so_far, Text("\nNew summary:")], f"s{i}", outputs))
-    return Workload("chain", Program(calls=calls, eager=True), [f"s{CHAIN_CALLS - 1}"], CHAIN_CALLS)
+    return Workload("chain", Program(calls=calls, eager=True), [f"s{num_calls - 1}"], num_calls)
 
 
-def map_reduce(chunk: Chunk, chunk_tokens: int, outputs: int) -> Workload:
+def map_reduce(chunk: Chunk, chunk_tokens: int, outputs: int, maps: int = MAPS) -> Workload:
     """Summaries of parts, and one of these."""
-    names = [f"m{i}" for i in range(MAPS)]
+    names = [f"m{i}" for i in range(maps)]
     calls = [
         _call([Text(f"Part {i}:{chunk(chunk_tokens)}\nSummary:")], name, outputs)
         for i, name in enumerate(names)
@@ -78,6 +78,26 @@ def coding(chunk: Chunk, agents: int, outputs: int) -> Workload:
     sinks = [f"code{REVIEW_ROUNDS}.{i}" for i in range(agents)]
     program = Program(calls=calls, transforms=transforms, eager=True)
     return Workload("coding", program, sinks, 2 + 2 * REVIEW_ROUNDS)
+
+
+def fan(chunk: Chunk, chunk_tokens: int, outputs: int, number: int) -> Workload:
+    """Calls that have nothing to do with each other, and one text of them all."""
+    names = [f"f{i}" for i in range(number)]
+    calls = [
+        _call([Text(f"{i}:{chunk(chunk_tokens)}")], name, outputs) for i, name in enumerate(names)
+    ]
+    join = Transform("all", Join(names, "\n"))
+    return Workload("fan", Program(calls=calls, transforms=[join], eager=True), ["all"], 1)
+
+
+def handed_on(chunk: Chunk, outputs: int, seed: int) -> Workload:
+    """A long text, which is drawn by the seed so that it does not loop, and a question about it."""
+    drawn = SamplingParams(max_new_tokens=outputs, temperature=0.8, seed=seed, ignore_eos=True)
+    calls = [
+        Call([Text(f"Write about{chunk(40)}:"), Output("text", drawn)]),
+        _call([Text("Read this:\n"), Input("text"), Text("\nIn short:")], "short", 8),
+    ]
+    return Workload("handed_on", Program(calls=calls, eager=True), ["text", "short"], 2)
 
 
 def _call(segments: Sequence[Segment], name: str, outputs: int) -> Call:

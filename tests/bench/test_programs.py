@@ -1,20 +1,27 @@
 """The measurement of programs: its proxy, and the work that it compares."""
 
 import asyncio
+import itertools
 import socket
 import struct
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from bench.programs import cost
-from bench.programs.__main__ import Bench, Caller, Pair, bound, parse_args, row
+from bench.programs import ablations, cost, crowds, flood, handed, replicas
+from bench.programs.__main__ import ABLATIONS, NAMES, parse_args, parts
+from bench.programs.clients import Caller, depths_of
 from bench.programs.delay import delayed
+from bench.programs.pairs import Bench, Pair, Part, benches, row
+from bench.programs.single import bound
 from bench.programs.workloads import CHAIN_CALLS, MAPS, Workload, chain, coding, map_reduce, source
 from srt.programs.parts import Session
 from srt.programs.submissions import Submission
+from srt.wire.sampling import SamplingParams
+from tests.e2e.server import Server
 from tests.waiting import SOON_S
 
 ROUND_TRIP_S = 0.2
@@ -70,12 +77,14 @@ async def test_both_ways_do_the_same_work(
     made = Submission(Session("s", "", "", "", 600.0, 0.0), workload.program, 0)
     prompts: list[str] = []
 
-    async def generated(http: object, prompt: str, outputs: int, spans: object = ()) -> str:
-        assert outputs == 2
+    async def generated(
+        http: object, prompt: str, asked: SamplingParams, spans: object = ()
+    ) -> str:
+        assert asked.max_new_tokens == 2
         prompts.append(prompt)
         return f"<{len(prompt)}>"
 
-    monkeypatch.setattr("bench.programs.__main__.generated", generated)
+    monkeypatch.setattr("bench.programs.clients.generated", generated)
     texts = await Caller(None).run(workload)  # type: ignore[arg-type]
     assert [*texts] == workload.sinks and all(texts.values())
     assert len(prompts) == len(workload.program.calls)
@@ -87,8 +96,8 @@ async def test_both_ways_do_the_same_work(
 def test_rows() -> None:
     pairs = [Pair(2.0, 1.0), Pair(3.0, 1.0), Pair(2.5, 1.0)]
     assert row("x", pairs)[3] == "2.50 (2.00 to 3.00)"
-    args = parse_args(["--outputs", "25", "--workloads", "chain"])
-    assert (args.outputs, args.workloads, args.pairs) == ([25], ["chain"], 5)
+    args = parse_args(["--outputs", "25", "--only", "chain"])
+    assert (args.outputs, args.only, args.pairs) == ([25], ["chain"], 5)
 
 
 def test_the_bound() -> None:
@@ -101,3 +110,71 @@ def test_the_cost_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     cost.report()
     chain_line, fan_line = capsys.readouterr().out.splitlines()
     assert chain_line.startswith("chain of 1000: ") and fan_line.startswith("fan of 1000: ")
+
+
+def test_how_deep_calls_are() -> None:
+    depths = depths_of(map_reduce(CHUNK, 5, 2, 3))
+    assert depths == {"m0": 1, "m1": 1, "m2": 1, "all": 1, "end": 0}
+    assert depths_of(chain(CHUNK, 5, 2, 3)) == {"s2": 0, "s1": 1, "s0": 2}
+
+
+def test_the_chain_that_gains_least() -> None:
+    found = [
+        crowds.Crowd([[2.0, 4.0], [1.0, 4.0]], [[], []]),
+        crowds.Crowd([[2.0, 4.0], [1.0, 3.0]], [[], []]),
+        crowds.Crowd([[2.0, 4.0], [3.0, 2.0]], [[1.0], [2.0]]),
+    ]
+    assert crowds.longest(found) == 0.75
+    client, program, ratio, longest, chats, asked = crowds.crowd_row("x", found, 1.3)[1:]
+    assert (client, program, longest, asked) == ("3.00", "2.50", "0.75", "1.30")
+    assert ratio == "1.20 (1.20 to 1.50)" and chats == "0.50 (0.50 to 0.50)"
+
+
+SMALL = {
+    **dict.fromkeys(("CHAIN_CALLS", "BESIDE_CALLS", "MAPS", "CALIBRATION_CHATS"), 2),
+    **dict.fromkeys(("CHAIN_OUTPUTS", "MAP_OUTPUTS", "CHAT_OUTPUTS"), 3),
+    **dict.fromkeys(("CHAIN_TOKENS", "MAP_TOKENS", "CHAT_TOKENS"), 10),
+    **dict.fromkeys(("CHATS_FOR_S", "CHAT_LEAD_S"), 0.02),
+}
+NEAR = ablations.Variant("groups", hints=True)
+FULL = pytest.mark.full
+PARTS = [
+    pytest.param(crowds.COLUMNS, crowds.chains_beside_chats, id="beside_chats"),
+    pytest.param(flood.COLUMNS, flood.flood, marks=FULL, id="flood"),
+    pytest.param(handed.COLUMNS, handed.handed, marks=FULL, id="handed"),
+    pytest.param(crowds.COLUMNS, crowds.chains_at_once, marks=FULL, id="chains"),
+    pytest.param(crowds.COLUMNS, crowds.map_reduces_at_once, marks=FULL, id="map_reduces"),
+    pytest.param(replicas.COLUMNS, replicas.mixed, marks=FULL, id="replicas"),
+    pytest.param(
+        ablations.COLUMNS, partial(ablations.ablation, variant=NEAR), marks=FULL, id="ablations"
+    ),
+]
+
+
+@pytest.mark.parametrize("columns, part", PARTS)
+async def test_parts_run(
+    columns: tuple[str, ...], part: Part, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With little work, on a server with one replica."""
+    for name, value in SMALL.items():
+        monkeypatch.setattr(crowds, name, value)
+    for name, value in {"CHATS_FOR_S": 0.1, "MAP_REDUCES": 1, "MAPS": 2}.items():
+        monkeypatch.setattr(replicas, name, value)
+    monkeypatch.setattr(replicas, "MAP_REDUCES_ON", 0)
+    monkeypatch.setattr(flood, "IDLE_PROBES", 1)
+    args = parse_args(["--short", "--delay-ms", "1"])
+    args.crowd, args.many, args.flood, args.handed_outputs = 2, 3, 4, 20
+    async with benches(args, server.url) as both:
+        rows = await part(both, args)
+    assert rows and all(len(row) == len(columns) for row in rows)
+
+
+def test_all_parts_can_be_chosen() -> None:
+    found = parts(parse_args(["--defaults"]))
+    assert [name for name, _ in itertools.groupby(part.name for part in found)] == [
+        *NAMES,
+        ABLATIONS,
+    ]
+    assert not any("--max-running-requests" in part.options for part in found)
+    with pytest.raises(SystemExit):
+        parse_args(["--only", "chains,none"])
