@@ -25,13 +25,19 @@ SEED = seed_of(MODEL, "")
 
 @dataclass(frozen=True)
 class Setting:
-    """`pool` tokens in all; what replicas tell the router comes `delay_s` late."""
+    """`pool` tokens in all; what replicas tell the router comes `delay_s` late. The last replica's
+    steps take `slower` times as long as the others'."""
 
     replicas: int
     policy: str
     pool: int
     delay_s: float = 0.0
     cost: StepCost = field(default_factory=StepCost)
+    slower: float = 1.0
+
+    def costs(self) -> list[StepCost]:
+        """Of each replica."""
+        return [*[self.cost] * (self.replicas - 1), self.cost.times(self.slower)]
 
 
 @dataclass
@@ -56,7 +62,9 @@ class Fleet:
         self._setting = setting
         self._router = Router(replicas, setting.policy, seed=0)
         pool = setting.pool // replicas
-        self._replicas = [Replica(replicas + i, pool, setting.cost) for i in range(replicas)]
+        self._replicas = [
+            Replica(replicas + i, pool, cost) for i, cost in enumerate(setting.costs())
+        ]
         self._now = 0.0
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []

@@ -30,15 +30,18 @@ SPREAD = 2.0  # the power of one replica's share over how many have a block, at 
 
 class View(NamedTuple):
     """What a policy sees of the candidates, arrays of one value for each: the blocks of the prompt
-    that it has (`matched`), and the tokens and requests that it has to do. These take so many
-    seconds on average: the figures of one replica are noisy. `wanted_by` is of the prompt's blocks:
-    how many of the `recent` requests have each."""
+    that it has (`matched`), and the tokens and requests that it has to do. Each of these takes
+    `token_s` and `request_s` seconds there, and on average over the replicas `mean_token_s` and
+    `mean_request_s`. `wanted_by` is of the prompt's blocks: how many of the `recent` requests have
+    each."""
 
     matched: np.ndarray
     backlog: np.ndarray
     requests: np.ndarray
-    token_s: float
-    request_s: float
+    token_s: np.ndarray
+    request_s: np.ndarray
+    mean_token_s: float
+    mean_request_s: float
     wanted_by: np.ndarray
     recent: int
 
@@ -57,8 +60,13 @@ def cache_aware(view: View) -> np.ndarray:
     weights = np.minimum(1.0, share / (1.0 + view.wanted_by)) ** spread
     missing = np.append(np.cumsum(weights[::-1])[::-1], 0.0)  # from each block on
     charged = BLOCK * missing[view.matched] * (RECOMPUTED + JOINED * requests)
-    crowd = requests * requests / max(1.0, requests.mean())
-    costs: np.ndarray = view.token_s * (view.backlog + charged) + CROWD * view.request_s * crowd
+    # In requests of the mean length. Those of one replica may be longer, or it is slower.
+    means = requests * (view.request_s / view.mean_request_s)
+    crowd = means * means / max(1.0, means.mean())
+    # Its own steps, where they differ: all that has been said so far is of others.
+    slower = view.token_s / view.mean_token_s - 1.0
+    costs: np.ndarray = view.token_s * (view.backlog + charged)
+    costs += view.mean_request_s * (CROWD * crowd + slower)
     return costs
 
 

@@ -112,8 +112,10 @@ class Router:
             matched[among],
             loads.backlog[among],
             loads.in_flight[among],
-            loads.token_s,
-            loads.request_s,
+            loads.token_s.own[among],
+            loads.request_s.own[among],
+            loads.token_s.mean,
+            loads.request_s.mean,
             self._demand.of(hashes),
             self._demand.total,
         )

@@ -1,0 +1,65 @@
+"""The seconds of some work at each replica, of which some are slower than others.
+
+A replica's own figure is noisy: it says as much of the requests that the replica had lately. So it
+counts as far as it was reported often, and differs from the others by more than chance. Replicas
+that are equal all have the mean, to the bit.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+FEW = 20  # reports, with which a replica's own figure counts half
+ALIKE = 1.2  # times the others, or less: that is noise
+CLEAR = 1.4  # times: that is none
+
+
+class Paces:
+    """One figure of each of `replicas`, all of which are present at first; `default` is the mean
+    before any was reported."""
+
+    def __init__(self, replicas: int, default: float) -> None:
+        self._default = default
+        self._latest = np.full(replicas, np.nan)
+        self._reports = np.zeros(replicas, np.int64)
+        self._present = np.ones(replicas, bool)
+        self._mean, self._own = default, np.full(replicas, default)
+
+    @property
+    def mean(self) -> float:
+        """Seconds: the mean of those that are known of the replicas that are present."""
+        return self._mean
+
+    @property
+    def own(self) -> np.ndarray:
+        """float64 [replicas], seconds: each one's, shrunk towards the mean. That is also the figure
+        of those that are not known or not present. Not to be changed."""
+        return self._own
+
+    def take(self, replica: int, seconds: float) -> None:
+        """A report; 0 says nothing."""
+        if seconds > 0.0:
+            self._latest[replica] = seconds
+            self._reports[replica] += 1
+            self._sum_up()
+
+    def keep(self, present: Iterable[int]) -> None:
+        """Only these are present. The others are forgotten: another machine may come next."""
+        self._present[:] = False
+        self._present[[*present]] = True
+        self._latest[~self._present] = np.nan
+        self._reports[~self._present] = 0
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        known = np.flatnonzero(~np.isnan(self._latest))
+        latest, reports = self._latest[known], self._reports[known]
+        self._mean = mean = float(latest.mean()) if len(known) else self._default
+        self._own = np.full(len(self._latest), mean)
+        if len(known) > 1:
+            logs = np.log(latest)
+            apart = np.abs(logs - logs.mean())
+            clear = (apart - math.log(ALIKE)) / (math.log(CLEAR) - math.log(ALIKE))
+            share = np.clip(clear, 0.0, 1.0) * reports / (reports + FEW)
+            self._own[known] += share * (latest - mean)
