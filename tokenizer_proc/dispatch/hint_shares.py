@@ -28,11 +28,12 @@ class _App:
 
 
 class HintShares:
-    """The urgent requests in flight, by caller, where at most `max_running` rows run at once; and
-    the applications."""
+    """The urgent requests in flight, by caller, where at most `max_running` rows run at once, or
+    only this `part` of them, of the replicas that exist; and the applications."""
 
     def __init__(self, max_running: int) -> None:
-        self._most = max(1, int(max_running * URGENT_SHARE))
+        self.part = 1.0
+        self._max_running = max_running
         self.reset()
 
     def reset(self) -> None:
@@ -51,7 +52,8 @@ class HintShares:
         changes = {"arrival_s": self._arrival_s(caller, hints, now)}
         if not hints.is_urgent:
             return admission.hinted(**changes)
-        if self._counts[caller] + len(admission.parts) > self._most:
+        most = max(1, int(self._max_running * self.part * URGENT_SHARE))
+        if self._counts[caller] + len(admission.parts) > most:
             lowered = {"perf": "throughput", "deadline_ms": 0, "due_s": 0.0, "is_lowered": True}
             return admission.hinted(**changes, **lowered)
         for part in admission.parts:

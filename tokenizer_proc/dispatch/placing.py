@@ -1,10 +1,11 @@
 """Which replica gets a request: the router's choice, or the client's wish."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.packing import num_packed
 from srt.wire.ring_messages import CacheSnapshotReq, SchedulerMessage, TokenizedReq
+from tokenizer_proc.routing.part_of import part_of
 from tokenizer_proc.routing.router import Router
 
 
@@ -41,7 +42,13 @@ class Placing:
             shown=[(span.start, span.item.digest) for span in longest.media],
         )
         length = num_packed(longest.input_ids)
-        return self._router.place(group, hashes, length, among, requests=len(parts))
+        part = part_of(longest)
+        return self._router.place(group, hashes, length, among, len(parts), part)
+
+    def keep(self, present: Iterable[int]) -> None:
+        """Only these replicas exist."""
+        if self._router is not None:
+            self._router.keep(present)
 
     def ended(self, group: int) -> None:
         """All requests of the group have ended, or go elsewhere."""
