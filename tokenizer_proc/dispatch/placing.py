@@ -28,8 +28,10 @@ class Placing:
         """The client has chosen; the group goes elsewhere only if that replica is not to be had."""
         self._wishes[group] = replica
 
-    def place(self, group: int, parts: Sequence[TokenizedReq], among: Sequence[int]) -> int:
-        """One of the replicas `among`."""
+    def place(
+        self, group: int, parts: Sequence[TokenizedReq], among: Sequence[int], arrival_s: float
+    ) -> int:
+        """One of the replicas `among` for requests which came at `arrival_s`."""
         if self._router is None:
             return among[0]
         wish = self._wishes.get(group)
@@ -42,7 +44,7 @@ class Placing:
             shown=[(span.start, span.item.digest) for span in longest.media],
         )
         length = num_packed(longest.input_ids)
-        part = part_of(longest)
+        part = part_of(longest, arrival_s)
         return self._router.place(group, hashes, length, among, len(parts), part)
 
     def keep(self, present: Iterable[int]) -> None:

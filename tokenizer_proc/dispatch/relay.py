@@ -218,7 +218,8 @@ class Relay:
         if not (among and group):
             return False
         heard = [replica for replica in among if replica not in self._silent]
-        replica = self.placing.place(group[0].group, [kept.req for kept in group], heard or among)
+        first, parts = group[0], [kept.req for kept in group]
+        replica = self.placing.place(first.group, parts, heard or among, first.arrival_s)
         for kept in group:
             self._send(kept, replica)
         return True

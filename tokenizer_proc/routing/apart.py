@@ -1,6 +1,6 @@
 """Which replicas the requests of a class keep to.
 
-The classes `latency` and `throughput` are apart only while both are in flight. Requests of the
+The classes `latency` and `throughput` are apart only while both are busy. Requests of the
 second keep off the replicas that have most of the first, as long as another one has room: what one
 replica computes for many delays each step of the others there. How many replicas these are goes by
 how much there is of each class. The first prefer replicas without the second at a cost
@@ -13,6 +13,8 @@ import numpy as np
 
 from tokenizer_proc.routing.part_of import PartOf
 
+BUSY_S = 10.0  # after its latest request, a class still is: a chat's next turn may come
+
 
 class Apart:
     """The requests of each class that are in flight at `replicas` which run `rows` at once."""
@@ -21,22 +23,27 @@ class Apart:
         self._rows = rows
         self.throughput = np.zeros(replicas, np.int64)  # requests
         self._latency = np.zeros(replicas, np.int64)
+        self._latest_s = np.full(replicas, -np.inf)  # when one of `latency` was placed
         self._others = np.zeros(replicas, np.int64)
-        self._ahead = np.zeros(replicas, np.int64)
-        self._waiting = np.zeros(replicas, np.int64)  # as reported
+        self._is_full = np.zeros(replicas, bool)
 
     def add(self, replica: int, part: PartOf, requests: int) -> None:
         """So many more are in flight there, or fewer."""
-        self._of(part)[replica] += requests
+        by_class = {"latency": self._latency, "throughput": self.throughput, "": self._others}
+        by_class[part.perf][replica] += requests
+        if part.perf == "latency" and requests > 0:
+            self._latest_s[replica] = max(part.at_s, self._latest_s[replica])
 
-    def wait(self, replica: int, requests: int) -> None:
-        """So many wait there, as it has reported."""
-        self._waiting[replica] = requests
+    def fill(self, replica: int, is_full: bool) -> None:
+        """Whether the prompts there need all memory that it has."""
+        self._is_full[replica] = is_full
 
     def kept_to(self, part: PartOf, among: Sequence[int]) -> np.ndarray:
         """int64: those `among` the replicas from which one for this request is to be chosen."""
         replicas = np.array(among)
+        is_busy = self._latest_s[replicas] > part.at_s - BUSY_S
         latency, throughput = self._latency[replicas], self.throughput[replicas]
+        latency = np.maximum(latency, is_busy)
         total = int(latency.sum())
         if part.perf != "throughput" or not total:
             return replicas
@@ -51,11 +58,5 @@ class Apart:
     def _has_room(self, replicas: np.ndarray) -> np.ndarray:
         """bool [replicas]: where one would run at once, as far as is known."""
         running = (self.throughput + self._latency + self._others)[replicas]
-        room: np.ndarray = (running < self._rows) & (self._waiting <= self._ahead)[replicas]
+        room: np.ndarray = (running < self._rows) & ~self._is_full[replicas]
         return room
-
-    def _of(self, part: PartOf) -> np.ndarray:
-        if part.is_ahead:
-            return self._ahead
-        by_class = {"latency": self._latency, "throughput": self.throughput, "": self._others}
-        return by_class[part.perf]

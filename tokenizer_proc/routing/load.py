@@ -45,7 +45,7 @@ class Loads:
         """Its scheduler has nothing to do. What was measured still holds."""
         self._incarnations[replica] = incarnation
         self._reported[replica] = self._sent[replica] = self._num_sent[replica] = 0
-        self.apart.wait(replica, 0)
+        self.apart.fill(replica, False)
         self._unreported[replica].clear()
 
     def send(self, replica: int, part: PartOf, requests: int, tokens: int) -> None:
@@ -55,11 +55,12 @@ class Loads:
         if not part.is_ahead:
             self._unreported[replica].append((self._num_sent[replica], tokens))
             self._sent[replica] += tokens
-        self._count(replica, part, requests)
+            self._count(replica, part, requests)
 
     def end(self, replica: int, part: PartOf, requests: int) -> None:
         """They have ended there."""
-        self._count(replica, part, -requests)
+        if not part.is_ahead:
+            self._count(replica, part, -requests)
 
     def take(self, replica: int, load: ReplicaLoad) -> bool:
         """A report. False if it is of another incarnation, which changes nothing."""
@@ -69,12 +70,12 @@ class Loads:
         while unreported and unreported[0][0] <= load.received:
             self._sent[replica] -= unreported.popleft()[1]
         self._reported[replica] = load.uncomputed
-        self.apart.wait(replica, load.waiting)
+        is_full = load.free + load.evictable < max(1, load.uncomputed)
+        self.apart.fill(replica, is_full)
         self.token_s.take(replica, load.prompt_token_s)
         self.request_s.take(replica, load.request_s)
         return True
 
     def _count(self, replica: int, part: PartOf, requests: int) -> None:
         self.apart.add(replica, part, requests)
-        if not part.is_ahead:
-            self.in_flight[replica] += requests
+        self.in_flight[replica] += requests
