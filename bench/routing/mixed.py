@@ -20,11 +20,11 @@ from bench.routing.shapes import answer
 from srt.benchmark.workloads import Node, Workload
 from srt.wire.hints import Hints, PerfClass
 
-CHATS, THINKING_S = 6, 0.5
+THINKING_S = 0.5
 TURNS, ASKED, ANSWERED = 6, 120, 64  # turns of a chat, tokens of each
-MAP_REDUCES, MAPS, MAP_TOKENS, MAP_ANSWER = 2, 16, 400, 50
+MAPS, MAP_TOKENS, MAP_ANSWER = 16, 400, 50
 HEAD = 200  # tokens that all maps of one begin with
-UNTIL_S = 120.0
+UNTIL_S = 60.0
 POOL = 131_072  # tokens
 LATENCY: PerfClass = "latency"
 THROUGHPUT: PerfClass = "throughput"
@@ -43,6 +43,10 @@ class Times(NamedTuple):
     turns: int
     map_reduces: int
 
+    def over(self, others: "Times") -> tuple[float, float]:
+        """The seconds of each, over these."""
+        return self.turn_s / others.turn_s, self.map_reduce_s / others.map_reduce_s
+
 
 class ByHand(NamedTuple):
     """The replicas that the client chooses for each kind; None is the router's choice."""
@@ -54,18 +58,22 @@ class ByHand(NamedTuple):
 class MixedFleet(Fleet):
     """`by_hand` says where each kind goes. Without `hinted`, requests have no hints."""
 
-    def __init__(self, setting: Setting, by_hand: ByHand, hinted: bool, seed: int = 0) -> None:
+    def __init__(
+        self, mix: "Mix", setting: Setting, by_hand: ByHand, hinted: bool, seed: int = 0
+    ) -> None:
         super().__init__(Workload("mixed", 1, []), setting)
+        self._mix, self._until_s = mix, 0.0
         self._by_hand, self._hinted = by_hand, hinted
         self._rng = np.random.default_rng(seed)
         self._clients: dict[str, Client] = {}  # by rid
         self._left: dict[Client, int] = {}
         self._taken: dict[str, list[float]] = {LATENCY: [], THROUGHPUT: []}
 
-    def times(self) -> Times:
-        """Run all clients, whose first requests come in turns."""
-        clients = [self._chat(i) for i in range(CHATS)]
-        clients += [self._map_reduce(i) for i in range(MAP_REDUCES)]
+    def times(self, until_s: float) -> Times:
+        """Run all clients, whose first requests come in turns, until none begins anew."""
+        self._until_s = until_s
+        clients = [self._chat(i) for i in range(self._mix.chats)]
+        clients += [self._map_reduce(i) for i in range(self._mix.map_reduces)]
         for number, client in enumerate(clients):
             self._at(0.3 * number, partial(self._go_on, client))
         self.run()
@@ -74,7 +82,7 @@ class MixedFleet(Fleet):
 
     def _chat(self, number: int) -> Client:
         fields = self._fields(LATENCY, self._by_hand.chats, Hints(app=f"chat {number}"))
-        while self._now < UNTIL_S:
+        while self._now < self._until_s:
             said = self._text(0)
             for _ in range(TURNS):
                 said, began = np.concatenate((said, self._text(ASKED))), self._now
@@ -84,7 +92,7 @@ class MixedFleet(Fleet):
                 yield THINKING_S
 
     def _map_reduce(self, number: int) -> Client:
-        while self._now < UNTIL_S:
+        while self._now < self._until_s:
             began, head = self._now, self._text(HEAD)
             app = Hints(app=f"map-reduce {number} {began}", depth=1)
             group = Hints(app=app.app, group="maps", group_size=MAPS, depth=1)
@@ -125,17 +133,28 @@ class MixedFleet(Fleet):
             self._go_on(client)
 
 
+HINTED, BY_HAND = "router", "hand: each kind has a replica"
 WAYS = {
-    "router, hints": (ByHand(), True),
+    HINTED: (ByHand(), True),
     "router, no hints": (ByHand(), False),
-    "by hand: chats on one, map-reduces on the other": (ByHand(0, 1), True),
+    BY_HAND: (ByHand(chats=0, map_reduces=1), True),
 }
+MIXED_BAR = 1.15  # of the times by hand
 
 
-def rows(seed: int = 0, slower: float = 1.0) -> dict[str, Times]:
-    """The times of each way."""
-    setting = Setting(2, "cache-aware", POOL, slower=slower)
-    return {
-        name: MixedFleet(setting, by_hand, hinted, seed).times()
-        for name, (by_hand, hinted) in WAYS.items()
-    }
+class Mix(NamedTuple):
+    """So many clients of each kind."""
+
+    chats: int
+    map_reduces: int
+
+    def times(self, seed: int = 0, until_s: float = UNTIL_S) -> dict[str, Times]:
+        """The times of each way."""
+        setting = Setting(2, "cache-aware", POOL)
+        return {
+            name: MixedFleet(self, setting, by_hand, hinted, seed).times(until_s)
+            for name, (by_hand, hinted) in WAYS.items()
+        }
+
+
+MIXES = [Mix(2, 1), Mix(6, 2), Mix(12, 2), Mix(16, 1), Mix(3, 4)]

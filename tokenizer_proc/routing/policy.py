@@ -31,6 +31,7 @@ CROWD = 1.0  # the same, if it joins as many as there are at a replica on averag
 RECOMPUTED = 10.0  # times a block's seconds at a replica that is idle
 JOINED = 0.5  # times more for each request there
 MIXED = 2.0  # of a request's seconds, for one of the other class that is there
+DELAYED = 2.0  # times a block's seconds of a group's request, for each one that waits for it there
 SPREAD = 2.0  # the power of one replica's share over how many have a block, at least
 
 
@@ -78,7 +79,7 @@ def cache_aware(view: View) -> np.ndarray:
 def ends_first(view: View) -> np.ndarray:
     """The seconds until a request has ended that goes to each of them, and those for which it
     delays the others there by what it has to compute."""
-    missing = BLOCK * (len(view.wanted_by) - view.matched) * (1.0 + JOINED * view.requests)
+    missing = BLOCK * (len(view.wanted_by) - view.matched) * (1.0 + DELAYED * view.requests)
     waits = view.token_s * (view.backlog + missing) + view.request_s * view.requests
     ends: np.ndarray = waits + view.mean_request_s * (MIXED * view.others + _slower(view))
     return ends
