@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 FEW = 20  # reports, with which a replica's own figure counts half
-ALIKE = 1.2  # times the others, or less: that is noise
+ALIKE = 1.2  # times the median, or less: that is noise
 CLEAR = 1.4  # times: that is none
 
 
@@ -28,7 +28,8 @@ class Paces:
 
     @property
     def mean(self) -> float:
-        """Seconds: the mean of those that are known of the replicas that are present."""
+        """Seconds: the mean of those that are present and known, except for those that differ from
+        the others."""
         return self._mean
 
     @property
@@ -55,11 +56,13 @@ class Paces:
     def _sum_up(self) -> None:
         known = np.flatnonzero(~np.isnan(self._latest))
         latest, reports = self._latest[known], self._reports[known]
-        self._mean = mean = float(latest.mean()) if len(known) else self._default
-        self._own = np.full(len(self._latest), mean)
-        if len(known) > 1:
+        if len(known) == 0:
+            self._mean, share = self._default, latest
+        else:
             logs = np.log(latest)
-            apart = np.abs(logs - logs.mean())
-            clear = (apart - math.log(ALIKE)) / (math.log(CLEAR) - math.log(ALIKE))
-            share = np.clip(clear, 0.0, 1.0) * reports / (reports + FEW)
-            self._own[known] += share * (latest - mean)
+            clear = np.abs(logs - np.median(logs)) - math.log(ALIKE)
+            is_alike = clear <= 0.0
+            share = np.clip(clear / math.log(CLEAR / ALIKE), 0.0, 1.0) * reports / (reports + FEW)
+            self._mean = float((latest[is_alike] if is_alike.any() else latest).mean())
+        self._own = np.full(len(self._latest), self._mean)
+        self._own[known] += share * (latest - self._mean)
