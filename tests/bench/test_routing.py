@@ -54,7 +54,7 @@ def test_a_late_router_still_ends_all_requests() -> None:
 
 @pytest.mark.parametrize(
     ("mix", "until_s"),
-    [(Mix(2, 1), 10.0), *(pytest.param(mix, 60.0, marks=pytest.mark.slow) for mix in MIXES)],
+    [(Mix(2, 1), 6.0), *(pytest.param(mix, 60.0, marks=pytest.mark.slow) for mix in MIXES)],
 )
 def test_chats_and_map_reduces_are_placed_as_well_as_by_hand(mix: Mix, until_s: float) -> None:
     found = mix.times(until_s=until_s)
@@ -62,13 +62,13 @@ def test_chats_and_map_reduces_are_placed_as_well_as_by_hand(mix: Mix, until_s: 
 
 
 @pytest.mark.full
-def test_a_slower_replica_does_not_make_a_run_longer_than_its_part() -> None:
-    """Four times as slow, it has a fifth of the work."""
+def test_a_slower_replica_gets_less_of_a_run() -> None:
+    """Four times as slow, it should have a fifth of the work; with means for both, it is 0.95."""
     one, both = (
         Fleet(SHAPES["batch"](source_of(0), 2.0), setting).run().seconds
         for setting in (Setting(1, POLICY, POOL), Setting(2, POLICY, POOL, slower=4.0))
     )
-    assert both < one
+    assert both < 0.9 * one
 
 
 @pytest.mark.full

@@ -15,6 +15,7 @@ from tokenizer_proc.routing.load import Loads
 from tokenizer_proc.routing.part_of import NOTHING, PartOf
 from tokenizer_proc.routing.policy import View, ends_first, make_policy, round_robin
 
+
 class _Placed(NamedTuple):
     replica: int
     life: int  # of the replica
@@ -66,11 +67,11 @@ class Router:
         and so many tokens."""
         matched = np.zeros(self._replicas, np.int64)
         self.index.match(hashes, matched)
-        among = self._candidates(part, among)
-        if len(among) == 1:
-            chosen = int(among[0])
+        candidates = self._candidates(part, among)
+        if len(candidates) == 1:
+            chosen = int(candidates[0])
         else:
-            chosen = self._choose(hashes, matched, np.array(among), part)
+            chosen = self._choose(hashes, matched, candidates, part)
         self._chosen_at[chosen] = self._chosen_at.max() + 1
         self._placed[key] = _Placed(chosen, self._lives[chosen].number, hashes, requests, part)
         if not part.is_ahead:  # the call that it is for counts
@@ -79,13 +80,13 @@ class Router:
         self._loads.send(chosen, part, requests, max(1, tokens - BLOCK * int(matched[chosen])))
         return chosen
 
-    def _candidates(self, part: PartOf, among: Sequence[int]) -> Sequence[int] | np.ndarray:
-        """Those that exist, and to which a request of this class keeps."""
+    def _candidates(self, part: PartOf, among: Sequence[int]) -> np.ndarray:
+        """int64: those that exist, and to which a request of this class keeps."""
         present = self._loads.present
         if len(present) < self._replicas:
             among = [replica for replica in among if replica in present] or among
         is_apart = self.needs_blocks and part.perf
-        return self._loads.apart.kept_to(part, among) if is_apart else among
+        return self._loads.apart.kept_to(part, among) if is_apart else np.array(among)
 
     def _choose(
         self, hashes: Sequence[bytes], matched: np.ndarray, among: np.ndarray, part: PartOf

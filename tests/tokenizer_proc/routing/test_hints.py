@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from srt.block_hash import BLOCK, hashes_of, seed_of
-from srt.wire.ring_messages import CacheEvents, ReplicaLoad
 from srt.wire.filled_params import FilledParams
 from srt.wire.hints import Hints
 from srt.wire.messages import pack_ids
-from srt.wire.ring_messages import TokenizedReq
+from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq
 from tokenizer_proc.routing.apart import BUSY_S
 from tokenizer_proc.routing.part_of import NOTHING, PartOf, part_of
 from tokenizer_proc.routing.router import Router
@@ -37,9 +36,7 @@ def started(replicas: int, rows: int = 64, policy: str = "cache-aware") -> Route
     return router
 
 
-def report(
-    router: Router, replica: int, replicas: int, received: int, uncomputed: int = 0
-) -> None:
+def report(router: Router, replica: int, replicas: int, received: int, uncomputed: int = 0) -> None:
     """A replica has this to do, and so many tokens' room."""
     load = ReplicaLoad(
         replicas + replica,

@@ -99,6 +99,6 @@ def test_absent_replicas_are_no_candidates_and_in_no_mean() -> None:
     router.keep([0, 1, 2])
     assert router._loads.token_s.mean == 0.001  # until the one that has come says what it takes
     router.started(1, 4)
-    assert router.load(ReplicaLoad(4, 0, prompt_token_s=0.002)) is None
-    assert router._loads.token_s.mean == pytest.approx(0.004 / 3)
+    router.load(ReplicaLoad(4, 0, prompt_token_s=0.0011))
+    assert router._loads.token_s.mean == pytest.approx(0.0031 / 3)
     assert router.place("new", [], 1, (1,)) == 1
