@@ -1,8 +1,9 @@
 """What a request says of the application that it is part of, for the order of admission and the
 choice of a replica.
 
-Hints never change an answer: the scheduler's policy `app` reads them, the others do not, and so
-does the router. A client sets the first fields; the front, and the part that runs programs, the others.
+Hints never change an answer: the scheduler's policy `app` and the router read them, the other
+policies do not. A client sets the first fields; the front, and the part that runs programs, the
+others.
 """
 
 import math
