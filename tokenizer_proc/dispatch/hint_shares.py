@@ -50,7 +50,7 @@ class HintShares:
             return admission
         caller = admission.parts[0].caller
         changes = {"arrival_s": self._arrival_s(caller, hints, now)}
-        if not hints.is_urgent:
+        if not hints.is_urgent or hints.is_ahead:  # that passes nobody: its class is its call's
             return admission.hinted(**changes)
         most = max(1, int(self._max_running * self.part * URGENT_SHARE))
         if self._counts[caller] + len(admission.parts) > most:
