@@ -13,7 +13,7 @@ def paces(*seconds: float, reports: int = 200) -> Paces:
     made = Paces(len(seconds), default=7.0)
     for _ in range(reports):
         for replica, each in enumerate(seconds):
-            made.take(replica, each)
+            made.take(replica, each, each)
     return made
 
 
@@ -37,6 +37,14 @@ def test_a_clear_difference_counts_as_far_as_it_was_reported_often() -> None:
     assert few[0] > half[0] > many[0] == pytest.approx(1.0, rel=0.1)
     assert few[1] < half[1] < many[1] == pytest.approx(3.0, rel=0.1)
     assert half.tolist() == [1.5, 2.5]
+
+
+def test_longer_requests_make_no_replica_slower() -> None:
+    made = Paces(2, default=7.0)
+    for _ in range(100):
+        made.take(0, 4.0, 0.01)
+        made.take(1, 1.0, 0.011)
+    assert made.own.tolist() == [2.5, 2.5]
 
 
 def test_one_of_many_is_slower() -> None:
@@ -65,7 +73,14 @@ def started(*token_s: float, reports: int = 100) -> Router:
     for replica, each in enumerate(token_s):
         router.started(replica, replicas + replica)
         router.events(CacheEvents(replicas + replica, 0, is_snapshot=True))
-        load = ReplicaLoad(replicas + replica, 0, prompt_token_s=each, request_s=100 * each)
+        load = ReplicaLoad(
+            replicas + replica,
+            0,
+            prompt_token_s=each,
+            request_s=100 * each,
+            extend_s=each,
+            decode_s=10 * each,
+        )
         for _ in range(reports):
             router.load(load)
     return router
