@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-FEW = 20  # reports, with which a replica's own figure counts half
+FEW = 100  # reports, some ten seconds of work: with them twice as much is noise, and half counts
 ALIKE = 1.2  # times the median, or less: that is noise
 CLEAR = 1.4  # times: that is none
 
@@ -63,7 +63,7 @@ class Paces:
         if len(known) > 1:
             steps, reports = self._steps[known], self._reports[known]
             logs = np.log(steps)
-            clear = np.abs(logs - np.median(logs)) - math.log(ALIKE)
+            clear = np.abs(logs - np.median(logs)) - math.log(ALIKE) * (1.0 + FEW / reports)
             is_alike[known] = alike = (clear <= 0.0) | (not (clear <= 0.0).any())
             share = np.clip(clear / math.log(CLEAR / ALIKE), 0.0, 1.0) * reports / (reports + FEW)
             slower[known] += share * (steps / steps[alike].mean() - 1.0)

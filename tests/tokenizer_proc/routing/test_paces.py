@@ -9,7 +9,7 @@ from tokenizer_proc.routing.paces import FEW, Paces
 from tokenizer_proc.routing.router import Router
 
 
-def paces(*seconds: float, reports: int = 200) -> Paces:
+def paces(*seconds: float, reports: int = 800) -> Paces:
     made = Paces(len(seconds), default=7.0)
     for _ in range(reports):
         for replica, each in enumerate(seconds):
@@ -33,15 +33,15 @@ def test_noise_is_no_difference() -> None:
 
 
 def test_a_clear_difference_counts_as_far_as_it_was_reported_often() -> None:
-    few, half, many = (paces(1.0, 3.0, reports=n).own for n in (1, FEW, 200))
-    assert few[0] > half[0] > many[0] == pytest.approx(1.0, rel=0.1)
-    assert few[1] < half[1] < many[1] == pytest.approx(3.0, rel=0.1)
-    assert half.tolist() == [1.5, 2.5]
+    few, half, many = (paces(1.0, 3.0, reports=n).own for n in (FEW // 4, 2 * FEW, 10 * FEW))
+    assert few.tolist() == [2.0, 2.0]
+    assert 2.0 > half[0] > many[0] == pytest.approx(1.0, rel=0.1)
+    assert 2.0 < half[1] < many[1] == pytest.approx(3.0, rel=0.1)
 
 
 def test_longer_requests_make_no_replica_slower() -> None:
     made = Paces(2, default=7.0)
-    for _ in range(100):
+    for _ in range(800):
         made.take(0, 4.0, 0.01)
         made.take(1, 1.0, 0.011)
     assert made.own.tolist() == [2.5, 2.5]
@@ -49,11 +49,11 @@ def test_longer_requests_make_no_replica_slower() -> None:
 
 def test_one_of_many_is_slower() -> None:
     own = paces(1.0, 1.1, 0.9, 1.0, 4.0).own
-    assert own[4] == pytest.approx(4.0, rel=0.1) and own[:4].tolist() == [1.0] * 4
+    assert own[4] == pytest.approx(4.0, rel=0.2) and own[:4].tolist() == [1.0] * 4
 
 
 def test_who_is_not_present_is_forgotten() -> None:
-    made = paces(1.0, 3.0, 3.2, reports=40)
+    made = paces(1.0, 3.0, 3.2, reports=400)
     made.keep([1, 2])
     assert made.mean == pytest.approx(3.1) and made.own.tolist() == [made.mean] * 3
     made.keep([0, 1, 2])  # another machine, maybe
@@ -65,7 +65,7 @@ def test_who_is_not_present_is_forgotten() -> None:
 # ---- placement -----------------------------------------------------------------------------------
 
 
-def started(*token_s: float, reports: int = 100) -> Router:
+def started(*token_s: float, reports: int = 800) -> Router:
     """Replicas with empty trees, which have reported these seconds of a token, and a hundred times
     as many of a request."""
     replicas = len(token_s)
