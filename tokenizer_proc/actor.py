@@ -119,8 +119,10 @@ class TokenizerActor(Actor):
     def _placing(self) -> Placing:
         if self.args.dp == 1:
             return Placing(self.args.model)
-        self._router = Router(self.args.dp, self.args.router_policy, self.args.random_seed)
-        return Placing(self.args.model, self._router)
+        args = self.args
+        rows = args.max_running_requests
+        self._router = Router(args.dp, args.router_policy, args.random_seed, rows)
+        return Placing(args.model, self._router)
 
     def new_epoch(self) -> None:
         self._front.reset(self.epoch, self.incarnations)

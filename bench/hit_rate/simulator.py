@@ -33,6 +33,10 @@ class StepCost:
     row_s: float = 0.0015
     token_s: float = 0.0008
 
+    def times(self, factor: float) -> "StepCost":
+        """Those of a machine that takes so many times as long."""
+        return StepCost(factor * self.step_s, factor * self.row_s, factor * self.token_s)
+
     def of(self, step: Step) -> float:
         decodes = sum(row.is_decode for row in step.rows)
         return self.step_s + decodes * self.row_s + self.token_s * (step.batch.num_tokens - decodes)

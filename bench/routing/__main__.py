@@ -5,7 +5,10 @@ Real scheduler cores serve the workloads of `bench.serving`, questions to 24 pre
 to 8 prefixes some of which are popular, with the memory of one server divided among them. Each
 policy is compared with one tree that has all memory, and with the best of the other policies;
 `--delay` lets the router hear of trees and loads late. The exit status is 1 if the default policy
-misses a bar. `--cost` measures the router itself instead, on this machine.
+misses a bar. `--slower` has the last replica take so many times as long, which no bar knows.
+
+`--mixed` has chats and map-reduces on two replicas instead, placed by the router and by hand, and
+`--cost` measures the router itself, on this machine.
 """
 
 import argparse
@@ -14,6 +17,7 @@ from collections.abc import Sequence
 
 from bench.roofline import TablePrinter, markdown
 from bench.routing.cost import costs
+from bench.routing.mixed import BY_HAND, HINTED, MIXED_BAR, MIXES
 from bench.routing.runs import Row, rows
 from bench.routing.shapes import SHAPES
 
@@ -31,6 +35,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pool", type=int, default=131_072, help="tokens of all replicas")
     parser.add_argument("--scale", type=float, default=4.0, help="of the number of requests")
     parser.add_argument("--seed", type=int, default=0, help="of the texts")
+    parser.add_argument("--slower", type=float, default=1.0, help="the last replica, times")
+    parser.add_argument("--mixed", action="store_true", help="chats and map-reduces instead")
     parser.add_argument("--cost", action="store_true", help="measure the router itself instead")
     return parser.parse_args(argv)
 
@@ -40,10 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.cost:
         return _costs()
+    if args.mixed:
+        return _mixed(args.seed)
     is_good = True
     head = ("workload", "replicas", "delay, s", "policy", "cached, % of one tree", "busiest")
     table = TablePrinter("", (*head, "s", "of the best other", ""), first_width=10)
-    for row in rows(args.workloads, args.replicas, args.delay, args.pool, args.scale, args.seed):
+    options = args.pool, args.scale, args.seed, args.slower
+    for row in rows(args.workloads, args.replicas, args.delay, *options):
         table.add(*_cells(row))
         is_good &= not row.missed
     return int(not is_good)
@@ -56,6 +65,26 @@ def _cells(row: Row) -> list[str]:
         *(f"{row.busiest:.2f}", f"{row.seconds:.1f}", f"{row.length:.2f}"),
         f"MISSED: {', '.join(row.missed)}" if row.missed else "",
     ]
+
+
+def _mixed(seed: int) -> int:
+    head = ("chats", "map-reduces", "placed by", "a turn, s", "a map-reduce, s", "by hand", "")
+    table = TablePrinter("", head, first_width=10)
+    is_good = True
+    for mix in MIXES:
+        found = mix.times(seed)
+        hand = found[BY_HAND]
+        for name, times in found.items():
+            ratios = times.over(hand)
+            missed = name == HINTED and max(ratios) > MIXED_BAR
+            is_good &= not missed
+            table.add(
+                *(f"{mix.chats}", f"{mix.map_reduces}", name),
+                *(f"{times.turn_s:.2f}", f"{times.map_reduce_s:.2f}"),
+                " / ".join(f"{ratio:.2f}" for ratio in ratios),
+                "MISSED" if missed else "",
+            )
+    return int(not is_good)
 
 
 def _costs() -> int:

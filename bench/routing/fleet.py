@@ -8,8 +8,9 @@ from heapq import heappop, heappush
 from itertools import count
 
 import numpy as np
+from msgspec import structs
 
-from bench.hit_rate.simulator import StepCost
+from bench.hit_rate.simulator import DEFAULTS, StepCost
 from bench.routing.replica import MODEL, Replica
 from bench.routing.shapes import Words, answer
 from scheduler_proc.process.load_reports import REPORT_INTERVAL_S
@@ -18,6 +19,7 @@ from srt.block_hash import hashes_of, seed_of
 from srt.wire.filled_params import FilledParams
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq
+from tokenizer_proc.routing.part_of import part_of
 from tokenizer_proc.routing.router import Router
 
 SEED = seed_of(MODEL, "")
@@ -25,13 +27,19 @@ SEED = seed_of(MODEL, "")
 
 @dataclass(frozen=True)
 class Setting:
-    """`pool` tokens in all; what replicas tell the router comes `delay_s` late."""
+    """`pool` tokens in all; what replicas tell the router comes `delay_s` late. The last replica's
+    steps take `slower` times as long as the others'."""
 
     replicas: int
     policy: str
     pool: int
     delay_s: float = 0.0
     cost: StepCost = field(default_factory=StepCost)
+    slower: float = 1.0
+
+    def costs(self) -> list[StepCost]:
+        """Of each replica."""
+        return [*[self.cost] * (self.replicas - 1), self.cost.times(self.slower)]
 
 
 @dataclass
@@ -54,9 +62,11 @@ class Fleet:
     def __init__(self, workload: Workload, setting: Setting) -> None:
         replicas = setting.replicas
         self._setting = setting
-        self._router = Router(replicas, setting.policy, seed=0)
+        self._router = Router(replicas, setting.policy, 0, DEFAULTS.max_running_requests)
         pool = setting.pool // replicas
-        self._replicas = [Replica(replicas + i, pool, setting.cost) for i in range(replicas)]
+        self._replicas = [
+            Replica(replicas + i, pool, cost) for i, cost in enumerate(setting.costs())
+        ]
         self._now = 0.0
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -112,19 +122,23 @@ class Fleet:
 
     # ---- the front -----------------------------------------------------------------------------
 
-    def _send(self, node: Node, prompt: np.ndarray) -> None:
+    def _send(self, node: Node, prompt: np.ndarray) -> str:
+        """Its rid."""
         rid, ids = str(next(self._rids)), pack_ids(prompt)
         self._open[rid] = node, prompt
-        among = range(len(self._replicas))
-        number = self._router.place(rid, hashes_of(ids, SEED), len(prompt), among)
         sampling = FilledParams(max_new_tokens=node.out_tokens, temperature=0.0)
+        wire = TokenizedReq(b"client", rid, 0, ids, sampling, hints=node.fields.get("hints"))
+        wish = node.fields.get("routed_replica")
+        among = range(len(self._replicas)) if wish is None else [wish]
+        hashes, part = hashes_of(ids, SEED), part_of(wire, self._now)
+        number = self._router.place(rid, hashes, len(prompt), among, part=part)
         replica = self._replicas[number]
-        wire = TokenizedReq(b"client", rid, replica.core.incarnation, ids, sampling)
-        replica.add(wire, self._now)
+        replica.add(structs.replace(wire, incarnation=replica.core.incarnation), self._now)
         self._at(REPORT_INTERVAL_S, lambda: self._tell(replica.load(self._now)))
         if not self._has_turn[number]:
             self._has_turn[number] = True
             self._at(0.0, partial(self._turn, number))
+        return rid
 
     def _tell(self, news: Iterator[CacheEvents | ReplicaLoad]) -> None:
         """Send the router what a replica has to say."""

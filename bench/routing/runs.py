@@ -51,8 +51,9 @@ def rows(
     pool: int,
     scale: float,
     seed: int,
+    slower: float = 1.0,
 ) -> Iterator[Row]:
-    """Each workload with each number of replicas and each delay."""
+    """Each workload with each number of replicas and each delay; `slower` is the last replica."""
     for name in names:
         workload = SHAPES[name](source_of(seed), scale)
         cost = StepCost()
@@ -60,7 +61,8 @@ def rows(
         for number in replicas:
             for delay_s in delays_s:
                 settings = [
-                    Setting(number, policy, pool, delay_s, cost) for policy in (POLICY, *OTHERS)
+                    Setting(number, policy, pool, delay_s, cost, slower)
+                    for policy in (POLICY, *OTHERS)
                 ]
                 outcomes = [Fleet(workload, setting).run() for setting in settings]
                 yield from _compared(workload, settings, outcomes, one)

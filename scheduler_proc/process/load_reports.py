@@ -104,6 +104,8 @@ class PaceMeter:
             evictable=state.memory.cache.evictable_size,
             prompt_token_s=pace.prompt_token_s,
             request_s=max(pace.request_s, rows_s),
+            extend_s=0.0 if costs is None else costs.token_s,
+            decode_s=0.0 if costs is None else costs.decode_s(1),
         )
 
     def _totals(self) -> tuple[int, ...]:

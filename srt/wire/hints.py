@@ -1,9 +1,9 @@
-"""What a request says of its place among others, for the order of admission: its class and
-priority, and hints about the application that it is part of.
+"""What a request says of its place among others, for the order of admission and the choice of a
+replica: its class and priority, and hints about the application that it is part of.
 
 None of it changes an answer. Every policy orders the requests of one caller by class and priority;
-only the policy `app` reads hints. A client sets the first fields of the hints; the front, and the
-part that runs programs, the others.
+only the policy `app` and the router read hints. A client sets the first fields of the hints; the
+front, and the part that runs programs, the others.
 """
 
 import math

@@ -5,6 +5,7 @@ import pytest
 from bench.routing.__main__ import main
 from bench.routing.cost import costs
 from bench.routing.fleet import Fleet, Setting
+from bench.routing.mixed import BY_HAND, HINTED, MIXED_BAR, MIXES, Mix
 from bench.routing.runs import POLICY, SHARING, rows
 from bench.routing.shapes import SHAPES, Words, source_of
 
@@ -49,6 +50,25 @@ def test_one_replica_computes_what_the_costs_say() -> None:
 def test_a_late_router_still_ends_all_requests() -> None:
     outcome = Fleet(SHAPES["tree"](source_of(0), 0.25), Setting(3, POLICY, POOL, 5.0)).run()
     assert outcome.busiest < 3.0 and outcome.cached > 0
+
+
+@pytest.mark.parametrize(
+    ("mix", "until_s"),
+    [(Mix(2, 1), 6.0), *(pytest.param(mix, 60.0, marks=pytest.mark.slow) for mix in MIXES)],
+)
+def test_chats_and_map_reduces_are_placed_as_well_as_by_hand(mix: Mix, until_s: float) -> None:
+    found = mix.times(until_s=until_s)
+    assert max(found[HINTED].over(found[BY_HAND])) <= MIXED_BAR
+
+
+@pytest.mark.full
+def test_a_slower_replica_gets_less_of_a_run() -> None:
+    """Four times as slow, it should have a fifth of the work; with means for both, it is 0.95."""
+    one, both = (
+        Fleet(SHAPES["batch"](source_of(0), 2.0), setting).run().seconds
+        for setting in (Setting(1, POLICY, POOL), Setting(2, POLICY, POOL, slower=4.0))
+    )
+    assert both < 0.9 * one
 
 
 @pytest.mark.full

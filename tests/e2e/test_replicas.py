@@ -18,6 +18,7 @@ from srt.client.generation import GenerateOutput
 from srt.kv_addresses import address_of
 from srt.llm import LLM
 from srt.wire.errors import RequestError
+from srt.wire.hints import Hints
 from tests.e2e.server import Server, running_server
 from tests.e2e.test_resume import GREEDY, LONG, nothing, round_of
 from tests.scheduler_proc.kv_subscriber import Peers, Subscriber
@@ -52,6 +53,30 @@ async def test_a_prefix_stays_where_it_is_and_others_go_elsewhere(server: Server
         outputs = await asyncio.gather(*many)
     replicas = [output.routed_replica for output in outputs]
     assert sorted(replicas) == [0] * 4 + [1] * 4
+
+
+async def test_classes_are_apart_and_groups_are_spread(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        chat = await client.submit(
+            text="A chat:", sampling=LONG, stream=True, hints=Hints(perf="latency")
+        )
+        outputs = aiter(chat)
+        first = await anext(outputs)
+        maps = [
+            client.generate(
+                f"Part {i}: " * 10,
+                sampling=SHORT,
+                hints=Hints(app="a", perf="throughput", group="maps", group_size=4),
+            )
+            for i in range(4)
+        ]
+        others = [output.routed_replica for output in await asyncio.gather(*maps)]
+        await chat.aclose()
+        assert others == [1 - first.routed_replica] * 4
+        group = Hints(app="b", group="maps", group_size=8)
+        many = [client.generate(f"{i} parts " * 10, sampling=SHORT, hints=group) for i in range(8)]
+        spread = [output.routed_replica for output in await asyncio.gather(*many)]
+    assert spread.count(0) > 1 < spread.count(1)
 
 
 @pytest.mark.parametrize("way", ["http", pytest.param("ring", marks=pytest.mark.full)])

@@ -134,6 +134,15 @@ class Dispatch:
         """Take what the detokenizer says of a lost scheduler."""
         self._gone_on(self.relay.settle(message))
 
+    def keep(self, present: Iterable[int]) -> None:
+        """Only these replicas exist: no request goes to the others, and they count for nothing."""
+        present = frozenset(present)
+        if present != self.replicas.present:
+            self.replicas.present = present
+            self.relay.placing.keep(present)
+            self.hints.part = len(present) / len(self.replicas.incarnations)
+            self.waits.open = self.replicas.open
+
     def hear(
         self, incarnations: Sequence[int], ready: Sequence[int], silent: Sequence[int] = ()
     ) -> None:

@@ -28,11 +28,12 @@ class _App:
 
 
 class HintShares:
-    """The urgent requests in flight, by caller, where at most `max_running` rows run at once; and
-    the applications."""
+    """The urgent requests in flight, by caller, where at most `max_running` rows run at once, or
+    only this `part` of them, of the replicas that exist; and the applications."""
 
     def __init__(self, max_running: int) -> None:
-        self._most = max(1, int(max_running * URGENT_SHARE))
+        self.part = 1.0
+        self._max_running = max_running
         self.reset()
 
     def reset(self) -> None:
@@ -55,7 +56,7 @@ class HintShares:
             return admission
         caller = admission.parts[0].caller
         changes = {"arrival_s": self._arrival_s(caller, hints, now)}
-        if not hints.is_urgent:
+        if not hints.is_urgent or hints.is_ahead:  # that passes nobody: its class is its call's
             return admission.hinted(**changes)
         if self._are_beyond(hints, caller, len(admission.parts)):
             lowered = {"perf": "throughput", "deadline_ms": 0, "tpot_ms": 0.0, "due_s": 0.0}
@@ -75,7 +76,8 @@ class HintShares:
 
     def _are_beyond(self, hints: Hints, caller: str, count: int) -> bool:
         """Whether so many more are beyond the caller's share of urgent ones."""
-        return hints.is_urgent and self._counts[caller] + count > self._most
+        most = max(1, int(self._max_running * self.part * URGENT_SHARE))
+        return hints.is_urgent and self._counts[caller] + count > most
 
     def _arrival_s(self, caller: str, hints: Hints, now: float) -> float:
         """When the application came: as the hints say, or as its first request did."""

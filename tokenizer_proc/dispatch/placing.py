@@ -1,10 +1,11 @@
 """Which replica gets a request: the router's choice, or the client's wish."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from srt.block_hash import hashes_of, seed_of
 from srt.wire.packing import num_packed
 from srt.wire.ring_messages import CacheSnapshotReq, SchedulerMessage, TokenizedReq
+from tokenizer_proc.routing.part_of import part_of
 from tokenizer_proc.routing.router import Router
 
 
@@ -27,8 +28,10 @@ class Placing:
         """The client has chosen; the group goes elsewhere only if that replica is not to be had."""
         self._wishes[group] = replica
 
-    def place(self, group: int, parts: Sequence[TokenizedReq], among: Sequence[int]) -> int:
-        """One of the replicas `among`."""
+    def place(
+        self, group: int, parts: Sequence[TokenizedReq], among: Sequence[int], arrival_s: float
+    ) -> int:
+        """One of the replicas `among` for requests which came at `arrival_s`."""
         if self._router is None:
             return among[0]
         wish = self._wishes.get(group)
@@ -41,7 +44,13 @@ class Placing:
             shown=[(span.start, span.item.digest) for span in longest.media],
         )
         length = num_packed(longest.input_ids)
-        return self._router.place(group, hashes, length, among, requests=len(parts))
+        part = part_of(longest, arrival_s)
+        return self._router.place(group, hashes, length, among, len(parts), part)
+
+    def keep(self, present: Iterable[int]) -> None:
+        """Only these replicas exist."""
+        if self._router is not None:
+            self._router.keep(present)
 
     def ended(self, group: int) -> None:
         """All requests of the group have ended, or go elsewhere."""

@@ -62,7 +62,7 @@ class Relay:
         self, incarnations: Sequence[int], placing: Placing, random_seed: int = -1
     ) -> None:
         self._random = random.Random(random_seed if random_seed >= 0 else None)
-        self._placing = placing
+        self.placing = placing
         self._next_group = 0
         self._silent: Sequence[int] = ()
         self.replicas = Replicas(incarnations)
@@ -76,7 +76,7 @@ class Relay:
         self._gone: FIFOCache[bytes, None] = FIFOCache(MAX_GONE_CLIENTS)
         self._ended: list[Name] = []
         self._guilty_grammars: set[str] = set()
-        self._placing.clear()
+        self.placing.clear()
 
     @property
     def requests(self) -> Iterable[Kept]:
@@ -110,7 +110,7 @@ class Relay:
             return []
         self._groups[self._next_group] = len(kept)
         if admission.replica is not None:
-            self._placing.wish(self._next_group, admission.replica)
+            self.placing.wish(self._next_group, admission.replica)
         return kept if self._place(kept) else []
 
     def abort(self, client: bytes, rid: str) -> None:
@@ -150,8 +150,8 @@ class Relay:
             self.replicas.settle(incarnation)
         for kept in lost:
             kept.is_sent = False
-            self._placing.ended(kept.group)
-        self._placing.lost(replica)
+            self.placing.ended(kept.group)
+        self.placing.lost(replica)
         verdict = verdict_on(left, {kept.name for kept in lost if kept.was_killed})
         self._guilty_grammars |= verdict.grammars
         for kept in lost:
@@ -189,7 +189,7 @@ class Relay:
         fresh = self.replicas.hear(incarnations, ready)
         for replica in fresh:
             incarnation = self.replicas.incarnations[replica]
-            for message in self._placing.started(replica, incarnation):
+            for message in self.placing.started(replica, incarnation):
                 self.replicas.send(message)
         return self._resume() if fresh else []
 
@@ -218,7 +218,8 @@ class Relay:
         if not (among and group):
             return False
         heard = [replica for replica in among if replica not in self._silent]
-        replica = self._placing.place(group[0].group, [kept.req for kept in group], heard or among)
+        first, parts = group[0], [kept.req for kept in group]
+        replica = self.placing.place(first.group, parts, heard or among, first.arrival_s)
         for kept in group:
             self._send(kept, replica)
         return True
@@ -245,4 +246,4 @@ class Relay:
         self._groups[kept.group] -= 1
         if self._groups[kept.group] == 0:
             del self._groups[kept.group]
-            self._placing.forget(kept.group)
+            self.placing.forget(kept.group)

@@ -35,10 +35,12 @@ class _Replica:
 
 
 class Replicas:
-    """Those whose schedulers have these `incarnations`."""
+    """Those whose schedulers have these `incarnations`. `present` are those that exist, all at
+    first; the others are places without a machine, which get nothing."""
 
     def __init__(self, incarnations: Sequence[int]) -> None:
         self.pause = NO_PAUSE
+        self.present = frozenset(range(len(incarnations)))
         self.reset(incarnations)
 
     def reset(self, incarnations: Sequence[int]) -> None:
@@ -55,7 +57,7 @@ class Replicas:
     @property
     def open(self) -> list[int]:
         """The numbers of those to which messages go at once."""
-        return [number for number, replica in enumerate(self._replicas) if replica.is_open]
+        return [number for number in sorted(self.present) if self._replicas[number].is_open]
 
     def number_of(self, incarnation: int) -> int:
         """The replica whose scheduler has, had or will have this incarnation."""

@@ -1,7 +1,7 @@
 """Places requests: index, loads and a policy."""
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,47 +9,11 @@ import numpy as np
 from srt.block_hash import BLOCK
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad
 from srt.wire.ring_state import replica_of
+from tokenizer_proc.routing.demand import Demand
 from tokenizer_proc.routing.index import Index
 from tokenizer_proc.routing.load import Loads
-from tokenizer_proc.routing.policy import View, make_policy, round_robin
-
-RECENT = 64  # at least this many requests are remembered, and at most twice as many
-
-
-class Demand:
-    """Counts for each block of a prompt how many of the requests that were placed lately have it,
-    in two halves: the older one is forgotten when the newer one is full.
-
-    Requests in flight alone would not do: of a tree of prompts, they may all have the same root at
-    one time, and none a moment later, while a prefix that everybody uses is worth a copy
-    everywhere.
-    """
-
-    def __init__(self) -> None:
-        self._newer: dict[bytes, int] = {}
-        self._older: dict[bytes, int] = {}
-        self._num_newer = self._num_older = 0
-
-    @property
-    def total(self) -> int:
-        """How many requests are remembered."""
-        return self._num_newer + self._num_older
-
-    def add(self, hashes: Sequence[bytes]) -> None:
-        """A request with these blocks is placed."""
-        if self._num_newer == RECENT:
-            self._older, self._newer = self._newer, {}
-            self._num_older, self._num_newer = self._num_newer, 0
-        self._num_newer += 1
-        counts = self._newer
-        for name in hashes:
-            counts[name] = counts.get(name, 0) + 1
-
-    def of(self, hashes: Sequence[bytes]) -> np.ndarray:
-        """int64 [blocks]: how many of those requests have each of the blocks."""
-        newer, older = self._newer, self._older
-        counts = [newer.get(name, 0) + older.get(name, 0) for name in hashes]
-        return np.array(counts, np.int64)
+from tokenizer_proc.routing.part_of import NOTHING, PartOf
+from tokenizer_proc.routing.policy import View, ends_first, make_policy, round_robin
 
 
 class _Placed(NamedTuple):
@@ -57,6 +21,7 @@ class _Placed(NamedTuple):
     life: int  # of the replica
     hashes: Sequence[bytes]
     requests: int
+    part: PartOf
 
 
 class _Life:
@@ -71,13 +36,16 @@ class _Life:
 
 
 class Router:
-    """Among `replicas`; `policy` is one of `--router-policy`. Requests that belong together have
+    """Among `replicas`, each of which runs `rows` requests at once; `policy` is one of
+    `--router-policy`, of which only `cache-aware` reads hints. Requests that belong together have
     one key, which is placed until it has `ended`."""
 
-    def __init__(self, replicas: int, policy: str = "cache-aware", seed: int = -1) -> None:
+    def __init__(
+        self, replicas: int, policy: str = "cache-aware", seed: int = -1, rows: int = 1
+    ) -> None:
         self._replicas = replicas
         self.index = Index(replicas)
-        self._loads = Loads(replicas)
+        self._loads = Loads(replicas, rows)
         self._policy = make_policy(policy, seed)
         self.needs_blocks = policy == "cache-aware"
         self._ties_by_match = self._policy is not round_robin
@@ -93,35 +61,60 @@ class Router:
         tokens: int,
         among: Sequence[int],
         requests: int = 1,
+        part: PartOf = NOTHING,
     ) -> int:
         """One of the replicas `among` for as many `requests`, whose common prompt has these blocks
         and so many tokens."""
         matched = np.zeros(self._replicas, np.int64)
         self.index.match(hashes, matched)
-        chosen = among[0] if len(among) == 1 else self._choose(hashes, matched, np.array(among))
+        candidates = self._candidates(part, among)
+        if len(candidates) == 1:
+            chosen = int(candidates[0])
+        else:
+            chosen = self._choose(hashes, matched, candidates, part)
         self._chosen_at[chosen] = self._chosen_at.max() + 1
-        self._placed[key] = _Placed(chosen, self._lives[chosen].number, hashes, requests)
-        self._demand.add(hashes)
+        self._placed[key] = _Placed(chosen, self._lives[chosen].number, hashes, requests, part)
+        if not part.is_ahead:  # the call that it is for counts
+            self._demand.add(hashes, part.group)
         self.index.send(chosen, hashes)
-        self._loads.send(chosen, requests, max(1, tokens - BLOCK * int(matched[chosen])))
+        self._loads.send(chosen, part, requests, max(1, tokens - BLOCK * int(matched[chosen])))
         return chosen
 
-    def _choose(self, hashes: Sequence[bytes], matched: np.ndarray, among: np.ndarray) -> int:
+    def _candidates(self, part: PartOf, among: Sequence[int]) -> np.ndarray:
+        """int64: those that exist, and to which a request of this class keeps."""
+        present = self._loads.present
+        if len(present) < self._replicas:
+            among = [replica for replica in among if replica in present] or among
+        is_apart = self.needs_blocks and part.perf
+        return self._loads.apart.kept_to(part, among) if is_apart else np.array(among)
+
+    def _choose(
+        self, hashes: Sequence[bytes], matched: np.ndarray, among: np.ndarray, part: PartOf
+    ) -> int:
         loads = self._loads
+        throughput = loads.apart.throughput[among]
         view = View(
             matched[among],
             loads.backlog[among],
             loads.in_flight[among],
-            loads.token_s,
-            loads.request_s,
+            loads.token_s.own[among],
+            loads.request_s.own[among],
+            loads.token_s.mean,
+            loads.request_s.mean,
             self._demand.of(hashes),
             self._demand.total,
+            throughput if part.perf == "latency" else np.zeros_like(throughput),
         )
-        costs = self._policy(view)
+        is_grouped = self.needs_blocks and part.group is not None
+        costs = ends_first(view) if is_grouped else self._policy(view)
         best = np.flatnonzero(costs == costs.min())
         if self._ties_by_match:
             best = best[view.matched[best] == view.matched[best].max()]
         return int(among[best[np.argmin(self._chosen_at[among[best]])]])
+
+    def keep(self, present: Iterable[int]) -> None:
+        """Only these replicas exist: the others are not candidates, and count in no mean."""
+        self._loads.keep(present)
 
     def ended(self, key: Hashable) -> None:
         """All requests of this key have ended, or their replica was lost; others are ignored."""
@@ -129,7 +122,7 @@ class Router:
         if placed is None:
             return
         replica = placed.replica
-        self._loads.end(replica, placed.requests)
+        self._loads.end(replica, placed.part, placed.requests)
         life = self._lives[replica]
         if placed.life == life.number:
             life.ended += placed.requests

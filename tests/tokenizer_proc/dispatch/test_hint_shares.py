@@ -97,6 +97,15 @@ def test_beyond_a_quarter_of_the_rows_a_caller_s_urgent_requests_count_as_throug
     assert not taken(front, "8", 1.0, **urgent).is_lowered
 
 
+def test_a_prompt_ahead_of_an_urgent_call_has_its_class_and_no_share() -> None:
+    front = make_front(max_requests=10, max_running=4)
+    hints = Hints(perf="latency", is_ahead=True)
+    ahead = admitted(front, request("1", {"max_new_tokens": 0}, hints=hints))
+    assert ahead.hints is not None and ahead.hints.perf == "latency"
+    assert not taken(front, "2", 1.0, perf="latency").is_lowered
+    assert taken(front, "3", 1.0, perf="latency").is_lowered
+
+
 def test_samples_count_each_and_a_new_epoch_frees_all() -> None:
     front = make_front(max_requests=10, max_running=8)
     several = request("n", {"n": 2, "temperature": 1.0}, hints=Hints(perf="latency"))

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from srt.ring.crash_file import Left, Name, Record
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.filled_params import FilledParams
+from srt.wire.hints import Hints
 from srt.wire.messages import Admitted, pack_ids
 from srt.wire.ring_messages import (
     Abort,
@@ -24,6 +26,7 @@ from srt.wire.ring_messages import (
 )
 from srt.wire.ring_state import next_incarnation, replica_of
 from tokenizer_proc.dispatch.admission import Admission
+from tokenizer_proc.dispatch.dispatch import Dispatch
 from tokenizer_proc.dispatch.placing import Placing
 from tokenizer_proc.dispatch.relay import Relay
 from tokenizer_proc.routing.router import Router
@@ -440,3 +443,28 @@ def test_who_has_lost_nothing_needs_no_word_of_the_detokenizer() -> None:
     relay.hear([2], [0])
     relay.sends(part("1"))
     assert [one.rid for one in relay.requests_taken()] == ["1"]
+
+
+def test_requests_go_only_to_replicas_that_exist() -> None:
+    """The others count neither as open nor in the share of callers' urgent requests."""
+    router = Router(4, seed=1)
+    dispatch = Dispatch(
+        1, [4, 5, 6, 7], Placing("model", router), max_requests=9, max_tokens=9, max_running=32
+    )
+    dispatch.keep([1, 3])
+    dispatch.hear([4, 5, 6, 7], [0, 1, 3])
+    assert dispatch.replicas.open == dispatch.waits.open == [1, 3]
+
+    def sent(number: int) -> TokenizedReq:
+        one = replace(part(str(number)), hints=Hints(perf="latency"))
+        return dispatch.hand_on(Admission(Admitted("x", 1, AnswerMeta(2)), [one]), 0.0).parts[0]
+
+    hints = [sent(number).hints for number in range(5)]  # a quarter of two replicas' 16 rows
+    assert [one is not None and one.perf for one in hints] == ["latency"] * 4 + ["throughput"]
+    taken = dispatch.replicas.take()
+    assert {to for to, message in taken if isinstance(message, TokenizedReq)} == {1, 3}
+    dispatch.keep([0, 1, 3])
+    assert dispatch.replicas.open == dispatch.waits.open == [0, 1, 3]
+    dispatch.reset(2, [8, 9, 10, 11])
+    dispatch.hear([8, 9, 10, 11], [0, 1, 2, 3])
+    assert dispatch.replicas.open == [0, 1, 3]

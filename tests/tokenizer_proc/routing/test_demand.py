@@ -1,6 +1,6 @@
 """Which blocks recent requests have."""
 
-from tokenizer_proc.routing.router import RECENT, Demand
+from tokenizer_proc.routing.demand import RECENT, Demand
 
 
 def test_blocks_are_counted_by_request() -> None:
