@@ -9,13 +9,7 @@ import math
 from collections.abc import Iterable
 from itertools import takewhile
 
-from scheduler_proc.core.ahead import (
-    AHEAD_TOKENS,
-    end_unadmitted,
-    make_way,
-    may_enter,
-    others_wait,
-)
+from scheduler_proc.core.ahead import AHEAD_TOKENS, but_ahead, make_way, next_ahead
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
 from scheduler_proc.core.drafting.limits import limits_along
 from scheduler_proc.core.drafting.speculation import Proposal
@@ -106,8 +100,8 @@ class StepPlanner:
         return plan if self._unblock(plan, budget) else None
 
     def _others(self) -> Iterable[Req]:
-        """The running reqs that are no suspects."""
-        running, trials = self._state.running.values(), self._state.trials
+        """The running reqs that are no suspects, nor ahead of time."""
+        running, trials = but_ahead(self._state.running.values()), self._state.trials
         if trials.next is None:
             return running
         return [req for req in running if not trials.is_suspect(req)]
@@ -131,11 +125,20 @@ class StepPlanner:
         if len(state.waiting) == 0:
             state.admissions.nobody_is_stopped()
             state.memory.cache.want(())
-        if not others_wait(state):
             state.waiting.credits.forgive()
-        self._admit_waiting(plan, budget, suspect)
-        end_unadmitted(state)
+        budget -= self._admit_waiting(plan, budget, suspect)
+        if suspect is None and state.live.ahead:
+            self._plan_ahead(plan, budget)
         return budget
+
+    def _plan_ahead(self, plan: Plan, budget: int) -> None:
+        """A chunk of a prompt ahead of time, if nothing else is in its way."""
+        state, is_in_debt = self._state, self._giving_way.is_in_debt
+        req = next_ahead(state, plan, self._available(), lambda req: not is_in_debt(req))
+        if req is not None and budget > 0:
+            if req.residency is None:
+                state.start(req, self._now)
+            self._extend(plan, req, budget)
 
     def _admit_waiting(
         self, plan: Plan, budget: int, suspect: Req | None, *, are_first: bool = False
@@ -149,7 +152,7 @@ class StepPlanner:
         # others make room if nobody takes more.
         if suspect is not None and suspect.residency is None and may_see(state, suspect):
             return 0
-        waiting = state.waiting.ordered(by_credit=others_wait(state))
+        waiting = state.waiting.ordered()
         if are_first:
             waiting = takewhile(self._giving_way.is_first, waiting)
         if suspect is not None:
@@ -211,7 +214,7 @@ class StepPlanner:
         prompts wait in the queue they take all that there is."""
         if not self._state.speculation.sources:
             return NO_DRAFTS
-        size, running = self._config.chunked_prefill_size, self._state.running.values()
+        size, running = self._config.chunked_prefill_size, but_ahead(self._state.running.values())
         cut = [req.held.prefill_len - req.held.kv_len for req in running if is_cut(req)]
         queued = self._num_queued()
         others = size if queued > 0 else min(sum(cut), size)
@@ -234,7 +237,7 @@ class StepPlanner:
         which leaves as many `tokens` of its budget. A req that has the step to itself, and for
         which nobody waits, may take what time it likes."""
         costs = self.costs
-        is_alone = len(self._state.running) <= 1 and waiting == 0
+        is_alone = len(but_ahead(self._state.running.values())) <= 1 and waiting == 0
         if costs is None or not self._state.speculation.gives_way or is_alone:
             return DraftRoom(tokens, waiting=waiting)
         spare_s = beside.spare_s(costs, self._config.step_target_s) - self._sliced_s
@@ -304,7 +307,7 @@ class StepPlanner:
 
     def _others_wait(self, req: Req) -> bool:
         """Whether a prompt other than the req's has tokens that are not planned."""
-        running = self._state.running.values()
+        running = but_ahead(self._state.running.values())
         return self._num_queued() > 0 or any(is_cut(other) for other in running if other is not req)
 
     def _follows(self, req: Req, length: int, proposal: Proposal | None) -> Follows | None:
@@ -338,7 +341,8 @@ class StepPlanner:
         """
         state, admissions, cache = self._state, self._state.admissions, self._state.memory.cache
         available = self._available()
-        prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
+        running = but_ahead(state.running.values())
+        prefilling = [req for req in running if req.held.prefill_left > 0]
         aside = Aside(self._config.max_wait_s)
         for req in waiting:
             if budget <= 0 or state.memory.table.num_free_rows == 0:
@@ -358,8 +362,6 @@ class StepPlanner:
                 may_pin = may_pin and req.handle in state.media.pinned
                 continue
             need = prefix_need(req, cache) + admissions.ratio.expected_outputs(req)
-            if req.wish.is_ahead and not may_enter(state, need, available):
-                continue
             if need > available and state.running:
                 admissions.stopped(state.counters.forward_steps, len(state.running))
                 return

@@ -10,9 +10,9 @@ at a time, and none once it has begun or ended.
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
+from os.path import commonprefix
 from typing import Any
-
-import numpy as np
 
 from srt.client.generation import Request
 from srt.client.ring.client import RingClient
@@ -141,9 +141,9 @@ class Ahead:
                 self._num_running += 1
                 _stop_timer(known)
                 known.task = self._tasks.start(self._compute(work, known))
-                known.task.add_done_callback(lambda _, work=work: self._done(work))
+                known.task.add_done_callback(partial(self._done, work))
 
-    def _done(self, work: CallWork) -> None:
+    def _done(self, work: CallWork, task: asyncio.Task[None]) -> None:
         self._num_running -= 1
         known = self._calls.get(work)
         if known is not None:
@@ -220,11 +220,8 @@ class Ahead:
 
     async def _common_ids(self, work: CallWork) -> list[int]:
         """The tokens that a chat's prompt begins with, whatever is not known of it."""
-        one, other = [np.asarray(await self._client.tokenize(each)) for each in probes_of(work)]
-        length = min(len(one), len(other))
-        (differ,) = np.nonzero(one[:length] != other[:length])
-        found: list[int] = one[: differ[0] if len(differ) else length].tolist()
-        return found
+        one, other = [await self._client.tokenize(each) for each in probes_of(work)]
+        return list(commonprefix([one, other]))
 
 
 def _stop_timer(known: _Known) -> None:

@@ -101,6 +101,7 @@ class Chain:
         started = self.core.next_start()
         if started is None:  # nobody needs the producer
             return
+        assert isinstance(started, CallWork)
         self.producer = started
         self.var = started.outputs[0]
         assert self.core.graph.runs(self.var)
@@ -439,7 +440,8 @@ def test_a_known_text_is_one_that_the_whole_text_begins_with() -> None:
     ]
     num_known = 0
     for _ in range(200):
-        driver, inner, outer = Driver(), rng.choice(ops), rng.choice([Strip("t"), Concat(["t"])])
+        driver, inner = Driver(), rng.choice(ops)
+        outer: Op = rng.choice([Strip("t"), Concat(["t"])])
         transforms = [Transform("t", inner), Transform("u", outer)]
         calls = [Call([Text("Write."), Output(name)]) for name in "xy"]
         ids = driver.submit(driver.open(), Program(calls=calls, transforms=transforms))
