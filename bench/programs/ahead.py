@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
+from msgspec.structs import replace
 
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
@@ -31,7 +32,7 @@ TOKENS_PER_WORD = 1.3
 
 class Run(NamedTuple):
     """One server's part of a pair: mean and longest time of a chain in seconds, tokens left at each
-    call's begin, prompt tokens that were computed, and those that were computed ahead and wasted."""
+    call's begin, prompt tokens that were computed, and those that were so ahead and for nothing."""
 
     mean_s: float
     longest_s: float
@@ -49,7 +50,8 @@ def chain_of(seed: int, calls: int, head: int, outputs: int) -> Program:
     for i in range(calls):
         before: list[Segment] = [Text("\nSo far:"), Input(f"s{i - 1}")] if i else []
         part = Text(f"Part {seed}.{i}:{chunk(head)}")
-        made.append(Call([part, *before, Text("\nOn:"), Output(f"s{i}", sampling(outputs))]))
+        params = replace(sampling(outputs), temperature=1.0, seed=100 * seed + i)
+        made.append(Call([part, *before, Text("\nOn:"), Output(f"s{i}", params)]))
     return Program(calls=made)
 
 
@@ -85,26 +87,37 @@ async def one_run(http: httpx2.AsyncClient, url: str, args: argparse.Namespace, 
         statistics.mean(seconds for seconds, _ in done),
         max(seconds for seconds, _ in done),
         [meta.prompt_tokens - meta.cached_tokens for meta in metas],
-        *(after[name] - before[name] for name in COUNTS),
+        after[COUNTS[0]] - before[COUNTS[0]],
+        after[COUNTS[1]] - before[COUNTS[1]],
+        after[COUNTS[2]] - before[COUNTS[2]],
         [var.text for _, found in done for var in found],
     )
 
 
 COUNTS = (
-    "srt_computed_prompt_tokens_total",
+    "computed_prompt_tokens_total",
     "srt_programs_ahead_tokens_total",
     "srt_programs_ahead_wasted_tokens_total",
 )
 
 
 async def counts(http: httpx2.AsyncClient) -> dict[str, int]:
-    """These metrics, as sums over replicas."""
+    """What the schedulers have computed, and the metrics of programs."""
     found = dict.fromkeys(COUNTS, 0)
+    found[COUNTS[0]] = sum_of((await http.get("/server_info")).json(), COUNTS[0])
     for line in (await http.get("/metrics")).text.splitlines():
-        name = line.split("{")[0].split(" ")[0]
+        name, _, value = line.rpartition(" ")
         if name in found:
-            found[name] += int(float(line.rsplit(" ", 1)[1]))
+            found[name] += int(float(value))
     return found
+
+
+def sum_of(value: Any, name: str) -> int:
+    """The sum of all numbers of this name."""
+    if isinstance(value, dict):
+        own = value.get(name, 0)
+        return int(own) + sum(sum_of(each, name) for each in value.values())
+    return sum(sum_of(each, name) for each in value) if isinstance(value, list) else 0
 
 
 async def measure(args: argparse.Namespace) -> list[list[str]]:

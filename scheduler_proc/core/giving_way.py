@@ -29,7 +29,7 @@ class GivingWay:
 
     def look(self, now: float) -> None:
         """See who waits and has credit left, refilled if need be."""
-        state, waiting = self._state, self._state.waiting
+        waiting = self._state.waiting
         waiting.credits.settle()
         callers = waiting.callers
         if not (callers or self._able):

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 from srt.client.generation import Request
@@ -221,7 +221,8 @@ class Ahead:
     async def _common_ids(self, work: CallWork) -> list[int]:
         """The tokens that a chat's prompt begins with, whatever is not known of it."""
         one, other = [await self._client.tokenize(each) for each in probes_of(work)]
-        return list(commonprefix([one, other]))
+        pairs = zip(one, other, strict=False)
+        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
 def _stop_timer(known: _Known) -> None:

@@ -28,7 +28,7 @@ from srt.programs.limits import (
     MAX_KEY_CHARS,
     MAX_SESSIONS,
 )
-from srt.programs.objectives import Objective
+from srt.programs.objectives import wants_of
 from srt.programs.parts import (
     AHEAD_TOKENS,
     WASTED_TOKENS,
@@ -230,7 +230,8 @@ class Core:
         for var, text in submission.given:
             self.graph.set(var, text)
         if program.eager:
-            self.graph.want(submission.made, Objective.of_get(None, now))
+            for variables, objective in wants_of(submission.made, None, now):
+                self.graph.want(variables, objective)
 
     def _get(self, client: bytes, question: GetVars, now: float) -> None:
         if not 0 < len(question.vars) <= MAX_GET_VARS:

@@ -95,7 +95,9 @@ class Chain:
         producer = Call([Text("Write."), Output("a")])
         program = Program(calls=[producer, *consumers], **fields)
         self.ids = self.driver.submit(self.session, program)
-        self.driver.get([self.ids[f"b{i}"] for i in range(len(consumers) if gets is None else gets)])
+        self.driver.get(
+            [self.ids[f"b{i}"] for i in range(len(consumers) if gets is None else gets)]
+        )
         while self.core.graph.has_work:
             self.core.graph.step()
         started = self.core.next_start()
@@ -438,10 +440,11 @@ def test_a_known_text_is_one_that_the_whole_text_begins_with() -> None:
         Split("x", "--", -1),
         Majority(["x", "y"]),
     ]
+    outer_ops: list[Op] = [Strip("t"), Concat(["t"])]
     num_known = 0
     for _ in range(200):
         driver, inner = Driver(), rng.choice(ops)
-        outer: Op = rng.choice([Strip("t"), Concat(["t"])])
+        outer = rng.choice(outer_ops)
         transforms = [Transform("t", inner), Transform("u", outer)]
         calls = [Call([Text("Write."), Output(name)]) for name in "xy"]
         ids = driver.submit(driver.open(), Program(calls=calls, transforms=transforms))
