@@ -18,7 +18,7 @@ from lang.generation.constrained import ReturnGen
 from lang.generation.gens import Gen, sampling_of
 from lang.generation.selects import Select
 from lang.logs.address import Step
-from lang.remote.session import ADVICE, ProgramVar, Session
+from lang.remote.session import ADVICE, ProgramVar, Reading, Session
 from lang.run import marks
 from lang.run.ir import Constant, ExprList, Media, Part, RoleBegin, RoleEnd
 from lang.run.program import Program
@@ -168,7 +168,7 @@ class RecordedState(RecordedForking):
         convert = None if gen is None else gen.value_of_text
         recording = self._recording
         full_name = f"{recording.name}.{name or 'gen'}"
-        var = recording.session.declare(full_name, convert, recording.perf)
+        var = recording.session.declare(full_name, Reading(convert, recording.perf))
         self._segments.append(make(var.name))
         self._has_output = True
         if name is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lang.backends.runtime import params_of
 from lang.backends.sampling import PLAIN
-from lang.remote.session import ProgramVar, Session, perf_of, session_of
+from lang.remote.session import ProgramVar, Reading, Session, perf_of, session_of
 from srt.wire.programs import Call, Guard, Objective, Perf, Segment, Text
 from srt.wire.programs import Input as InputSegment
 from srt.wire.programs import Output as OutputSegment
@@ -79,7 +79,8 @@ class SemanticFunction:
         app, wanted = session_of(session), perf_of(perf)
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        made = {name: app.declare(f"{self.__name__}.{name}", perf=wanted) for name in self._outputs}
+        reading = Reading(perf=wanted)
+        made = {name: app.declare(f"{self.__name__}.{name}", reading) for name in self._outputs}
         segments: list[Segment] = []
         end = 0
         for found in _PLACEHOLDER.finditer(self._template):

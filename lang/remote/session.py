@@ -12,7 +12,7 @@ import contextvars
 import itertools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from lang import loop
 from lang.backends.base import Backend
@@ -52,6 +52,16 @@ MAX_PARTS = 512  # that are collected before they are sent
 current_session: contextvars.ContextVar["Session | None"] = contextvars.ContextVar(
     "session", default=None
 )
+
+
+class Reading(NamedTuple):
+    """How a variable is read: what its text becomes, and what gets are for that do not say."""
+
+    convert: Callable[[str], Any] | None = None
+    perf: Perf | None = None
+
+
+PLAIN = Reading()
 
 
 class Session:
@@ -134,14 +144,9 @@ class Session:
         self._values[made.name] = text
         return made
 
-    def declare(
-        self,
-        name: str,
-        convert: Callable[[str], Any] | None = None,
-        perf: Perf | None = None,
-    ) -> "ProgramVar":
-        """A variable of something that is being submitted, and that gets want for `perf`."""
-        return ProgramVar(self, f"{name}~{next(self._numbers)}", convert, perf)
+    def declare(self, name: str, reading: Reading = PLAIN) -> "ProgramVar":
+        """A variable of something that is being submitted."""
+        return ProgramVar(self, f"{name}~{next(self._numbers)}", reading)
 
     def check(self, var: "ProgramVar") -> None:
         """Raise LangError for a variable of another session."""
@@ -162,7 +167,7 @@ class Session:
         perf: Perf | None = None,
     ) -> "ProgramVar":
         """Submit a transform; the variable that it makes."""
-        made = self.declare(name, perf=perf)
+        made = self.declare(name, Reading(perf=perf))
         self._transforms.append(Transform(made.name, op, when, default))
         self._flush_if_large()
         return made
@@ -215,15 +220,8 @@ class ProgramVar(Unread):
 
     advice = ADVICE
 
-    def __init__(
-        self,
-        session: Session,
-        name: str,
-        convert: Callable[[str], Any] | None = None,
-        perf: Perf | None = None,
-    ) -> None:
-        self.session, self.name, self.perf = session, name, perf
-        self._convert = convert
+    def __init__(self, session: Session, name: str, reading: Reading = PLAIN) -> None:
+        self.session, self.name, self._reading = session, name, reading
 
     @property
     def id(self) -> str:
@@ -251,7 +249,7 @@ class ProgramVar(Unread):
         return self._value(await asyncio.wrap_future(text))
 
     def _wanted(self, perf: Objective | Perf | None = None) -> Perf | None:
-        return perf_of(perf) or self.perf or perf_of(self.session.perf)
+        return perf_of(perf) or self._reading.perf or perf_of(self.session.perf)
 
     async def _text(self, perf: Objective | Perf | None, deadline_s: float | None) -> str:
         wanted = self._wanted(perf)
@@ -266,7 +264,8 @@ class ProgramVar(Unread):
             raise ProgramError(f"{self.name!r} has no text: {error}") from error
 
     def _value(self, text: str) -> Any:
-        return text if self._convert is None else self._convert(text)
+        convert = self._reading.convert
+        return text if convert is None else convert(text)
 
     def stream(self) -> Iterator[str]:
         """The text as it grows; leaving it early ends the reading only."""
@@ -318,7 +317,7 @@ class ProgramVar(Unread):
     ) -> "ProgramVar":
         """So many characters or tokens of it, from the start or at the end."""
         op = Truncate(self.name, chars, tokens, keep)
-        return self.session.transform(op, f"{self.name}.truncate", perf=self.perf)
+        return self.session.transform(op, f"{self.name}.truncate", perf=self._reading.perf)
 
     def equals(self, text: str) -> Guard:
         """A condition for `when`."""
@@ -334,12 +333,12 @@ class ProgramVar(Unread):
 
     def otherwise(self, text: str) -> "ProgramVar":
         op = Concat([self.name])
-        return self.session.transform(op, self.name, default=text, perf=self.perf)
+        return self.session.transform(op, self.name, default=text, perf=self._reading.perf)
 
     def _made(self, op: OpName, inputs: list[Any], **fields: Any) -> "ProgramVar":
         names = [each.name for each in self._vars(inputs)]
         made = op_of(op, names, fields)
-        return self.session.transform(made, f"{self.name}.{op}", perf=self.perf)
+        return self.session.transform(made, f"{self.name}.{op}", perf=self._reading.perf)
 
     def _first(self, others: list[Any]) -> "ProgramVar":
         names = [each.name for each in self._vars(others)]
