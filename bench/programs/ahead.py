@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,12 +76,12 @@ async def run_chain(client: AsyncClient, args: argparse.Namespace, seed: int) ->
 
 async def one_run(http: httpx2.AsyncClient, url: str, args: argparse.Namespace, turn: int) -> Run:
     """All chains at once, with an empty cache."""
-    (await http.post("/flush_cache", params={"timeout": 30})).raise_for_status()
-    before = await counts(http)
+    (await http.post(f"{url}/flush_cache", params={"timeout": 30})).raise_for_status()
+    before = await counts(http, url)
     async with AsyncClient(url) as client:
         seeds = [100 * turn + number for number in range(args.chains)]
         chains = await asyncio.gather(*(run_chain(client, args, seed) for seed in seeds))
-    after = await counts(http)
+    after = await counts(http, url)
     done = [each for each in chains if each is not None]
     metas = [var.meta for _, found in done for var in found[1:]]
     return Run(
@@ -101,11 +102,11 @@ COUNTS = (
 )
 
 
-async def counts(http: httpx2.AsyncClient) -> dict[str, int]:
+async def counts(http: httpx2.AsyncClient, url: str) -> dict[str, int]:
     """What the schedulers have computed, and the metrics of programs."""
     found = dict.fromkeys(COUNTS, 0)
-    found[COUNTS[0]] = sum_of((await http.get("/server_info")).json(), COUNTS[0])
-    for line in (await http.get("/metrics")).text.splitlines():
+    found[COUNTS[0]] = sum_of((await http.get(f"{url}/server_info")).json(), COUNTS[0])
+    for line in (await http.get(f"{url}/metrics")).text.splitlines():
         name, _, value = line.rpartition(" ")
         if name in found:
             found[name] += int(float(value))
@@ -121,18 +122,19 @@ def sum_of(value: Any, name: str) -> int:
 
 
 async def measure(args: argparse.Namespace) -> list[list[str]]:
-    options = [*args.server.split()]
+    """The row of both servers, which take turns."""
     runs: dict[str, list[Run]] = {"off": [], "on": []}
-    with tempfile.TemporaryDirectory() as directory:
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        urls = {}
         for name in runs:
-            extra = [*options, "--programs-ahead", name]
-            log = Path(directory, name)
-            async with (
-                running(Srt(), Path(DEFAULT_MODEL), log, extra) as url,
-                httpx2.AsyncClient(base_url=url, timeout=600) as http,
-            ):
-                for turn in range(args.pairs + 1):  # the first one warms up
-                    runs[name].append(await one_run(http, url, args, turn))
+            extra = [*args.server.split(), "--programs-ahead", name]
+            server = running(Srt(), Path(DEFAULT_MODEL), Path(directory, name), extra)
+            urls[name] = await stack.enter_async_context(server)
+        http = await stack.enter_async_context(httpx2.AsyncClient(timeout=600))
+        for turn in range(args.pairs + 1):  # the first one warms up
+            for name in sorted(runs, reverse=turn % 2 == 0):
+                runs[name].append(await one_run(http, urls[name], args, turn))
     off, on = runs["off"][1:], runs["on"][1:]
     assert [run.texts for run in off] == [run.texts for run in on], "the same texts both ways"
     return [row(args, off, on)]
