@@ -64,8 +64,8 @@ def test_the_head_of_a_call_is_cached_when_its_input_has_ended(tmp_path: Path) -
             {"role": "system", "content": head_of(LINKS)},
             {"role": "user", "content": f"Go on:{text}"},
         ]
-        body = {"messages": chat, "sampling_params": GREEDY}
-        assert got["chat"]["text"] == http.post("/generate", json=body).json()["text"]
+        asked: dict[str, Any] = {"messages": chat, "sampling_params": GREEDY}
+        assert got["chat"]["text"] == http.post("/generate", json=asked).json()["text"]
         meta = got["chat"]["meta_info"]
         assert meta["prompt_tokens"] - meta["cached_tokens"] < 100
         assert server.wait_idle()["num_running_reqs"] == 0
