@@ -41,7 +41,7 @@ from lang.state.unread import trace_error
 if TYPE_CHECKING:
     from lang.functions.compiled import Compiled
     from lang.remote.session import Session
-    from srt.wire.programs import Guard
+    from srt.wire.programs import Guard, Objective, Perf
 
 # Arguments of a run that are defaults of all gens, and their names here. A parameter of the
 # function with the same name takes precedence.
@@ -196,6 +196,7 @@ class SglFunction:
         session: "Session | None" = None,
         when: "Guard | None" = None,
         retries: int = 2,
+        perf: "Objective | Perf | None" = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Have the function run on the server of a session, that of `with session()` by default:
@@ -204,18 +205,21 @@ class SglFunction:
         The function is called once, now, and nothing is asked of the model: it may extend its
         state, generate, select, fork and join. TraceError, with the line, if it reads a variable.
         `when` is a condition without which all of its calls are skipped; a call that fails in a way
-        that may pass is made up to `retries` times again.
+        that may pass is made up to `retries` times again. Gets of its variables, and of what is
+        made of one of them, that do not say what they want, want `perf`: see
+        docs/programs.md. ValueError if that is nothing known.
         """
         # Late: what travels to a server needs numpy, and the language alone does not.
         from lang.remote.recorder import Recording, record
-        from lang.remote.session import session_of
+        from lang.remote.session import perf_of, session_of
 
         if inspect.iscoroutinefunction(self.func):
             raise TypeError(f"{self.__name__} is an async def: submit takes plain functions")
         if self._speculation_of(kwargs) is not None:
             raise UnsupportedError(_SPECULATION, "the server that runs the program has its prompts")
         defaults, _, rest = self.split_arguments(kwargs)
-        recording = Recording(session_of(session), defaults, self.__name__, when, retries)
+        app, wanted = session_of(session), perf_of(perf)
+        recording = Recording(app, defaults, self.__name__, when, retries, wanted)
         recording.program.returns = returns_of(self.func)
         return record(self.func, args, {**self.bind_arguments, **rest}, recording)
 

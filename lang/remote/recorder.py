@@ -18,14 +18,14 @@ from lang.generation.constrained import ReturnGen
 from lang.generation.gens import Gen, sampling_of
 from lang.generation.selects import Select
 from lang.logs.address import Step
-from lang.remote.session import ADVICE, ProgramVar, Session
+from lang.remote.session import ADVICE, ProgramVar, Reading, Session
 from lang.run import marks
 from lang.run.ir import Constant, ExprList, Media, Part, RoleBegin, RoleEnd
 from lang.run.program import Program
 from lang.run.stream import Stream
 from lang.state.forks import CONCATE_AND_APPEND, RecordedForking
 from lang.state.unread import trace_error
-from srt.wire.programs import Call, Guard, Input, Output, Segment, Text
+from srt.wire.programs import Call, Guard, Input, Output, Perf, Segment, Text
 from srt.wire.sampling import SamplingParams
 
 _MUST_HAVE_TEXT = "a program on a server begins with text: there is none before this call"
@@ -35,16 +35,24 @@ class Recording:
     """One submission: what its states share."""
 
     def __init__(
-        self, session: Session, defaults: Sampling, name: str, when: Guard | None, retries: int
+        self,
+        session: Session,
+        defaults: Sampling,
+        name: str,
+        when: Guard | None,
+        retries: int,
+        perf: Perf | None = None,
     ) -> None:
-        self.session, self.name = session, name
+        self.session, self.name, self.perf = session, name, perf
         self.program = Program(session.backend, defaults)
         self._when, self._retries = when, retries
         self.states: list[RecordedState] = []
 
     def add(self, segments: Sequence[Segment]) -> None:
         """A call is complete."""
-        call = Call([*segments], when=self._when, retries=self._retries, name=self.name)
+        call = Call(
+            [*segments], when=self._when, retries=self._retries, name=self.name, perf=self.perf
+        )
         self.session.add_call(call)
 
 
@@ -158,7 +166,9 @@ class RecordedState(RecordedForking):
         if not self._segments:
             raise UnsupportedError("gen", _MUST_HAVE_TEXT)
         convert = None if gen is None else gen.value_of_text
-        var = self._recording.session.declare(f"{self._recording.name}.{name or 'gen'}", convert)
+        recording = self._recording
+        full_name = f"{recording.name}.{name or 'gen'}"
+        var = recording.session.declare(full_name, Reading(convert, recording.perf))
         self._segments.append(make(var.name))
         self._has_output = True
         if name is not None:

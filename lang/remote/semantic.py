@@ -13,8 +13,8 @@ from typing import Any
 
 from lang.backends.runtime import params_of
 from lang.backends.sampling import PLAIN
-from lang.remote.session import ProgramVar, Session, session_of
-from srt.wire.programs import Call, Guard, Segment, Text
+from lang.remote.session import ProgramVar, Reading, Session, perf_of, session_of
+from srt.wire.programs import Call, Guard, Objective, Perf, Segment, Text
 from srt.wire.programs import Input as InputSegment
 from srt.wire.programs import Output as OutputSegment
 from srt.wire.sampling import SamplingParams
@@ -71,13 +71,16 @@ class SemanticFunction:
         session: Session | None = None,
         when: Guard | None = None,
         retries: int = 2,
+        perf: Objective | Perf | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Submit it. `when` is a condition, without which its outputs are skipped."""
-        app = session_of(session)
+        """Submit it. `when` is a condition, without which its outputs are skipped; gets that do not
+        say what they want have them made for `perf`. ValueError if that is nothing known."""
+        app, wanted = session_of(session), perf_of(perf)
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        made = {name: app.declare(f"{self.__name__}.{name}") for name in self._outputs}
+        reading = Reading(perf=wanted)
+        made = {name: app.declare(f"{self.__name__}.{name}", reading) for name in self._outputs}
         segments: list[Segment] = []
         end = 0
         for found in _PLACEHOLDER.finditer(self._template):
@@ -87,7 +90,8 @@ class SemanticFunction:
             end = found.end()
         while not isinstance(segments[-1], OutputSegment):
             segments.pop()
-        app.add_call(Call(segments, when=when, retries=retries, name=self.__name__))
+        call = Call(segments, when=when, retries=retries, name=self.__name__, perf=wanted)
+        app.add_call(call)
         outputs = [*made.values()]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 

@@ -12,7 +12,7 @@ import contextvars
 import itertools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from lang import loop
 from lang.backends.base import Backend
@@ -25,6 +25,7 @@ from lang.state.text_functions import op_of
 from lang.state.unread import OpName, Unread
 from srt import forked
 from srt.client.programs import IDLE_S, ProgramSession, VarFailed
+from srt.wire.errors import RequestError
 from srt.wire.programs import (
     Call,
     Concat,
@@ -53,6 +54,16 @@ current_session: contextvars.ContextVar["Session | None"] = contextvars.ContextV
 )
 
 
+class Reading(NamedTuple):
+    """How a variable is read: what its text becomes, and what gets are for that do not say."""
+
+    convert: Callable[[str], Any] | None = None
+    perf: Perf | None = None
+
+
+PLAIN = Reading()
+
+
 class Session:
     """A session on the back end's server. Use it in `with` or `async with`; its programs end with
     it.
@@ -65,13 +76,14 @@ class Session:
     def __init__(
         self,
         backend: Any = None,
-        perf: Objective | None = None,
+        perf: Objective | Perf | None = None,
         *,
         idle_s: float = IDLE_S,
         cache_salt: str = "",
         eager: bool = False,
     ) -> None:
         self.backend: Backend = backend_of(backend)
+        perf_of(perf)
         self.perf, self._eager = perf, eager
         self._idle_s, self._cache_salt = idle_s, cache_salt
         self._opened: ProgramSession | None = None
@@ -132,9 +144,9 @@ class Session:
         self._values[made.name] = text
         return made
 
-    def declare(self, name: str, convert: Callable[[str], Any] | None = None) -> "ProgramVar":
+    def declare(self, name: str, reading: Reading = PLAIN) -> "ProgramVar":
         """A variable of something that is being submitted."""
-        return ProgramVar(self, f"{name}~{next(self._numbers)}", convert)
+        return ProgramVar(self, f"{name}~{next(self._numbers)}", reading)
 
     def check(self, var: "ProgramVar") -> None:
         """Raise LangError for a variable of another session."""
@@ -147,10 +159,15 @@ class Session:
         self._flush_if_large()
 
     def transform(
-        self, op: Op, name: str, when: Guard | None = None, default: str | None = None
+        self,
+        op: Op,
+        name: str,
+        when: Guard | None = None,
+        default: str | None = None,
+        perf: Perf | None = None,
     ) -> "ProgramVar":
         """Submit a transform; the variable that it makes."""
-        made = self.declare(name)
+        made = self.declare(name, Reading(perf=perf))
         self._transforms.append(Transform(made.name, op, when, default))
         self._flush_if_large()
         return made
@@ -203,14 +220,8 @@ class ProgramVar(Unread):
 
     advice = ADVICE
 
-    def __init__(
-        self,
-        session: Session,
-        name: str,
-        convert: Callable[[str], Any] | None = None,
-    ) -> None:
-        self.session, self.name = session, name
-        self._convert = convert
+    def __init__(self, session: Session, name: str, reading: Reading = PLAIN) -> None:
+        self.session, self.name, self._reading = session, name, reading
 
     @property
     def id(self) -> str:
@@ -224,30 +235,37 @@ class ProgramVar(Unread):
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def get(self, perf: Objective | None = None, deadline_s: float | None = None) -> Any:
-        """The value, which is made now unless it has been. ProgramError if there is none, or not
-        within `deadline_s`."""
+    def get(self, perf: Objective | Perf | None = None, deadline_s: float | None = None) -> Any:
+        """The value, which is made now unless it has been, for `perf`, else for that of what was
+        submitted, else for the session's. ProgramError if there is none, or not within
+        `deadline_s`; ValueError if `perf` is nothing known."""
         return self._value(loop.call(self._text(perf, deadline_s)))
 
-    async def aget(self, perf: Objective | None = None, deadline_s: float | None = None) -> Any:
+    async def aget(
+        self, perf: Objective | Perf | None = None, deadline_s: float | None = None
+    ) -> Any:
         """`get` for programs with a loop."""
         text = loop.submit(self._text(perf, deadline_s))
         return self._value(await asyncio.wrap_future(text))
 
-    async def _text(self, perf: Objective | None, deadline_s: float | None) -> str:
+    def _wanted(self, perf: Objective | Perf | None = None) -> Perf | None:
+        return perf_of(perf) or self._reading.perf or perf_of(self.session.perf)
+
+    async def _text(self, perf: Objective | Perf | None, deadline_s: float | None) -> str:
+        wanted = self._wanted(perf)
         opened = await self.session.sent()
-        wanted = perf or self.session.perf
         try:
             return await opened.get(
                 self.session.id_of(self),
-                perf=None if wanted is None else Perf(wanted),
+                perf=wanted,
                 deadline_ms=0 if deadline_s is None else max(1, round(1e3 * deadline_s)),
             )
         except VarFailed as error:
             raise ProgramError(f"{self.name!r} has no text: {error}") from error
 
     def _value(self, text: str) -> Any:
-        return text if self._convert is None else self._convert(text)
+        convert = self._reading.convert
+        return text if convert is None else convert(text)
 
     def stream(self) -> Iterator[str]:
         """The text as it grows; leaving it early ends the reading only."""
@@ -270,7 +288,7 @@ class ProgramVar(Unread):
     async def _pieces(self) -> AsyncGenerator[str, None]:
         opened = await self.session.sent()
         try:
-            async for piece in opened.stream(self.session.id_of(self)):
+            async for piece in opened.stream(self.session.id_of(self), perf=self._wanted()):
                 yield piece
         except VarFailed as error:
             raise ProgramError(f"{self.name!r} has no text: {error}") from error
@@ -299,7 +317,7 @@ class ProgramVar(Unread):
     ) -> "ProgramVar":
         """So many characters or tokens of it, from the start or at the end."""
         op = Truncate(self.name, chars, tokens, keep)
-        return self.session.transform(op, f"{self.name}.truncate")
+        return self.session.transform(op, f"{self.name}.truncate", perf=self._reading.perf)
 
     def equals(self, text: str) -> Guard:
         """A condition for `when`."""
@@ -314,11 +332,13 @@ class ProgramVar(Unread):
         return Guard(self.name, non_empty=True)
 
     def otherwise(self, text: str) -> "ProgramVar":
-        return self.session.transform(Concat([self.name]), self.name, default=text)
+        op = Concat([self.name])
+        return self.session.transform(op, self.name, default=text, perf=self._reading.perf)
 
     def _made(self, op: OpName, inputs: list[Any], **fields: Any) -> "ProgramVar":
         names = [each.name for each in self._vars(inputs)]
-        return self.session.transform(op_of(op, names, fields), f"{self.name}.{op}")
+        made = op_of(op, names, fields)
+        return self.session.transform(made, f"{self.name}.{op}", perf=self._reading.perf)
 
     def _first(self, others: list[Any]) -> "ProgramVar":
         names = [each.name for each in self._vars(others)]
@@ -326,6 +346,21 @@ class ProgramVar(Unread):
 
     def _vars(self, inputs: list[Any]) -> "list[ProgramVar]":
         return [self.session.var(each) if isinstance(each, str) else each for each in inputs]
+
+
+def perf_of(given: Objective | Perf | None) -> Perf | None:
+    """What a get is for, which may be a word. ValueError, naming `perf`, if it is nothing known."""
+    if given is None:
+        return None
+    perf = Perf(given) if isinstance(given, str) else given
+    if not isinstance(perf, Perf) or perf.objective not in get_args(Objective):
+        known = ", ".join(get_args(Objective))
+        raise ValueError(f"perf must be one of {known}, or a Perf of it, and is {given!r}")
+    try:
+        perf.check("perf")
+    except RequestError as error:
+        raise ValueError(str(error)) from None
+    return perf
 
 
 def negated(guard: Guard) -> Guard:

@@ -1,45 +1,89 @@
 """Requests ahead of time: prompts that are computed before the request that will have them comes.
 
-They are of use only where nobody else is the worse for it. So none of them waits: one that cannot
-be admitted at once ends, and all end as soon as another request waits, or memory becomes short;
-what is computed by then is in the tree. One runs at a time, in small chunks, and a row stays free
-for a request that comes. Its tokens are charged to its caller like others, but while only such
-requests are in the queue nobody is in debt, gives way or gains credit.
+They are of use only where nobody else is the worse for it. So they are not in the queue, and one at
+a time has a place of its own in memory, beyond the rows of all others. It computes a small chunk
+in a step that has no other prompt to compute, which may be while others wait for a row; it evicts
+nothing that these have matched, and ends as soon as memory becomes short. What is computed by then
+is in the tree. Its tokens are charged to its caller like others, but while only such requests wait
+nobody is in debt, gives way or gains credit.
 """
 
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from scheduler_proc.core.prompts import is_cut
+from scheduler_proc.core.requests.admission import matched_len, prefix_need
+from scheduler_proc.core.queueing.queue import MARKED
+from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
+from scheduler_proc.core.steps.plan import Plan
 from srt.wire.messages import Finish
 
 AHEAD_TOKENS = 32  # of a step, which others may have to wait for
-FREE_ROWS = 2  # its own, and one
+
+
+def but_ahead(reqs: Iterable[Req]) -> list[Req]:
+    """Those of the reqs that are not ahead of time."""
+    return [req for req in reqs if not req.wish.is_ahead]
 
 
 def make_way(state: SchedulerState) -> None:
-    """End all of them if another req waits, or if memory is short."""
-    ahead = state.live.ahead
-    if not ahead:
+    """End all of them if memory is short."""
+    if not state.live.ahead:
         return
-    if others_wait(state) or state.memory.room < len(state.running) + AHEAD_TOKENS:
-        _end(state, list(ahead))
+    if len(state.waiting) > 0 and state.memory.table.num_free_rows == 0:
+        state.waiting.ordered(by_credit=False)  # what they have matched: nobody looks otherwise
+    is_short = state.admissions.is_memory_short and len(state.waiting) > 0
+    if is_short or _room(state) < len(state.running) + AHEAD_TOKENS:
+        _end(state, list(state.live.ahead.values()))
 
 
-def others_wait(state: SchedulerState) -> bool:
-    """Whether others than these wait in the queue."""
-    in_queue = sum(req.residency is None for req in state.live.ahead.values())
-    return len(state.waiting) > in_queue
+def next_ahead(
+    state: SchedulerState, plan: Plan, available: int, may_run: Callable[[Req], bool]
+) -> Req | None:
+    """The one that is to have a chunk in the step, which all others have been planned for; it is
+    started if it `may_run` and what it needs is `available`. Those that cannot be admitted end."""
+    ahead = list(state.live.ahead.values())
+    if not ahead:
+        return None
+    present = [req for req in ahead if req.residency is not None]
+    queued = [req for req in ahead if req.residency is None]
+    is_busy = plan.num_prompts > 0
+    if not present and is_busy:
+        _end(state, queued[1:])
+        return None
+    if not present and queued and may_run(queued[0]):
+        first = queued.pop(0)
+        need = prefix_need(first, state.memory.cache)
+        room = min(available, _room(state) - len(state.running) - AHEAD_TOKENS)
+        if need <= room:
+            present.append(first)
+        else:
+            queued.append(first)
+    _end(state, queued)
+    if is_busy or not present or not may_run(present[0]):
+        return None
+    return _unless_known(state, present[0])
 
 
-def may_enter(state: SchedulerState, need: int, available: int) -> bool:
-    """Whether there is room for one that needs as many slots of those that are `available`."""
-    is_alone = all(req.residency is None for req in state.live.ahead.values())
-    return is_alone and need <= available and state.memory.table.num_free_rows >= FREE_ROWS
+def _unless_known(state: SchedulerState, req: Req) -> Req | None:
+    """The req, if something of it is to be planned. It ends if another has computed what is."""
+    if req.residency is None:
+        return req
+    if not is_cut(req):
+        return None
+    if matched_len(req, state.memory.cache) > req.held.kv_len:
+        _end(state, [req])
+        return None
+    return req
 
 
-def end_unadmitted(state: SchedulerState) -> None:
-    """End those that are not in memory."""
-    _end(state, [handle for handle, req in state.live.ahead.items() if req.residency is None])
+def _room(state: SchedulerState) -> int:
+    """Slots that can be had without evicting what waiting reqs have matched."""
+    matched = sum(req.cursor.length for req in islice(state.waiting, MARKED))
+    return state.memory.room - matched
 
 
-def _end(state: SchedulerState, handles: list[int]) -> None:
-    for handle in handles:
-        state.finish(state.live.ahead[handle], Finish("abort"))
+def _end(state: SchedulerState, reqs: Iterable[Req]) -> None:
+    for req in reqs:
+        state.finish(req, Finish("abort"))

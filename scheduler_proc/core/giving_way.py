@@ -7,7 +7,7 @@ for `fair_wait_s` for a row or for memory, a running req of the latter goes back
 
 from collections import Counter
 
-from scheduler_proc.core.ahead import others_wait
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.queueing.classes import FLEX
 from scheduler_proc.core.requests.request import Req
@@ -34,10 +34,10 @@ class GivingWay:
 
     def look(self, now: float) -> None:
         """See who waits and has credit left, refilled if need be."""
-        state, waiting = self._state, self._state.waiting
+        waiting = self._state.waiting
         before_s, self._looked_s = self._looked_s, now
         waiting.credits.settle()
-        callers = waiting.callers if others_wait(state) else ()
+        callers = waiting.callers
         if not (callers or self._able):
             return
         self._able = waiting.credits.able(callers)
@@ -102,7 +102,8 @@ class GivingWay:
         late = [caller for caller in late if self._waits(state.waiting.oldest_s(caller), now)]
         if not late:
             return None
-        sizes = {req: 1 if are_rows_short else req.held.kv_len for req in state.running.values()}
+        running = but_ahead(state.running.values())
+        sizes = {req: 1 if are_rows_short else req.held.kv_len for req in running}
         held = Counter[str]()
         for req, size in sizes.items():
             held[req.wish.caller] += size

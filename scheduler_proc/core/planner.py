@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import takewhile
 
-from scheduler_proc.core.ahead import (
-    AHEAD_TOKENS,
-    end_unadmitted,
-    make_way,
-    may_enter,
-    others_wait,
-)
+from scheduler_proc.core.ahead import AHEAD_TOKENS, but_ahead, make_way, next_ahead
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
 from scheduler_proc.core.drafting.speculation import Proposal
 from scheduler_proc.core.follows import follows
@@ -109,8 +103,8 @@ class StepPlanner:
         return plan if self._unblock(plan, budget) else None
 
     def _others(self) -> Iterable[Req]:
-        """The running reqs that are no suspects."""
-        running, trials = self._state.running.values(), self._state.trials
+        """The running reqs that are no suspects, nor ahead of time."""
+        running, trials = but_ahead(self._state.running.values()), self._state.trials
         if trials.next is None:
             return running
         return [req for req in running if not trials.is_suspect(req)]
@@ -130,10 +124,10 @@ class StepPlanner:
         if len(state.waiting) == 0:
             state.admissions.nobody_is_stopped()
             state.memory.cache.want(())
-        if not others_wait(state):
             state.waiting.credits.forgive()
-        self._admit_waiting(plan, budget, suspect)
-        end_unadmitted(state)
+        budget -= self._admit_waiting(plan, budget, suspect)
+        if suspect is None and state.live.ahead:
+            self._plan_ahead(plan, budget)
         return budget
 
     def _plan_cut(self, plan: Plan, budget: int, suspect: Req | None) -> int:
@@ -155,6 +149,15 @@ class StepPlanner:
             spent += self._plan_prefills(plan, budget - spent, turns.held_up)
         return spent
 
+    def _plan_ahead(self, plan: Plan, budget: int) -> None:
+        """A chunk of a prompt ahead of time, if nothing else is in its way."""
+        state, is_in_debt = self._state, self._shares.is_in_debt
+        req = next_ahead(state, plan, available_slots(state), lambda req: not is_in_debt(req))
+        if req is not None and budget > 0:
+            if req.residency is None:
+                state.start(req, self._now)
+            self._extend(plan, req, budget)
+
     def _admit_waiting(
         self,
         plan: Plan,
@@ -171,7 +174,7 @@ class StepPlanner:
         # others make room if nobody takes more.
         if suspect is not None and suspect.residency is None and may_see(state, suspect):
             return 0
-        waiting = state.waiting.ordered(self._now, by_credit=others_wait(state))
+        waiting = state.waiting.ordered(self._now)
         if goes_first is not None:
             waiting = takewhile(goes_first, waiting)
         if suspect is not None:
@@ -233,7 +236,7 @@ class StepPlanner:
         prompts wait in the queue they take all that there is."""
         if not self._state.speculation.sources:
             return NO_DRAFTS
-        size, running = self._config.chunked_prefill_size, self._state.running.values()
+        size, running = self._config.chunked_prefill_size, but_ahead(self._state.running.values())
         cut = [req.held.prefill_len - req.held.kv_len for req in running if is_cut(req)]
         queued = num_queued(self._state)
         others = size if queued > 0 else min(sum(cut), size)
@@ -256,7 +259,7 @@ class StepPlanner:
         which leaves as many `tokens` of its budget. A req that has the step to itself, and for
         which nobody waits, may take what time it likes."""
         costs = self.costs
-        is_alone = len(self._state.running) <= 1 and waiting == 0
+        is_alone = len(but_ahead(self._state.running.values())) <= 1 and waiting == 0
         if costs is None or not self._state.speculation.gives_way or is_alone:
             return DraftRoom(tokens, waiting=waiting)
         target_s = self._shares.target_s(costs, beside.decodes)
@@ -321,7 +324,7 @@ class StepPlanner:
 
     def _others_wait(self, req: Req) -> bool:
         """Whether a prompt other than the req's has tokens that are not planned."""
-        running = self._state.running.values()
+        running = but_ahead(self._state.running.values())
         return num_queued(self._state) > 0 or any(
             is_cut(other) for other in running if other is not req
         )
@@ -342,7 +345,8 @@ class StepPlanner:
         """
         state, admissions, cache = self._state, self._state.admissions, self._state.memory.cache
         available = available_slots(state)
-        prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
+        running = but_ahead(state.running.values())
+        prefilling = [req for req in running if req.held.prefill_left > 0]
         aside = Aside(self._config.max_wait_s)
         for req in waiting:
             if budget <= 0 or state.memory.table.num_free_rows == 0:
@@ -362,8 +366,6 @@ class StepPlanner:
                 may_pin = may_pin and req.handle in state.media.pinned
                 continue
             need = prefix_need(req, cache) + admissions.ratio.expected_outputs(req)
-            if req.wish.is_ahead and not may_enter(state, need, available):
-                continue
             if need > available and state.running:
                 admissions.stopped(state.counters.forward_steps, len(state.running))
                 return

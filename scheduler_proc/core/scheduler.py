@@ -68,7 +68,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.state.running) or len(self.state.waiting) > 0
+        state = self.state
+        return bool(state.running or state.live.ahead) or len(state.waiting) > 0
 
     @property
     def places(self) -> int:

@@ -135,8 +135,11 @@ class SchedulerState:
         """Queue a new req."""
         self.live.add(req)
         req.account = self.waiting.credits.join(req.wish.caller, req.wish.weight)
-        self.waiting.add(req)
+        if not req.wish.is_ahead:
+            self.waiting.add(req)
         self.trials.add(req)
+        if req.wish.is_ahead and self.trials.is_suspect(req):
+            self.finish(req, Finish("abort"))  # nobody needs it, and it may end this scheduler too
         self.admissions.memory_changed()
 
     def start(self, req: Req, now: float) -> None:
@@ -160,8 +163,9 @@ class SchedulerState:
                 self.waiting.credits.charge(req.wish.caller, uncached)
                 cost = uncached + self.admissions.ratio.expected_outputs(req)
             self.outputs.admitted(req, prefix)
-        self.waiting.classes.admitted(req, cost)
-        self.waiting.remove(req)
+        if not req.wish.is_ahead:
+            self.waiting.classes.admitted(req, cost)
+            self.waiting.remove(req)
         self.running[req.handle] = req
 
     def _prefix_of(self, req: Req) -> PrefixIds | None:
@@ -179,7 +183,10 @@ class SchedulerState:
 
     def retract(self, req: Req, *, for_memory: bool = True) -> None:
         """Send a running req back to the queue; it will be extended again from what is cached. If
-        it was `for_memory`, fewer reqs are admitted from now on."""
+        it was `for_memory`, fewer reqs are admitted from now on. One ahead of time ends."""
+        if req.wish.is_ahead:
+            self.finish(req, Finish("abort"))
+            return
         self._release(req)
         self.media.release(req.handle)
         req.told.count("retractions")
@@ -198,7 +205,7 @@ class SchedulerState:
                 uncomputed = req.tokens.prompt_len - req.held.computed_len
                 self.waiting.credits.charge(req.wish.caller, -max(0, uncomputed))
             self._release(req)
-        else:
+        elif not req.wish.is_ahead:
             self.waiting.remove(req)
         self.waiting.credits.leave(req.wish.caller)
         self.live.remove(req)

@@ -93,10 +93,12 @@ class TokenPool:
 
 
 class ReqToTokenPool:
-    """A table row per running req: `slots[row, i]` is the KV slot of the req's i-th token."""
+    """A table row per running req: `slots[row, i]` is the KV slot of the req's i-th token. The last
+    row, beyond those for `max_reqs`, is for a req ahead of time."""
 
     def __init__(self, max_reqs: int, max_len: int) -> None:
-        self.slots = np.zeros((max_reqs, max_len), dtype=np.int32)
+        self.max_reqs = max_reqs
+        self.slots = np.zeros((max_reqs + 1, max_len), dtype=np.int32)
         self._free_rows = list(range(max_reqs - 1, -1, -1))
 
     @property
@@ -108,4 +110,5 @@ class ReqToTokenPool:
         return self._free_rows.pop()
 
     def free(self, row: int) -> None:
-        self._free_rows.append(row)
+        if row < self.max_reqs:
+            self._free_rows.append(row)

@@ -108,6 +108,8 @@ PROGRAM_COUNTERS = {
     "submits.total": "Programs that were submitted.",
     "sessions.gave_way.total": "Sessions that were ended to make room for other callers.",
     "transforms.total": "Transforms that have ended.",
+    "ahead.tokens.total": "Prompt tokens that were computed ahead of time.",
+    "ahead.wasted_tokens.total": "Of these, tokens of calls that never began.",
 }
 _FAMILIES = {True: GaugeMetricFamily, False: CounterMetricFamily}  # by whether it is a gauge
 CALL_STATES = ("ready", "skipped", "failed", "cancelled")

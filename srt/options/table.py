@@ -251,7 +251,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("fair-wait", "seconds until a caller above its share gives way to one below"),
         Option(
             "programs-ahead",
-            "compute prompts of a program's calls while their inputs grow and nobody else waits",
+            "compute prompts of a program's calls while their inputs are made, where nobody else "
+            "is the worse for it",
             choices=("on", "off"),
         ),
         Option("disable-radix-cache", "reuse nothing between requests"),

@@ -46,7 +46,9 @@ class ProgramsActor(Actor):
         url = f"ipc://{self.ring.directory}"
         self._client = RingClient(url, self.dropped, self._on_failure)
         await self._client.start()
-        ahead = Ahead(self._client) if self.args.programs_ahead == "on" else None
+        ahead = None
+        if self.args.programs_ahead == "on" and not self.args.disable_radix_cache:
+            ahead = Ahead(self._client, self._core.totals, self.args.dp)
         parts = self._client, self._answers, self._cut, self._changed
         self._runner = Runner(self._core, *parts, ahead)
         self._vocab: asyncio.Task[Vocab] | None = None

@@ -1,20 +1,30 @@
-"""Prompts ahead of time: of a call that waits for a text which is being generated, what is known of
-its prompt is computed meanwhile, so that the text's end leaves only the rest.
+"""Prompts ahead of time: of a call that waits for a text which is being made, what is known of its
+prompt is computed meanwhile, so that the text's end leaves only the rest.
 
-Each piece is a request of its own without any output, which the scheduler ends as soon as anybody
-else waits (`Hints.is_ahead`). It changes no answer: what it computes is in the prefix cache, or is
-not. Invariant: a call has one at a time, and none once it has begun or ended.
+First that is the constant head of the call, then its input as it grows. Each piece is a request of
+its own without any output, which computes only what nobody else has a use for (`Hints.is_ahead`).
+It changes no answer: what it computes is in the prefix cache, or is not. Invariant: a call has one
+at a time, and none once it has begun or ended.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from typing import Any
 
 from srt.client.generation import Request
 from srt.client.ring.client import RingClient
-from srt.programs.parts import CallWork, Variable
-from srt.programs.prompts import Beginning, beginning_of, known_chars
+from srt.programs.beginnings import (
+    beginning_of,
+    is_near,
+    known_chars,
+    probes_of,
+    waiting_for,
+    waits,
+)
+from srt.programs.parts import AHEAD_TOKENS, WASTED_TOKENS, CallWork, Variable
 from srt.tasks import TaskSet
 from srt.wire.errors import RequestError
 from srt.wire.hints import Hints
@@ -23,52 +33,82 @@ from srt.wire.sampling import SamplingParams
 log = logging.getLogger(__name__)
 
 MIN_TOKENS = 64  # that are computed at a time
-MAX_AT_ONCE = 4  # requests
 MAX_CONSUMERS = 8  # of a text, that are looked at as it grows
 MAX_CALLS = 1024  # that are remembered
 FIRST_TOKEN_CHARS = 4.0  # characters of a token, until a prompt was counted
+FIRST_PAUSE_S, MAX_PAUSES = 0.1, 6  # before one that others have ended begins again; doubled
 _NO_OUTPUT = SamplingParams(max_new_tokens=0)
 
 
 @dataclass(eq=False, slots=True)
 class _Known:
     """A call that waits: the characters of its prompt that are computed, those that were known when
-    they were last counted, those of each input then, by id, and the request that runs. Nothing is
-    asked for again of a prompt that `is_refused`."""
+    they were last counted, those of each input then, by id, and the request that runs, during which
+    more may have become known (`has_changed`). Nothing is asked for again of a prompt that
+    `is_refused`. `tokens` were computed for it, and its prompt was `length` tokens long the last
+    time; `pauses` is how often in a row others have ended its request."""
 
     done: int = 0
     seen: int = 0
     lengths: dict[str, int] = field(default_factory=dict)
     is_refused: bool = False
+    has_changed: bool = False
     task: asyncio.Task[None] | None = None
+    tokens: int = 0
+    length: int = 0
+    pauses: int = 0
+    timer: asyncio.TimerHandle | None = None
 
 
 class Ahead:
-    """Computes prompts of the calls whose inputs grow. The runner says what happens."""
+    """Computes prompts of the calls that wait. The runner says what happens. As many requests run
+    at once as there are schedulers, each of which takes one at a time; what they compute is counted
+    in `totals`."""
 
-    def __init__(self, client: RingClient) -> None:
-        self._client = client
+    def __init__(self, client: RingClient, totals: dict[str, int], most: int = 1) -> None:
+        self._client, self._totals, self._most = client, totals, most
         self._tasks = TaskSet(lambda error: log.error("a prompt ahead failed", exc_info=error))
         self._calls: dict[CallWork, _Known] = {}
+        self._due: dict[CallWork, None] = {}  # of them, in order: those that have enough to ask for
         self._num_running = 0
         self._token_chars = FIRST_TOKEN_CHARS
 
     async def close(self) -> None:
+        for known in self._calls.values():
+            known.is_refused = True
+            _stop_timer(known)
         await self._tasks.close()
+
+    def waits(self, work: CallWork) -> None:
+        """A call is wanted, and its inputs are not all there."""
+        if waits(work) and is_near(work):
+            self._look(work)
+
+    def began(self, work: CallWork) -> None:
+        """A call begins: what needs its outputs is next."""
+        for var in work.outputs:
+            for later in waiting_for(var):
+                self._look(later)
 
     def grew(self, var: Variable) -> None:
         """The text of `var`, which is being generated, has grown."""
-        for work in _waiting_for(var):
+        for _, work in zip(range(MAX_CONSUMERS), waiting_for(var), strict=False):
             self._look(work, var)
 
     def settle(self) -> None:
         """Forget the calls that have begun or ended, and end what is computed for them."""
-        for work in [work for work in self._calls if not _waits(work)]:
+        for work in [work for work in self._calls if not waits(work)]:
             known = self._calls.pop(work)
+            self._due.pop(work, None)
+            _stop_timer(known)
+            if not work.started:
+                self._totals[WASTED_TOKENS] += known.tokens
             if known.task is not None:
                 known.task.cancel()
 
-    def _look(self, work: CallWork, var: Variable) -> None:
+    # ---- what is asked for -----------------------------------------------------------------------
+
+    def _look(self, work: CallWork, var: Variable | None = None) -> None:
         """Ask for what has become known of the prompt of a call, if it is enough, as `var` grows.
         To count it takes time, so that it is not done for each token."""
         known = self._calls.get(work)
@@ -76,38 +116,50 @@ class Ahead:
             if len(self._calls) >= MAX_CALLS:
                 return
             known = self._calls[work] = _Known()
-        if known.task is not None or known.is_refused or self._num_running >= MAX_AT_ONCE:
+        if known.task is not None or known.is_refused:
+            known.has_changed = True
             return
-        more, length = MIN_TOKENS * self._token_chars, len(var.text)
-        before = known.lengths.get(var.id)
-        if before is not None and before <= length < before + more / 4:
-            return
-        known.lengths[var.id], chars = length, known_chars(work)
-        if chars < max(known.done + more, known.seen + more / 4):
-            return
-        begun, known.seen = beginning_of(work), chars
-        if begun is not None and len(begun.text) >= known.done + more:
-            self._num_running += 1
-            known.task = self._tasks.start(self._compute(work, known, begun))
-            known.task.add_done_callback(lambda _: self._done(known))
+        more = MIN_TOKENS * self._token_chars
+        if var is not None:
+            before, length = known.lengths.get(var.id), len(var.text)
+            if before is not None and before <= length < before + more / 4:
+                return
+            known.lengths[var.id] = length
+        chars = known_chars(work)
+        if chars >= max(known.done + more, known.seen + more / 4):
+            known.seen = chars
+            self._due[work] = None
+            self._begin_next()
 
-    def _done(self, known: _Known) -> None:
-        known.task = None
+    def _begin_next(self) -> None:
+        """Begin as many requests as may run at once."""
+        while self._due and self._num_running < self._most:
+            work = next(iter(self._due))
+            del self._due[work]
+            known = self._calls[work]
+            if waits(work) and known.task is None and not known.is_refused:
+                self._num_running += 1
+                _stop_timer(known)
+                known.task = self._tasks.start(self._compute(work, known))
+                known.task.add_done_callback(partial(self._done, work))
+
+    def _done(self, work: CallWork, task: asyncio.Task[None]) -> None:
         self._num_running -= 1
+        known = self._calls.get(work)
+        if known is not None:
+            known.task = None
+            if known.has_changed and not known.pauses:
+                known.has_changed = False
+                self._look(work)
+        self._begin_next()
 
-    async def _compute(self, work: CallWork, known: _Known, begun: Beginning) -> None:
+    async def _compute(self, work: CallWork, known: _Known) -> None:
         """One request. If it was ended for others, the next is for the same and what has grown."""
-        session = work.session
-        request = Request(
-            text=begun.text,
-            literal_spans=begun.literal_spans,
-            sampling=_NO_OUTPUT,
-            cache_salt=session.cache_salt,
-            tenant=session.caller,
-            joined=True,
-            hints=Hints(perf="throughput", is_ahead=True),
-        )
         try:
+            chars = known.seen
+            request = await self._request(work, known)
+            if request is None:
+                return
             generation = await self._client.submit(request)
             try:
                 output = await generation.result()
@@ -116,23 +168,64 @@ class Ahead:
         except RequestError as error:
             log.debug("a prompt ahead was not computed: %s", error)
             known.is_refused = not error.info.retryable  # too long, for instance
+            self._pause(work, known)
             return
         if output.finish is not None and output.finish.type == "abort":
+            self._pause(work, known)
             return
-        known.done = len(begun.text)
-        if output.prompt_tokens:
-            self._token_chars = max(1.0, len(begun.text) / output.prompt_tokens)
+        known.pauses = 0
+        known.tokens += (computed := output.prompt_tokens - output.cached_tokens)
+        self._totals[AHEAD_TOKENS] += computed
+        known.length = output.prompt_tokens
+        known.done = chars if request.text is None else len(request.text)
+        if output.prompt_tokens and known.done:
+            self._token_chars = max(1.0, known.done / output.prompt_tokens)
+
+    def _pause(self, work: CallWork, known: _Known) -> None:
+        """Ask for the same again in a while, if nothing more is known before."""
+        known.pauses += 1
+        if known.pauses <= MAX_PAUSES and not known.is_refused:
+            pause_s = FIRST_PAUSE_S * 2 ** (known.pauses - 1)
+            known.timer = asyncio.get_running_loop().call_later(pause_s, self._again, work)
+
+    def _again(self, work: CallWork) -> None:
+        if work in self._calls:
+            self._due[work] = None
+            self._begin_next()
+
+    async def _request(self, work: CallWork, known: _Known) -> Request | None:
+        """The request for what is known; None if that is too little."""
+        more = MIN_TOKENS * self._token_chars
+        prompt: dict[str, Any]
+        if work.call.turns:
+            ids = await self._common_ids(work)
+            if len(ids) < known.length + MIN_TOKENS:
+                known.is_refused = 4 * len(ids) < known.seen / self._token_chars  # by its template
+                return None
+            prompt = {"input_ids": ids}
+        else:
+            begun = beginning_of(work)
+            if begun is None or len(begun.text) < known.done + more:
+                return None
+            prompt = {"text": begun.text, "literal_spans": begun.literal_spans}
+        session = work.session
+        return Request(
+            sampling=_NO_OUTPUT,
+            cache_salt=session.cache_salt,
+            tenant=session.caller,
+            joined=True,
+            hints=Hints(perf="throughput", is_ahead=True),
+            **prompt,
+        )
+
+    async def _common_ids(self, work: CallWork) -> list[int]:
+        """The tokens that a chat's prompt begins with, whatever is not known of it."""
+        one, other = [await self._client.tokenize(each) for each in probes_of(work)]
+        pairs = zip(one, other, strict=False)
+        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
-def _waiting_for(var: Variable) -> Iterator[CallWork]:
-    """Some of the calls that wait for a text."""
-    for work in var.consumers[:MAX_CONSUMERS]:
-        if isinstance(work, CallWork) and _waits(work):
-            yield work
-
-
-def _waits(work: CallWork) -> bool:
-    """Whether the call is to run as soon as its inputs are there. One with a guard that is not
-    known yet may be skipped."""
-    is_asked = work.is_asked or work.guard is None
-    return work.active and is_asked and not (work.started or work.ended or work.session.closed)
+def _stop_timer(known: _Known) -> None:
+    if known.timer is not None:
+        known.timer.cancel()
+        known.timer = None

@@ -28,8 +28,15 @@ from srt.programs.limits import (
     MAX_KEY_CHARS,
     MAX_SESSIONS,
 )
-from srt.programs.objectives import Objective
-from srt.programs.parts import CallWork, Session, Variable, Work
+from srt.programs.objectives import wants_of
+from srt.programs.parts import (
+    AHEAD_TOKENS,
+    WASTED_TOKENS,
+    CallWork,
+    Session,
+    Variable,
+    Work,
+)
 from srt.programs.refusals import SESSION_CLOSED, SESSION_GAVE_WAY, too_much
 from srt.programs.submissions import Submission
 from srt.wire.errors import CONFLICT, NOT_FOUND, UNAVAILABLE, ErrorInfo, RequestError
@@ -79,7 +86,7 @@ class Core:
             max_running, max_of_caller, lambda work: work.weight
         )
         self._num_running = 0
-        self._totals = dict.fromkeys(_TOTALS, 0)
+        self.totals = dict.fromkeys(_TOTALS, 0)
         self._handlers: dict[type, Callable[[bytes, Any, float], None]] = {
             OpenSession: self._open,
             ReadSession: self._read_session,
@@ -148,14 +155,14 @@ class Core:
         self.gets.grew(var, delta)
 
     def has_ended(self, var: Variable) -> None:
-        self._totals[f"vars.{var.state}.total"] += 1
+        self.totals[f"vars.{var.state}.total"] += 1
         self.gets.has_ended(var)
 
     def work_ended(self, work: Work) -> None:
         if isinstance(work, CallWork):
-            self._totals[f"calls.{work.outputs[-1].state}.total"] += 1
+            self.totals[f"calls.{work.outputs[-1].state}.total"] += 1
         else:
-            self._totals["transforms.total"] += 1
+            self.totals["transforms.total"] += 1
         if work.is_run:
             work.session.running -= 1
 
@@ -228,12 +235,13 @@ class Core:
         self._vars |= {var_id: session.vars[var_id] for var_id in ids.values()}
         if key:
             session.keys[key] = digest, ids
-        self._totals["submits.total"] += 1
+        self.totals["submits.total"] += 1
         self.answers.append((client, Submitted(question.rid, ids)))
         for var, text in submission.given:
             self.graph.set(var, text)
         if program.eager:
-            self.graph.want(submission.made, Objective.of_get(None, now))
+            for variables, objective in wants_of(submission.made, None, now):
+                self.graph.want(variables, objective)
 
     def _get(self, client: bytes, question: GetVars, now: float) -> None:
         if not 0 < len(question.vars) <= MAX_GET_VARS:
@@ -275,7 +283,7 @@ class Core:
             "calls.pending": max(0, started - running),
             "calls.running": running,
         }
-        return {**gauges, **self._totals}
+        return {**gauges, **self.totals}
 
     # ---- sessions ------------------------------------------------------------------------------
 
@@ -317,7 +325,7 @@ class Core:
     def _give_way(self, session: Session) -> None:
         """End a session, as another caller needs its room."""
         self._gave_way.update(dict.fromkeys((session.id, *session.vars), session.tenant))
-        self._totals["sessions.gave_way.total"] += 1
+        self.totals["sessions.gave_way.total"] += 1
         self._close(session, SESSION_GAVE_WAY)
 
     def _shares(self, bound: int) -> Shares[str, Session]:
@@ -357,4 +365,5 @@ _TOTALS = (
     "transforms.total",
     "submits.total",
     "sessions.gave_way.total",
+    *(AHEAD_TOKENS, WASTED_TOKENS),
 )

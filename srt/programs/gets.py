@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from srt.callers.shares import Shares
 from srt.programs.graph import Graph
 from srt.programs.limits import CALLER_SHARE, MAX_GET_S, MAX_GETS, MAX_TOLD_BYTES
-from srt.programs.objectives import Objective
+from srt.programs.objectives import wants_of
 from srt.programs.parts import Get, Session, Variable, text_bytes
 from srt.programs.refusals import GET_GAVE_WAY, too_much
 from srt.wire.errors import ErrorInfo, RequestError
@@ -39,6 +39,8 @@ class Gets:
     ) -> None:
         """Answer a get of `caller` at once if all of its variables have ended; otherwise let it
         wait."""
+        if question.perf is not None:
+            question.perf.check("perf")
         if question.deadline_ms < 0:
             raise RequestError(" must be 0 or more", at="deadline_ms")
         if (client, question.rid) in self._waiting:
@@ -68,7 +70,8 @@ class Gets:
             self._deadlines = [each for each in self._deadlines if not each[2].ended]
             heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (get.deadline, self._count, get))
-        self._graph.want(found, Objective.of_get(question.perf, now))
+        for variables, objective in wants_of(found, question.perf, now):
+            self._graph.want(variables, objective)
 
     def grew(self, var: Variable, delta: str) -> None:
         for get in var.gets:

@@ -19,6 +19,7 @@ from srt.wire.programs import Concat, First, Join, Majority, Op, OutputMeta, Var
 log = logging.getLogger(__name__)
 
 DEFECT = ErrorInfo(INTERNAL, "the part that runs programs failed (its log says why)")
+MAX_WAITING = 1024  # calls; of more the oldest are left out
 _CANCELLED = ErrorInfo(CONFLICT, "it was cancelled")
 _TOO_LONG = f"the text has more than {MAX_TEXT_BYTES} bytes"
 
@@ -53,6 +54,8 @@ class Graph:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self.objectives = Objectives()
+        # Calls that are wanted and wait for inputs, for those who compute ahead; they empty it.
+        self.waiting: deque[CallWork] = deque(maxlen=MAX_WAITING)
         self._to_look_at: deque[Work] = deque()
         self._to_release: deque[Variable] = deque()
 
@@ -186,6 +189,8 @@ class Graph:
             self._lacks(work, lacking)
         elif not work.missing:
             self._start(work)
+        elif isinstance(work, CallWork):
+            self.waiting.append(work)
 
     def _is_asked(self, work: Work) -> bool:
         """Whether its guard holds. If it does not, the work ends here."""

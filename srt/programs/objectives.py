@@ -83,6 +83,19 @@ class Objective:
         return Objective(self.rank, self.arrival_s, self.due_s, depth)
 
 
+def wants_of(
+    wanted: Iterable[Variable], perf: Perf | None, now: float
+) -> Iterator[tuple[list[Variable], Objective]]:
+    """What a get or an eager submission wants the variables for, which comes `now`: if it does not
+    say, what their calls do."""
+    found: dict[Perf | None, list[Variable]] = {}
+    for var in wanted:
+        own = var.work.call.perf if isinstance(var.work, CallWork) else None
+        found.setdefault(perf or own, []).append(var)
+    for each, variables in found.items():
+        yield variables, Objective.of_get(each, now)
+
+
 @dataclass(eq=False, slots=True)
 class _Place:
     """Where a work stands: its objective, the group of what feeds the same consumer, and how urgent

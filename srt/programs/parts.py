@@ -25,6 +25,8 @@ from srt.wire.programs import (
     VarState,
 )
 
+# Totals: prompt tokens that were computed ahead of time, and those of them whose call never began.
+AHEAD_TOKENS, WASTED_TOKENS = "ahead.tokens.total", "ahead.wasted_tokens.total"
 OBJECT_BYTES = 512  # about the memory of a variable or a part of a program besides its texts
 
 

@@ -54,6 +54,8 @@ class Runner:
 
     def start(self, work: Work) -> None:
         """Run `work` beside the others."""
+        if self._ahead is not None and isinstance(work, CallWork):
+            self._ahead.began(work)
         task = self._by_work[work] = self._tasks.start(self._run(work))
         task.add_done_callback(lambda _: self._on_end(work))  # also of one that never began
 
@@ -64,9 +66,14 @@ class Runner:
             task.cancel()
 
     def settle(self) -> None:
-        """End what is done ahead of time for calls that have begun or ended."""
+        """End what is done ahead of time for calls that have begun or ended, and begin with those
+        that have come to wait."""
+        waiting = self._core.graph.waiting
         if self._ahead is not None:
             self._ahead.settle()
+            for work in waiting:
+                self._ahead.waits(work)
+        waiting.clear()
 
     async def close(self) -> None:
         if self._ahead is not None:

@@ -218,6 +218,8 @@ def _check_call(call: Call, at: str) -> None:
         raise RequestError(f" must have at most {MAX_NAME_CHARS} characters", at=f"{at}.name")
     if call.when is not None:
         check_guard(call.when, f"{at}.when")
+    if call.perf is not None:
+        call.perf.check(f"{at}.perf")
     if not outputs_of(call):
         raise RequestError(": a call has at least one output", at=at)
     for i, turn in enumerate(call.turns):

@@ -148,7 +148,7 @@ def _check_length(text: str, at: str) -> None:
 def _check_template(op: Format, at: str) -> None:
     _check_length(op.template, f"{at}.template")
     try:
-        named = {name for _, name in _pieces(op.template) if name is not None}
+        named = {name for _, name in pieces_of(op.template) if name is not None}
     except ValueError as error:
         raise RequestError(f": {error}", at=f"{at}.template") from None
     for name in named - op.inputs.keys():
@@ -181,7 +181,7 @@ def _listed(op: First | Majority | Concat | Join, texts: list[str]) -> str:
 
 def _formatted(op: Format, texts: Texts) -> str:
     values = {name: texts[var] or "" for name, var in op.inputs.items()}
-    pieces = list(_pieces(op.template))
+    pieces = list(pieces_of(op.template))
     _check_sum(sum(len(text) + len(values[name]) if name else len(text) for text, name in pieces))
     return "".join(text + values[name] if name else text for text, name in pieces)
 
@@ -191,7 +191,7 @@ def _check_sum(num_chars: int) -> None:
         raise RequestError(f"the text would have more than {MAX_TEXT_BYTES} bytes")
 
 
-def _pieces(template: str) -> Iterator[tuple[str, str | None]]:
+def pieces_of(template: str) -> Iterator[tuple[str, str | None]]:
     """Constant texts of a template, each with the name in braces after it, if there is one."""
     for text, name, spec, conversion in string.Formatter().parse(template):
         if name == "" or spec or conversion:

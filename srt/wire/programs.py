@@ -6,13 +6,14 @@ of the HTTP routes; the rest is array-like as the messages in `srt.wire.messages
 ever appended.
 """
 
+import math
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
 from srt.wire.answer_meta import AnswerMeta
 from srt.wire.chat import ChatOptions
-from srt.wire.errors import ErrorInfo
+from srt.wire.errors import ErrorInfo, RequestError
 from srt.wire.messages import Finish
 from srt.wire.sampling import SamplingParams
 
@@ -31,6 +32,24 @@ class _Part(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 class _Object(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Base of what is an object of the routes' JSON too."""
+
+
+# ---- what gets want --------------------------------------------------------------------------
+
+
+class Perf(_Object, frozen=True, omit_defaults=False):
+    """What a get wants: `target_ms` goes with ttft (until the first token) and tpot (for each
+    token), and is 0 otherwise. It becomes the hints of all requests that the variables need."""
+
+    objective: Objective
+    target_ms: Annotated[float, Meta(ge=0)] = 0.0
+
+    def check(self, at: str) -> None:
+        """Raise RequestError, naming the field below `at`, for a target that has no meaning."""
+        if not 0.0 <= self.target_ms < math.inf:
+            raise RequestError(" must be 0 or more", at=f"{at}.target_ms")
+        if self.target_ms and self.objective not in ("ttft", "tpot"):
+            raise RequestError(" goes with ttft and tpot only", at=f"{at}.target_ms")
 
 
 # ---- calls -----------------------------------------------------------------------------------
@@ -90,7 +109,8 @@ class Call(_Part, frozen=True):
 
     The outputs run one after the other on the growing text. If `when` does not hold, all of them
     are skipped. A request that fails in a way that may pass is made up to `retries` times again,
-    as long as none of its text has been told to anybody.
+    as long as none of its text has been told to anybody. `perf` is what its outputs are wanted for
+    by an eager submission, and by gets that do not say.
     """
 
     segments: list[Segment] = []
@@ -99,6 +119,7 @@ class Call(_Part, frozen=True):
     when: Guard | None = None
     retries: int = 2
     name: str = ""
+    perf: Perf | None = None
 
 
 Size = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -217,14 +238,6 @@ class Program(_Part, frozen=True):
 
 
 # ---- what is told of them --------------------------------------------------------------------
-
-
-class Perf(_Object, frozen=True, omit_defaults=False):
-    """What a get wants: `target_ms` goes with ttft (until the first token) and tpot (for each
-    token), and is 0 otherwise. It becomes the hints of all requests that the variables need."""
-
-    objective: Objective
-    target_ms: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class OutputMeta(AnswerMeta, frozen=True, kw_only=True, array_like=False):

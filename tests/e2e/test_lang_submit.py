@@ -7,6 +7,7 @@ import pytest
 
 import lang as sgl
 from srt.offline.engine import Engine
+from srt.wire.programs import Perf
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,28 @@ async def test_async_programs(backend: Any) -> None:
         pieces = [piece async for piece in var.astream()]
         assert "".join(pieces) == await var.aget()
         assert app.perf == "throughput"
+
+
+def test_what_a_submission_is_for_is_what_gets_of_it_want(backend: Any) -> None:
+    """Also gets of what is made of its variables; one that says something else wants that."""
+    target = Perf("ttft", 60_000.0)
+    with sgl.session(perf="throughput"):
+        mine, plain = chain.submit(topic="rain", perf=target), chain.submit(topic="rain")
+        short = mine["second"].strip()
+        for var in (short, mine["first"], plain["first"]):
+            var.get()
+        assert [var.explain().perf for var in (short, mine["first"])] == [target] * 2
+        assert plain["first"].explain().perf == Perf("throughput")
+        mine["first"].get(perf="latency")
+        assert mine["first"].explain().perf == Perf("latency")
+        for wrong in ("fast", Perf("latency", 5.0), Perf("ttft", -1.0)):
+            bad: Any = wrong
+            with pytest.raises(ValueError, match="perf"):
+                chain.submit(topic="rain", perf=bad)
+            with pytest.raises(ValueError, match="perf"):
+                mine["first"].get(perf=bad)
+            with pytest.raises(ValueError, match="perf"):
+                sgl.session(perf=bad)
 
 
 def test_guards_and_errors(backend: Any) -> None:

@@ -26,19 +26,24 @@ def program() -> dict[str, Any]:
         before = [{"input": f"s{link - 1}"}] if link else []
         output = {"output": f"s{link}", "sampling_params": GREEDY}
         calls.append({"segments": [{"text": head_of(link)}, *before, {"text": "\nGo on:"}, output]})
-    return {"calls": calls}
+    chat = [
+        {"role": "system", "content": head_of(LINKS)},
+        {"role": "user", "content": [{"text": "Go on:"}, {"input": f"s{LINKS - 1}"}]},
+        {"role": "assistant", "content": [{"output": "chat", "sampling_params": GREEDY}]},
+    ]
+    return {"calls": [*calls, {"messages": chat}]}
 
 
 @pytest.mark.full
 def test_the_head_of_a_call_is_cached_when_its_input_has_ended(tmp_path: Path) -> None:
-    options = ("--programs-ahead", "on", "--schedule-policy", "app", "--check-invariants")
+    options = ("--schedule-policy", "app", "--check-invariants")
     with (
         running_server(tmp_path, *options) as server,
         httpx2.Client(base_url=server.url, timeout=SOON_S) as http,
     ):
         session = http.post("/v1/sessions", json={}).json()["id"]
         ids = http.post("/v1/submit", json=program() | {"session": session}).json()["vars"]
-        names = [ids[f"s{link}"] for link in range(LINKS)]
+        names = [*(ids[f"s{link}"] for link in range(LINKS)), ids["chat"]]
         got = {
             var["name"]: var for var in http.post("/v1/get", json={"vars": names}).json()["vars"]
         }
@@ -55,4 +60,12 @@ def test_the_head_of_a_call_is_cached_when_its_input_has_ended(tmp_path: Path) -
             meta = var["meta_info"]
             if link:  # the head, and not less than half of what has grown
                 assert meta["prompt_tokens"] - meta["cached_tokens"] < 100
+        chat = [
+            {"role": "system", "content": head_of(LINKS)},
+            {"role": "user", "content": f"Go on:{text}"},
+        ]
+        asked: dict[str, Any] = {"messages": chat, "sampling_params": GREEDY}
+        assert got["chat"]["text"] == http.post("/generate", json=asked).json()["text"]
+        meta = got["chat"]["meta_info"]
+        assert meta["prompt_tokens"] - meta["cached_tokens"] < 100
         assert server.wait_idle()["num_running_reqs"] == 0

@@ -80,7 +80,8 @@ class ReqMemory:
         if (usable := req.spans.usable(found.length)) < found.length:
             found = self._match(req, usable)
         self.cache.inc_lock_ref(found.node)
-        row, length = self.table.alloc(), found.length
+        table, length = self.table, found.length
+        row = table.max_reqs if req.wish.is_ahead else table.alloc()
         self.sampling.write(row, req)
         self.table.slots[row, :length] = found.slots
         req.residency = Residency(row, found.node, req.tokens.known_len, length, length, length)

@@ -8,6 +8,7 @@ are partly computed, which keep a part of each step. Reqs without a class give u
 from collections import Counter
 from collections.abc import Iterable
 
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.giving_way import GivingWay, may_go_back
 from scheduler_proc.core.queueing.overtaking import is_latency, is_throughput
@@ -40,7 +41,7 @@ class LatencyRoom:
         is_short = state.memory.table.num_free_rows == 0 or state.admissions.is_memory_short
         if not is_short or not (waiting := self.waiting()):
             return None
-        weight, running = state.waiting.credits.weight, state.running.values()
+        weight, running = state.waiting.credits.weight, but_ahead(state.running.values())
         held = Counter(req.wish.caller for req in running)
         callers = {req.wish.caller for req in waiting}
         least = min(held[caller] / weight(caller) for caller in callers)

@@ -6,6 +6,7 @@ Part of the scheduler core. The planner asks here before it plans a step.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.giving_way import GivingWay
 from scheduler_proc.core.prompts import is_cut
 from scheduler_proc.core.queueing.overtaking import is_latency, is_throughput
@@ -66,8 +67,13 @@ class StepShares:
             return Turns([], first, held_up)
         urgent = [req for req in cut if is_latency(req) and req not in held_up]
         first = [req for req in cut if not (is_latency(req) or req in held_up)]
-        decoding = [req for req in self._state.running.values() if not is_cut(req)]
+        running = but_ahead(self._state.running.values())
+        decoding = [req for req in running if not is_cut(req)]
         return Turns(urgent, first, held_up, True, all(map(is_throughput, decoding)))
+
+    def is_in_debt(self, req: Req) -> bool:
+        """Whether a running req has to wait for those that wait for memory."""
+        return self._giving_way.is_in_debt(req)
 
     def is_first(self, req: Req) -> bool:
         """Whether a waiting req is of a caller with credit left."""

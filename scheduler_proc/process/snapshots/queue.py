@@ -59,8 +59,8 @@ def _common(req: Req, now: float) -> dict[str, Any]:
 
 
 def _why(state: SchedulerState, req: Req, prefilling: list[Req]) -> str:
-    memory, most = state.memory, len(state.memory.table.slots)
-    if len(state.running) >= most:
+    memory, most = state.memory, state.memory.table.max_reqs
+    if state.memory.table.num_free_rows == 0:
         return f"all {most} places of the batch are taken"
     if prefilling and is_being_computed(req, prefilling, memory.cache):
         return "another request computes a part of its prompt"

@@ -124,6 +124,7 @@ def _call_body(call: Call) -> dict[str, Any]:
         "retries": call.retries,
         "name": call.name,
         "when": to_builtins(call.when),
+        "perf": to_builtins(call.perf),
     }
     if call.segments:
         body["segments"] = [_segment_body(each) for each in call.segments]

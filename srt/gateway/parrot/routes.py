@@ -81,8 +81,8 @@ async def semantic_call(request: HttpRequest) -> ASGIApp:
     _check_auth(body)
     if body.models and not any(is_served(model, gateway.info) for model in body.models):
         model_of(request, body.models[0])
-    _perf(body.output_criteria, "output_criteria")
-    program, parameters, names = program_of(body)
+    perf = _perf(body.output_criteria, "output_criteria")
+    program, parameters, names = program_of(body, perf)
     with renaming(names):
         session, programs = str(body.session_id), programs_of(request)
         ids = await programs.submit_program(session, program, "", tenant())

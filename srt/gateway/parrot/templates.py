@@ -13,6 +13,7 @@ from srt.wire.programs import (
     Call,
     Input,
     Output,
+    Perf,
     Program,
     Segment,
     Text,
@@ -42,8 +43,9 @@ class TemplateProgram(NamedTuple):
     names: dict[str | None, str]
 
 
-def program_of(body: ParrotCall) -> TemplateProgram:
-    """The program of a semantic call. RequestError names the parameter that is wrong."""
+def program_of(body: ParrotCall, perf: Perf | None = None) -> TemplateProgram:
+    """The program of a semantic call, whose outputs are for `perf`: then it begins at once.
+    RequestError names the parameter that is wrong."""
     places = {each.name: f"parameters[{i}]" for i, each in enumerate(body.parameters)}
     if len(places) < len(body.parameters):
         raise RequestError(" must not repeat a name", at="parameters")
@@ -69,8 +71,8 @@ def program_of(body: ParrotCall) -> TemplateProgram:
     segments = [_segment(piece) for piece in pieces]
     program = Program(
         {each.name: each.value for each in found.values() if _is_new_input(each)},
-        [Call(segments, name=body.func_name)],
-        eager=body.output_criteria is not None,
+        [Call(segments, name=body.func_name, perf=perf)],
+        eager=perf is not None,
     )
     return TemplateProgram(program, list(found.values()), _names(pieces, found, places))
 

@@ -27,7 +27,9 @@ from srt.wire.messages import ChatOptions
 from srt.wire.programs import (
     Call,
     Input,
+    Objective,
     Output,
+    Perf,
     Program,
     Segment,
     Text,
@@ -102,7 +104,13 @@ def _call(value: Mapping[str, Any], at: str) -> Call:
         when=given.when,
         retries=given.retries,
         name=given.name,
+        perf=perf_of(given.perf),
     )
+
+
+def perf_of(given: Objective | Perf | None) -> Perf | None:
+    """What a get or a call says it is for, which may be a word."""
+    return Perf(given) if isinstance(given, str) else given
 
 
 def _turn(given: MessageIn, at: str) -> Turn:

@@ -16,7 +16,7 @@ from srt.gateway.http.routing import delete, get, json_reply, name_of, post, put
 from srt.gateway.http.sse import EventStream
 from srt.gateway.limits.tenant import own_salt, tenant
 from srt.gateway.native.answers import finish_reason
-from srt.gateway.programs.reading import program_of
+from srt.gateway.programs.reading import perf_of, program_of
 from srt.gateway.wire.programs import (
     CauseJson,
     GetAnswer,
@@ -32,7 +32,7 @@ from srt.gateway.wire.programs import (
 )
 from srt.wire.answer_meta import PROGRAMS, meta_of
 from srt.wire.errors import ErrorInfo, RequestError, renaming
-from srt.wire.programs import OutputMeta, Perf, SessionInfo, VarInfo
+from srt.wire.programs import OutputMeta, SessionInfo, VarInfo
 
 KEY_HEADER = "idempotency-key"
 
@@ -77,7 +77,7 @@ async def get_vars(request: HttpRequest) -> ASGIApp:
     if (body.var is None) == (not body.vars):
         raise RequestError("exactly one of vars and var must be given", param="vars")
     names = body.vars if body.var is None else [body.var]
-    perf = Perf(body.perf) if isinstance(body.perf, str) else body.perf
+    perf = perf_of(body.perf)
     programs, deadline_ms = programs_of(request), body.deadline_ms
     if body.stream:
         items = programs.stream_vars(names, deadline_ms=deadline_ms, perf=perf, tenant=tenant())

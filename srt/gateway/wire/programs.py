@@ -64,6 +64,10 @@ class CallIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     when: Annotated[Guard | None, Meta(description="Where it fails, the call is skipped.")] = None
     retries: Annotated[Count, Meta(description="Of a request that fails in a passing way.")] = 2
     name: Annotated[str, Meta(description="How the variables name their producer.")] = ""
+    perf: Annotated[
+        Objective | Perf | None,
+        Meta(description="What it is wanted for where a get does not say, and if it is eager."),
+    ] = None
 
 
 def _with_output(op: type[Struct]) -> type[Struct]:

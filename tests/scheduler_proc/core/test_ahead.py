@@ -56,30 +56,66 @@ def test_it_runs_in_small_chunks_beside_others() -> None:
     driver.run()
 
 
-def test_it_ends_when_another_request_comes_and_what_it_has_computed_stays() -> None:
+def test_it_ends_where_its_call_overtakes_it_and_what_it_has_computed_stays() -> None:
     driver = make()
     driver.add("ahead", PROMPT, max_new=0, hints=AHEAD)
     for _ in range(3):
         driver.step()
-    driver.add("call", PROMPT, max_new=1)
+    driver.add("call", PROMPT, max_new=9)
     driver.run()
     assert driver.finishes["ahead"] == Finish("abort")
     assert driver.cached["call"] >= 2 * AHEAD_TOKENS
+    counters = driver.core.state.counters
+    assert counters.computed_prompt_tokens == len(PROMPT)  # each of them once
 
 
-@pytest.mark.parametrize("busy", [3, 4])
-def test_it_takes_no_row_that_another_may_need(busy: int) -> None:
-    """Of four rows it takes none but the last but one."""
+def test_it_pauses_while_another_prompt_is_computed() -> None:
     driver = make()
-    for number in range(busy):
+    driver.add("ahead", PROMPT, max_new=0, hints=AHEAD)
+    driver.step()
+    for number in range(4):
+        driver.add(f"long{number}", [number, *PROMPT], max_new=20)
+        state = driver.core.state
+        (ahead,) = state.live.ahead.values()
+        before = ahead.held.kv_len
+        driver.step()  # all of the step's budget is theirs
+        assert ahead.held.kv_len == before
+    driver.run()
+    assert driver.finishes["ahead"].type == "length"
+
+
+def test_its_row_is_beyond_those_of_others() -> None:
+    """Which are as many as ever, and for which others may wait meanwhile."""
+    driver = make()
+    for number in range(6):
         driver.add(f"r{number}", [number, 7], max_new=30)
     driver.step()
     driver.add("ahead", PROMPT, max_new=0, hints=AHEAD)
-    driver.step()
-    driver.step()
-    assert driver.finishes["ahead"] == Finish("abort")
+    for _ in range(3):
+        driver.step()
+    state = driver.core.state
+    assert (len(state.running), len(state.waiting)) == (5, 2)
+    driver.add("b", [1, 2], max_new=1, caller="b")
     driver.run()
-    assert driver.core.state.counters.retracted == 0
+    assert driver.finishes["ahead"].type == "length"
+    assert state.counters.retracted == 0
+    assert state.memory.table.num_free_rows == 4
+
+
+def test_it_evicts_nothing_that_a_waiting_request_has_matched() -> None:
+    driver = make(max_total_tokens=400, max_running_requests=1, context_len=400)
+    driver.add("first", PROMPT, max_new=1)
+    driver.run()
+    driver.add("runs", [1, 2, 3], max_new=60)
+    driver.step()
+    driver.add("call", [*PROMPT, 7], max_new=1)
+    driver.step()
+    for number in range(20):
+        driver.add(f"ahead{number}", [number, *PROMPT[:170]], max_new=0, hints=AHEAD)
+        driver.step()
+    driver.run()
+    assert driver.cached["call"] == len(PROMPT)
+    assert {driver.finishes[f"ahead{i}"].type for i in range(20)} == {"abort"}
 
 
 def test_one_runs_at_a_time_and_none_waits() -> None:
@@ -130,6 +166,7 @@ def test_its_tokens_are_charged_to_its_caller_and_not_to_the_call_again(
     if is_cut_short:
         driver.step()
         driver.step()
+        driver.abort("ahead")
     else:
         driver.run()
     driver.add("other", [7] * 10, caller="b")
@@ -169,17 +206,22 @@ def test_nobody_gives_way_to_it_and_it_refills_no_credit(
     assert asked == {"b"}
 
 
-def test_it_ends_for_a_request_of_another_caller() -> None:
-    """Although its own caller has more credit."""
-    driver = make(max_running_requests=2)
-    driver.add("long", [1, *PROMPT], max_new=1, caller="b")
-    driver.run()
+def test_it_waits_while_its_caller_is_in_debt() -> None:
+    """One that is admitted pauses, another one ends."""
+    driver = make(max_running_requests=1)
+    driver.add("long", [1, *PROMPT], max_new=40, caller="a")
+    while "long" not in driver.cached:
+        driver.step()
     driver.add("ahead", PROMPT, max_new=0, hints=AHEAD, caller="a")
     driver.step()
     driver.add("next", [2, 3], max_new=1, caller="b")
     driver.step()
-    assert driver.finishes["ahead"] == Finish("abort")
+    (ahead,) = driver.core.state.live.ahead.values()
+    before = ahead.held.kv_len
+    driver.step()
+    assert ahead.held.kv_len == before
     driver.run()
+    assert driver.finishes["ahead"].type == "length"
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -8,18 +8,38 @@ from typing import Any
 import pytest
 
 from srt.callers.names import caller_of
-from srt.client.generation import GenerateOutput, Request
-from srt.programs.ahead import MAX_AT_ONCE, MIN_TOKENS, Ahead
+from srt.client.generation import GenerateOutput, Request, TokenizeRequest
+from srt.programs.ahead import MIN_TOKENS, Ahead
+from srt.programs.beginnings import beginning_of, known_chars, known_text
 from srt.programs.core import Core
-from srt.programs.parts import CallWork
-from srt.programs.prompts import beginning_of, known_chars, request_of
+from srt.programs.parts import AHEAD_TOKENS, WASTED_TOKENS, CallWork
+from srt.programs.prompts import request_of
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError
 from srt.wire.hints import Hints
 from srt.wire.messages import Finish
-from srt.wire.programs import Call, Guard, Input, Output, Program, Segment, Text, Turn
+from srt.wire.programs import (
+    Call,
+    Concat,
+    Format,
+    Guard,
+    Input,
+    Join,
+    Majority,
+    Op,
+    Output,
+    Program,
+    Segment,
+    Split,
+    Strip,
+    Text,
+    Transform,
+    Truncate,
+    Turn,
+)
 from tests.srt.programs.driver import CLIENT, Driver
 from tests.waiting import SOON_S
 
+MAX_AT_ONCE = 4
 WORDS = "the quick brown fox jumps over the lazy dog and runs on "
 
 
@@ -30,16 +50,27 @@ class Client:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self.probes: list[TokenizeRequest] = []
+        self.is_unstable = False
         self.going: list[asyncio.Event] = []
         self.cancelled: list[str] = []
         self.error: RequestError | None = None
         self.finish = Finish("length")
 
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """A template without any surprise, of one token for each character."""
+        self.probes.append(request)
+        assert request.messages is not None
+        written = "".join(f"<{each.role}>{each.content}</>" for each in request.messages)
+        if self.is_unstable:
+            written = f"{len(written)} characters: {written}"
+        return [ord(character) for character in written]
+
     async def submit(self, request: Request) -> Any:
         self.requests.append(request)
         if self.error is not None:
             raise self.error
-        event, text = asyncio.Event(), request.text or ""
+        event, text = asyncio.Event(), request.text or "x" * 4 * len(request.input_ids or ())
         self.going.append(event)
 
         async def result() -> GenerateOutput:
@@ -56,19 +87,24 @@ class Client:
 class Chain:
     """A producer that runs, and calls that wait for it."""
 
-    def __init__(self, *consumers: Call, **fields: Any) -> None:
+    def __init__(self, *consumers: Call, gets: int | None = None, **fields: Any) -> None:
         self.driver, self.client = Driver(), Client()
         client: Any = self.client
-        self.ahead = Ahead(client)
+        self.ahead = Ahead(client, self.core.totals, MAX_AT_ONCE)
         self.session = self.driver.open()
         producer = Call([Text("Write."), Output("a")])
         program = Program(calls=[producer, *consumers], **fields)
         self.ids = self.driver.submit(self.session, program)
-        self.driver.get([self.ids[f"b{i}"] for i in range(len(consumers))])
+        self.driver.get(
+            [self.ids[f"b{i}"] for i in range(len(consumers) if gets is None else gets)]
+        )
         while self.core.graph.has_work:
             self.core.graph.step()
         started = self.core.next_start()
-        assert started is not None
+        if started is None:  # nobody needs the producer
+            return
+        assert isinstance(started, CallWork)
+        self.producer = started
         self.var = started.outputs[0]
         assert self.core.graph.runs(self.var)
 
@@ -215,14 +251,102 @@ async def test_few_run_at_once_and_a_failure_is_nobody_s() -> None:
     assert chain.ahead._num_running == 0
 
 
-async def test_chats_and_texts_without_blanks_have_none() -> None:
-    chat = Call(turns=[Turn("user", [Input("a")]), Turn("assistant", [Output("b0")])])
-    for call, text in ((chat, WORDS), (consumer(), "x" * 50), (consumer(), ". \n" * 20)):
-        chain = Chain(call)
+async def test_texts_without_blanks_have_none() -> None:
+    for text in ("x" * 50, ". \n" * 20):
+        chain = Chain(consumer())
         for _ in range(30):
             await chain.grow(text)
-        asked = [request.text for request in chain.client.requests]
-        assert asked in ([], ["Go on:"])
+        assert [request.text for request in chain.client.requests] in ([], ["Go on:"])
+        await chain.ahead.close()
+
+
+CHAT = Call(
+    turns=[
+        Turn("system", [Text("Be brief.")]),
+        Turn("user", [Text("Sum up: "), Input("a")]),
+        Turn("assistant", [Output("b0")]),
+    ]
+)
+
+
+async def test_a_chat_is_computed_up_to_what_no_further_text_changes() -> None:
+    chain = Chain(CHAT)
+    text = ""
+    for _ in range(30):
+        await chain.grow(WORDS)
+        text += WORDS
+        await chain.let_go()
+    asked = ["".join(map(chr, request.input_ids or ())) for request in chain.client.requests]
+    assert len(asked) >= 4 and all(request.text is None for request in chain.client.requests)
+    whole = f"<system>Be brief.</><user>Sum up: {text}"
+    for before, after in zip(["", *asked], asked, strict=False):
+        assert whole.startswith(after) and len(after) >= len(before) + MIN_TOKENS
+    assert len(whole) - len(asked[-1]) < 2 * 4 * MIN_TOKENS
+    await chain.ahead.close()
+
+
+async def test_of_a_template_that_depends_on_what_follows_nothing_is_computed() -> None:
+    chain = Chain(CHAT)
+    chain.client.is_unstable = True
+    for _ in range(30):
+        await chain.grow(WORDS)
+        await chain.let_go()
+    assert len(chain.client.probes) == 2 and not chain.client.requests
+    await chain.ahead.close()
+
+
+async def test_the_head_of_a_call_is_computed_as_soon_as_its_producer_begins() -> None:
+    chain = Chain(consumer(head=WORDS * 20), consumer(1, head="Short: "))
+    chain.ahead.began(chain.producer)
+    await chain.rest()
+    assert [request.text for request in chain.client.requests] == [(WORDS * 20)[:-1]]
+    await chain.let_go()
+    await chain.end()
+    assert chain.core.totals[AHEAD_TOKENS] == len((WORDS * 20)[:-1]) // 4
+    assert chain.core.totals[WASTED_TOKENS] == 0
+
+
+@pytest.mark.parametrize("is_near", [False, True])
+async def test_a_call_that_waits_for_a_client_has_its_head_computed(is_near: bool) -> None:
+    """One that waits for what has not begun does not."""
+    later = Call([Text("Go."), Input("x"), Output("c")])
+    head = Call([Text(WORDS * 20), Input("x" if is_near else "c"), Output("b0")])
+    chain = Chain(head, later, gets=1, vars={"x": None})
+    while chain.core.graph.waiting:
+        chain.ahead.waits(chain.core.graph.waiting.popleft())
+    await chain.rest()
+    assert len(chain.client.requests) == is_near
+    await chain.ahead.close()
+
+
+async def test_what_is_computed_for_a_call_that_never_begins_is_wasted() -> None:
+    chain = Chain(consumer(head=WORDS * 20))
+    await chain.grow("x")
+    await chain.let_go()
+    chain.driver.cancel(chain.ids["b0"])
+    chain.ahead.settle()
+    assert chain.core.totals[WASTED_TOKENS] == len((WORDS * 20)[:-1]) // 4 > 0
+
+
+async def test_a_text_grows_through_transforms() -> None:
+    for transform in (
+        Transform("t", Strip("a")),
+        Transform("t", Join(["a", "later"], " and ")),
+        Transform("t", Format("It says: {it}.", {"it": "a"})),
+    ):
+        reader = Call([Text("Go on: "), Input("t"), Output("b0")])
+        chain = Chain(reader, vars={"later": None}, transforms=[transform])
+        for _ in range(12):
+            await chain.grow(WORDS)
+            await chain.let_go()
+        assert len(chain.client.requests) >= 2
+        chain.core.graph.finish(chain.var, None)
+        if isinstance(transform.op, Join):
+            chain.driver.set(chain.ids["later"], "done")
+        while chain.core.graph.has_work:
+            chain.core.graph.step()
+        whole = request_of(chain.work(), 0).text or ""
+        assert all(whole.startswith(f"{each.text} ") for each in chain.client.requests)
         await chain.ahead.close()
 
 
@@ -299,3 +423,52 @@ async def test_a_prompt_is_not_counted_at_each_token(monkeypatch: pytest.MonkeyP
     assert len(counted) <= 1 + 400 * 3 / (MIN_TOKENS * 4 / 4)
     assert len(chain.client.requests) >= 3
     await chain.ahead.close()
+
+
+def test_a_known_text_is_one_that_the_whole_text_begins_with() -> None:
+    """Whatever the transform is, and in whatever order its inputs come."""
+    rng = random.Random(2)
+    ops: list[Op] = [
+        Concat(["x", "y"]),
+        Join(["x", "y", "x"], "--"),
+        Format("{{{a}}} and {b}", {"a": "y", "b": "x"}),
+        Strip("x"),
+        Strip("y", "ab"),
+        Split("x", "--", 1),
+        Truncate("y", chars=7),
+        Truncate("x", chars=4, keep="end"),
+        Split("x", "--", -1),
+        Majority(["x", "y"]),
+    ]
+    outer_ops: list[Op] = [Strip("t"), Concat(["t"])]
+    num_known = 0
+    for _ in range(200):
+        driver, inner = Driver(), rng.choice(ops)
+        outer = rng.choice(outer_ops)
+        transforms = [Transform("t", inner), Transform("u", outer)]
+        calls = [Call([Text("Write."), Output(name)]) for name in "xy"]
+        ids = driver.submit(driver.open(), Program(calls=calls, transforms=transforms))
+        driver.get([ids["u"]])
+        core, seen = driver.core, list[str]()
+        var = core._vars[ids["u"]]
+        made = {}
+        while core.graph.has_work:
+            core.graph.step()
+        while (work := core.next_start()) is not None:
+            assert core.graph.runs(work.outputs[0])
+            made[work.outputs[0]] = rng.randrange(1, 6)
+        while made:
+            source = rng.choice(list(made))
+            made[source] -= 1
+            if made[source]:
+                assert core.graph.grow(source, rng.choice(["a b", " ", "--", "-", "b ü", "\n"]))
+            else:
+                del made[source]
+                core.graph.finish(source, None)
+            while core.graph.has_work:
+                core.graph.step()
+            if not var.has_ended:
+                seen.append(known_text(var))
+        num_known += any(seen)
+        assert var.state == "failed" or all(var.text.startswith(each) for each in seen)
+    assert num_known > 60

@@ -9,6 +9,7 @@ import pytest
 
 from srt.programs.objectives import Group, Objective, Objectives
 from srt.programs.parts import CallWork, Session, TransformWork, Variable, Work
+from srt.wire.errors import RequestError
 from srt.wire.hints import Hints
 from srt.wire.program_messages import GetVars, OpenSession, SubmitProgram
 from srt.wire.programs import Call, Concat, Input, Join, Output, Perf, Program, Text, Transform
@@ -267,6 +268,40 @@ def test_what_is_eager_is_wanted_as_soon_as_it_comes() -> None:
     assert driver.core.graph.objectives.of(work) == Objective(NEUTRAL, 3.0)
     driver.close(session)
     assert len(driver.core.graph.objectives) == 0
+
+
+def test_a_call_says_what_its_outputs_are_for_where_nobody_else_does() -> None:
+    slow, fast = Perf("throughput"), Perf("ttft", 500.0)
+    calls = [
+        Call([Text("Go:"), Output(name)], perf=perf)
+        for name, perf in (("a", slow), ("b", fast), ("c", None))
+    ]
+    for is_eager in (True, False):
+        driver = Driver()
+        ids = driver.submit(driver.open(), Program(calls=calls, eager=is_eager))
+        if not is_eager:
+            driver.get([ids[name] for name in "abc"])
+        works = [driver.core._vars[ids[name]].work for name in "abc"]
+        objectives = [driver.core.graph.objectives.of(work) for work in works if work]
+        assert [each and each.rank for each in objectives] == [THROUGHPUT, LATENCY, NEUTRAL]
+        assert objectives[1] and objectives[1].due_s == 0.5
+    driver.get([ids["a"]], perf=Perf("latency"))
+    first = works[0] and driver.core.graph.objectives.of(works[0])
+    assert first and first.rank == LATENCY
+
+
+def test_a_target_without_a_meaning_is_refused() -> None:
+    driver = Driver()
+    session = driver.open()
+    for perf in (Perf("latency", 5.0), Perf("ttft", -1.0), Perf("tpot", math.inf)):
+        program = Program(calls=[Call([Text("Go:"), Output("a")], perf=perf)])
+        with pytest.raises(RequestError) as caught:
+            driver.submit(session, program)
+        assert caught.value.info.param == "calls[0].perf.target_ms"
+    ids = driver.submit(session, Program({"x": None}))
+    with pytest.raises(RequestError) as caught:
+        driver.get([ids["x"]], perf=Perf("throughput", 5.0))
+    assert caught.value.info.param == "perf.target_ms"
 
 
 def test_hints_without_a_get_are_none() -> None:

@@ -26,6 +26,7 @@ from srt.wire.messages import ChatOptions, Finish
 from srt.wire.program_messages import GetVars, OpenSession, ReadVar, SubmitProgram
 from srt.wire.programs import (
     Call,
+    Input,
     Output,
     Program,
     Segment,
@@ -184,11 +185,21 @@ async def test_who_works_ahead_hears_what_grows_and_what_has_changed() -> None:
     heard = list[str]()
     bench = Bench(["te", "xt", END])
     ahead: Any = SimpleNamespace(
-        grew=lambda var: heard.append(var.text), settle=lambda: heard.append("settle")
+        grew=lambda var: heard.append(var.text),
+        settle=lambda: heard.append("settle"),
+        began=lambda work: heard.append("began"),
+        waits=lambda work: heard.append("waits"),
     )
     bench.runner._ahead = ahead
-    await bench.end_of(bench.submit(call())["a"])
-    assert list(dict.fromkeys(heard)) == ["te", "text"]  # not before its request was admitted
+    later = Call([Input("a"), Output("b")])
+    bench.submit_all(Program(calls=[call(), later], eager=True))
+    async with asyncio.timeout(SOON_S):
+        while "text" not in heard:
+            await asyncio.sleep(0)
+    # Not before the request was admitted.
+    assert list(dict.fromkeys(heard)) == ["began", "te", "text"]
+    bench.runner.settle()
+    assert heard[-2:] == ["settle", "waits"]
     bench.runner.settle()
     assert heard[-1] == "settle"
 

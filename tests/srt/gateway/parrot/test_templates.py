@@ -5,11 +5,20 @@ import pytest
 from srt.gateway.parrot.templates import MAX_PIECES, program_of
 from srt.gateway.parrot.wire import ParrotCall, ParrotParameter
 from srt.wire.errors import RequestError, renamed
+from srt.wire.programs import Perf
 
 
 def _call(template: str, *inputs: ParrotParameter) -> ParrotCall:
     output = ParrotParameter(name="out", is_output=True)
     return ParrotCall(session_id=1, template=template, parameters=[*inputs, output])
+
+
+def test_criteria_of_a_call_are_those_of_its_outputs_which_begin_at_once() -> None:
+    body = _call("Go: {{out}}")
+    program = program_of(body, Perf("latency")).program
+    assert program.eager and program.calls[0].perf == Perf("latency")
+    program = program_of(body).program
+    assert not program.eager and program.calls[0].perf is None
 
 
 def test_pieces_are_bounded() -> None:

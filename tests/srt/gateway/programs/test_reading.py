@@ -6,7 +6,7 @@ import random
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from srt.client.http.programs import _told, _var, program_body
 from srt.client.programs import Got
@@ -25,6 +25,9 @@ from tests.srt.programs.test_random_programs import random_program
 async def test_the_same_program(seed: int) -> None:
     rng = random.Random(seed)
     for program in (random_program(rng, [], 0), random_programs.random_program(rng)):
+        perfs = [rng.choice([None, Perf("latency"), Perf("ttft", 5.0)]) for _ in program.calls]
+        calls = [replace(call, perf=perf) for call, perf in zip(program.calls, perfs, strict=True)]
+        program = replace(program, calls=calls)
         body = json.loads(json.dumps({"session": "s", **program_body(program)}, default=list))
         frame = msgspec.convert(body, SubmitFrame)
         assert await program_of(frame) == program
