@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from scheduler_proc.core.prompts import is_cut
-from scheduler_proc.core.requests.admission import matched_len, prefix_need
 from scheduler_proc.core.queueing.queue import MARKED
+from scheduler_proc.core.requests.admission import matched_len, prefix_need
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
 from scheduler_proc.core.steps.plan import Plan
