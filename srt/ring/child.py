@@ -28,8 +28,9 @@ MODULES = {
 
 @dataclass
 class Child:
-    """The part's present process, or its last. `state` is "starting", "ready" or "dead". A scheduler
-    of another machine has no process here; while none has the place, its state is "absent"."""
+    """The part's present process, or its last. `state` is "starting", "ready" or "dead". For a
+    scheduler of another machine there is no process here, and while no machine has its place, its
+    state is "absent"."""
 
     part: str
     replica: int | None = None  # of a scheduler

@@ -266,7 +266,10 @@ class Supervisor:
         while True:
             beat = inbox.message(await ctl.receive())
             child = None if beat is None else self._children.get(beat.part)
-            if child is None or self._children[HUB if child.is_remote else child.part].pid != beat.pid:
+            if (
+                child is None
+                or self._children[HUB if child.is_remote else child.part].pid != beat.pid
+            ):
                 continue
             if isinstance(beat, PlaceNews):
                 self._on_place(child, beat)

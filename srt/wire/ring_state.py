@@ -42,10 +42,9 @@ class RingEvent(RingMessage, frozen=True):
     A new `epoch` means that everything in flight has failed: the tokenizer or the detokenizer was
     lost. When only a scheduler is lost, its place in `incarnations`, one for each replica, grows
     alone, and its requests go on at another one, or once the next one is ready.
-    `parts` gives each part's state: "starting", "ready", "dead", and "absent" for the scheduler of a
-    place that no machine has taken. `ready` says that all RING_PARTS
-    and a scheduler are ready: without the gateway, the compiler or the programs the ring serves all
-    but their requests.
+    `parts` gives each part's state: "starting", "ready", "dead", and "absent" for the scheduler of
+    a place that no machine has taken. `ready` says that all RING_PARTS and a scheduler are ready:
+    without the gateway, the compiler or the programs the ring serves all but their requests.
     `dropped` counts messages that the supervisor, or a running part, could not understand.
     `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
     requests had no scheduler. `pool_tokens` is the size of the smallest KV pool that a scheduler
