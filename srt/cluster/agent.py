@@ -214,7 +214,7 @@ class Connection:
 
 
 class Membership:
-    """An agent that has joined: its ring, its schedulers, and what goes between them and the hub."""
+    """An agent that has joined: its ring, its schedulers, and what goes from them to the hub."""
 
     def __init__(
         self, connection: Connection, args: Any, places: Sequence[int], total: int

@@ -82,8 +82,8 @@ class NodeRing:
     async def _read(self, way: Way, socket: RingSocket, union: Any) -> None:
         inbox = Inbox(union, "a socket of the ring", self._dropped)
         while True:
-            frames: list[Blob] = [*await socket.receive()]
-            message = inbox.message(frames)
+            received = await socket.receive()
+            message, frames = inbox.message(received), list[Blob](received)
             incarnation = getattr(message, "incarnation", None)
             if incarnation is None:
                 continue
@@ -113,7 +113,7 @@ class NodeRing:
     def publish(self, frames: Sequence[Blob]) -> RingEvent | None:
         """Publish the ring's state; None if it cannot be understood."""
         data = bytes(frames[0])
-        event = self._event_inbox.message([data])
+        event: RingEvent | None = self._event_inbox.message([data])
         if event is not None:
             self._last_event = data
             self._events.send(data)
@@ -122,7 +122,8 @@ class NodeRing:
     def take(self, place: int, frames: Sequence[Blob]) -> None:
         """Send a message on to the scheduler at `place`, with this machine's times, once the
         grammar that it needs is here."""
-        message = self._down_inbox.message(frames)
+        received: list[Any] = [bytes(frames[0]), *frames[1:]]
+        message = self._down_inbox.message(received)
         if message is None or place not in self._schedulers:
             return
         moved = rewrite(message, -self._offset_s())

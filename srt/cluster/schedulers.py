@@ -86,7 +86,7 @@ class Schedulers:
         asyncio.get_running_loop().add_reader(pidfd, self._on_exit, child, process, pidfd)
 
     def beat(self, beat: Heartbeat) -> int | None:
-        """Take a heartbeat; returns the place of its scheduler, None if it is of no process here."""
+        """Take a heartbeat; returns its scheduler's place, None if it is of no process here."""
         for place, child in self._children.items():
             if child.part == beat.part and child.pid == beat.pid:
                 child.beat, child.beat_at, child.facts = beat, time.monotonic(), beat.facts

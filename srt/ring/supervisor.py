@@ -187,10 +187,12 @@ class Supervisor:
         elif child.part in RING_PARTS:
             self._end_epoch()
         elif child.part == HUB:  # with it goes the way to all remote schedulers
-            for each in self._schedulers:
-                if each.is_remote and each.state != "absent":
-                    each.state, each.beat = "absent", None
-                    self._renew(each.replica)
+            for each, incarnation in zip(self._schedulers, self._incarnations, strict=True):
+                if each.state != "absent" and each.is_remote:
+                    news = PlaceNews(
+                        each.part, 0, False, incarnation, status, False, "the hub died"
+                    )
+                    self._on_place(each, news)
         self._changed.set()
         if self._stop.is_set() and child.replica is None:  # while draining
             if child.part not in (COMPILER, PROGRAMS, HUB):  # what it held is lost: no need to wait
@@ -266,10 +268,8 @@ class Supervisor:
         while True:
             beat = inbox.message(await ctl.receive())
             child = None if beat is None else self._children.get(beat.part)
-            if (
-                child is None
-                or self._children[HUB if child.is_remote else child.part].pid != beat.pid
-            ):
+            sender = self._children[HUB] if child is not None and child.is_remote else child
+            if child is None or sender is None or sender.pid != beat.pid:
                 continue
             if isinstance(beat, PlaceNews):
                 self._on_place(child, beat)
@@ -294,6 +294,7 @@ class Supervisor:
             self._reason = f"{child.part} was lost ({news.reason})"
             log.warning("%s", self._reason)
             self._losses.add(child.part, news.status, was_silent=news.was_silent)
+            assert child.replica is not None
             if news.lost == self._incarnations[child.replica]:  # else a new epoch has renewed it
                 self._renew(child.replica)
             self._look_for_scheduler()
