@@ -48,6 +48,14 @@ def _destroy(context: "zmq.Context[zmq.Socket[bytes]]", sockets: "set[RingSocket
     context.destroy(linger=0)
 
 
+def _user_of(frame: zmq.Frame) -> str:
+    try:
+        user = frame.get("User-Id")
+    except zmq.ZMQError:  # there is no such property
+        return ""
+    return user if isinstance(user, str) else ""
+
+
 class RingSocket:
     """One socket. At most one task receives."""
 
@@ -94,6 +102,11 @@ class RingSocket:
     async def receive(self) -> list[bytes]:
         """The frames of the next message. If one is there already, it is returned without letting
         other tasks run. Those that follow a message are memoryviews."""
+        return (await self.receive_from())[0]
+
+    async def receive_from(self) -> tuple[list[bytes], str]:
+        """The same, and who has sent it: what its handshake's authenticator has said; "" if there
+        was none."""
         while not self._has_message():  # to try would raise an exception, which takes longer
             await self._readable()
         frames: list[bytes] = []
@@ -102,7 +115,7 @@ class RingSocket:
             is_small = len(frames) < self._num_small
             frames.append(frame.bytes if is_small else cast(bytes, frame.buffer))
             if not frame.more:
-                return frames
+                return frames, _user_of(frame)
 
     def _has_message(self) -> bool:
         events = self._socket.getsockopt(zmq.EVENTS)
