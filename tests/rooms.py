@@ -215,6 +215,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "callers": "wire",
         "args": "wire patterns kv_addresses files callers",
         "ring": "machine tasks wire args",
+        "cluster": "wire files args ring",
         "sizing": "machine wire files args",
         "trial": "machine wire files args ring",
         "client": "event_data forked tasks wire answers ring",
@@ -222,7 +223,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "programs": "fair_queue tasks wire patterns answers files callers ring client",
         "gateway": "fair_queue tasks version wire answers files callers args ring client",
         "options": "wire files args hub",
-        "commands": "machine progress version wire benchmark files args ring sizing hub options",
+        "commands": (
+            "machine progress version wire benchmark files args ring cluster sizing hub options"
+        ),
         "launch": "wire files args ring sizing trial hub gateway options",
         "offline": "wire client hub options launch",
         "chat": "machine wire answers files client hub options offline",

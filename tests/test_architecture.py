@@ -48,6 +48,7 @@ ZMQ_FILES = (
     "srt/client/ring/sockets.py",
     "srt/ring/actor.py",
     "srt/ring/supervisor.py",
+    "srt/cluster/curve.py",
     "scheduler_proc/events/kv_events.py",
 )
 MAX_FILE_LINES = 400

@@ -1,2 +1,1 @@
-"""Replicas on other machines: the hub, a part of the ring on its head, and the agents, one on each
-other machine, which run the schedulers there."""
+"""Replicas on other machines: their keys, their clocks, and what tells their models apart."""

@@ -140,6 +140,12 @@ COMMANDS: dict[str, Command] = {
         lambda words: _of("srt.commands.doctor", "main", words),
         lambda: _of("srt.commands.doctor", "make_parser"),
     ),
+    "keys": Command(
+        "DIR",
+        "make this machine's keys, and say whose machines may join it",
+        lambda words: _of("srt.commands.keys", "main", words),
+        lambda: _of("srt.commands.keys", "make_parser"),
+    ),
     "completion": Command(
         "SHELL",
         "write what makes bash, zsh or fish complete all this",
