@@ -117,9 +117,9 @@ class TokenizerActor(Actor):
 
     def _placing(self) -> Placing:
         if self.args.dp == 1:
-            return Placing(self.args.model)
+            return Placing(self.args.fingerprint)
         self._router = Router(self.args.dp, self.args.router_policy, self.args.random_seed)
-        return Placing(self.args.model, self._router)
+        return Placing(self.args.fingerprint, self._router)
 
     def new_epoch(self) -> None:
         self._front.reset(self.epoch, self.incarnations)
