@@ -88,8 +88,8 @@ class Authenticator:
         if key and self._is_allowed(key):
             return [_VERSION, request, b"200", b"OK", key.encode(), b""]
         self._log(key or "none", address)
-        # "300" is no word to the client, which tries again. After a "400" it never would: libzmq gives
-        # the connection up for good, and the key may be allowed later.
+        # The client gets no word and tries again. After a "400" it never would: libzmq gives the
+        # connection up for good, and the key may be allowed later.
         return [_VERSION, request, b"300", b"this key is not allowed", b"", b""]
 
     def _log(self, key: str, address: str) -> None:
