@@ -17,7 +17,7 @@ from srt.callers.key_lines import KeyLine, check_key, key_lines
 from srt.callers.names import key_digest, name_of_key
 from srt.files.chat_templates import chosen_template
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
-from srt.kv_addresses import check_kv_addresses
+from srt.kv_addresses import check_cluster_address, check_kv_addresses
 from srt.patterns.stops import build_stops
 from srt.wire.constraint import GrammarError
 from srt.wire.errors import ConfigError, quoted
@@ -55,7 +55,7 @@ _NOT_NEGATIVE = (
 # What may name files and folders of the machine: /server_info tells it to admins alone.
 PATHS = frozenset(
     {"model", "tokenizer", "chat_template", "api_key_file", "admin_api_key_file", "ring_dir"}
-    | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay"}
+    | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay", "cluster_keys"}
 )
 
 # Fields that the launcher sets, for the parts.
@@ -123,6 +123,10 @@ class ServerArgs(Struct, frozen=True):
     deterministic: bool = False
     threads: int = 0
     dp: int = 1
+    remote_replicas: int = 0
+    cluster_bind: str = "tcp://127.0.0.1:0"
+    cluster_keys: str = ""
+    cluster_insecure: bool = False
     router_policy: str = "cache-aware"
     schedule_policy: str = "lpm"
     schedule_max_wait: float = 30.0
@@ -246,6 +250,10 @@ class ServerArgs(Struct, frozen=True):
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")
         self._check_speculative()
         self._check_system_line()
+        if self.remote_replicas:
+            check_cluster_address(
+                self.cluster_bind, self.cluster_keys, insecure=self.cluster_insecure
+            )
         check_kv_addresses(
             self.kv_events, self.kv_events_replay, public=self.kv_events_public, replicas=self.dp
         )
@@ -279,7 +287,11 @@ class ServerArgs(Struct, frozen=True):
         _require(length == 0 or length >= MIN_CONTEXT, "max_model_len", rule)
         _require(self.limit_media >= 0, "limit_media", "must be 0 (none) or more")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
-        _require(1 <= self.dp <= MAX_REPLICAS, "dp", f"must be between 1 and {MAX_REPLICAS}")
+        rule = f"must be between 1 and {MAX_REPLICAS}, or 0 with --remote-replicas"
+        _require(self.dp >= (self.remote_replicas == 0), "dp", rule)
+        _require(self.remote_replicas >= 0, "remote_replicas", "must not be negative")
+        rule = f"and --remote-replicas together must be at most {MAX_REPLICAS}"
+        _require(places_of(self) <= MAX_REPLICAS, "dp", rule)
         rule = f"must be 0 (all cores), or at most {MAX_THREADS}"
         _require(0 <= self.threads <= MAX_THREADS, "threads", rule)
         most_s = MAX_COMPILE_TIMEOUT_S
@@ -297,7 +309,7 @@ class ServerArgs(Struct, frozen=True):
         for name in ("deterministic", "disable_cuda_graph"):
             has_effect = self.is_cuda or not getattr(self, name)
             _require(has_effect, name, f"is for CUDA devices, not {self.device}")
-        is_sized = self.dp == 1 or self.pool_tokens > 0
+        is_sized = self.dp <= 1 or self.pool_tokens > 0
         rule = "needs --max-total-tokens on a CUDA device, whose memory the replicas share"
         _require(is_sized, "dp", rule)
 
@@ -319,6 +331,11 @@ class ServerArgs(Struct, frozen=True):
         """The arguments without secrets, for /server_info."""
         hidden = ("api_key", "admin_api_key", *NO_OPTIONS)
         return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in hidden}
+
+
+def places_of(args: ServerArgs) -> int:
+    """How many replicas a ring has room for, here and on other machines."""
+    return args.dp + args.remote_replicas
 
 
 def key_lines_of(args: ServerArgs) -> list[KeyLine]:

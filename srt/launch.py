@@ -15,6 +15,7 @@ import uvloop
 from msgspec.structs import replace
 
 from srt.args import ServerArgs
+from srt.cluster.door import address_in
 from srt.cluster.fingerprint import fingerprint_of_args
 from srt.files.model_files import resolve_model
 from srt.files.vocab import served_vocab
@@ -26,6 +27,7 @@ from srt.ring.supervisor import Supervisor
 from srt.sizing import Plan, sized, with_choices
 from srt.trial import check_files, check_level, check_weights, try_tokenizer
 from srt.wire.errors import ConfigError
+from srt.wire.ring_state import SchedulerFacts
 
 log = logging.getLogger(__name__)
 
@@ -82,21 +84,13 @@ async def _serve(args: ServerArgs, plan: Plan | None, parent: str) -> int:
 
 
 def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> None:
-    scheduler, tokenizer = supervisor.scheduler_facts[0], supervisor.tokenizer_facts
+    schedulers, tokenizer = supervisor.scheduler_facts, supervisor.tokenizer_facts
     assert tokenizer is not None
     log.info("model   %s (%s)", paint(args.model_name, "1"), resolve_model(args.model).path)
-    log.info(
-        "        %s executor, %s, weights %.0f MiB, context %d tokens",
-        scheduler.executor,
-        scheduler.dtype,
-        scheduler.weight_bytes / 2**20,
-        tokenizer.context_len,
-    )
-    log.info(
-        "pool    %d tokens, at most %.0f MiB",
-        scheduler.max_total_tokens,
-        scheduler.pool_bytes / 2**20,
-    )
+    for scheduler in schedulers[:1]:
+        _announce_scheduler(scheduler, tokenizer.context_len)
+    if args.remote_replicas:
+        log.info("agents  %s", address_in(supervisor.ring.directory))
     log.info("ring    ipc://%s", supervisor.ring.directory)
     if supervisor.url and is_open_to_others(args, supervisor.url):
         log.warning(
@@ -110,6 +104,21 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
     if supervisor.url and not args.no_ui:
         log.info("page    %s", page_address(args, supervisor.url, supervisor.ring.read_page_key()))
     log.info("ready   %s after %.1f s", where, elapsed_s)
+
+
+def _announce_scheduler(scheduler: SchedulerFacts, context_len: int) -> None:
+    log.info(
+        "        %s executor, %s, weights %.0f MiB, context %d tokens",
+        scheduler.executor,
+        scheduler.dtype,
+        scheduler.weight_bytes / 2**20,
+        context_len,
+    )
+    log.info(
+        "pool    %d tokens, at most %.0f MiB",
+        scheduler.max_total_tokens,
+        scheduler.pool_bytes / 2**20,
+    )
 
 
 def page_address(args: ServerArgs, url: str, page_key: str) -> str:

@@ -99,7 +99,7 @@ def sized(args: ServerArgs, chosen: Container[str]) -> tuple[ServerArgs, Plan | 
 
     Raises MemoryShort, with figures, if the model does not fit.
     """
-    if args.is_cuda or args.dp == 0:  # of a server without weights other machines choose
+    if args.is_cuda or args.dp == 0:  # no pool, or none in this memory
         return args, None
     try:
         sizes = model_sizes(resolve_model(args.model))

@@ -104,6 +104,12 @@ COMMANDS: dict[str, Command] = {
         lambda words: _of("srt.launch", "main", words, "srt serve"),
         lambda: _of("srt.options.settings", "make_parser", "srt serve"),
     ),
+    "agent": Command(
+        "",
+        "run replicas of a server that is on another machine",
+        lambda words: _of("srt.commands.agent", "main", words),
+        lambda: _of("srt.commands.agent", "make_parser"),
+    ),
     "chat": Command(
         "[MODEL]",
         "chat in the terminal, with a server that runs or one of the chat's own",

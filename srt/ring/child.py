@@ -21,16 +21,21 @@ MODULES = {
     "detokenizer": "detokenizer_proc",
     "compiler": "scheduler_proc.grammar.worker",
     "programs": "srt.programs",
+    "hub": "srt.cluster",
     "gateway": "srt.gateway",
 }
 
 
 @dataclass
 class Child:
-    """The part's present process, or its last. `state` is "starting", "ready" or "dead"."""
+    """The part's present process, or its last. `state` is "starting", "ready" or "dead". For a
+    scheduler of another machine there is no process here, and while no machine has its place, its
+    state is "absent"."""
 
     part: str
     replica: int | None = None  # of a scheduler
+    share: int | None = None  # its number among those of this machine, if that is another one
+    is_remote: bool = False
     process: subprocess.Popen[bytes] | None = None
     state: str = "starting"
     started_at: float = 0.0
@@ -48,6 +53,12 @@ class Child:
         """Of the present process; 0 if there is none."""
         return 0 if self.process is None or self.state == "dead" else self.process.pid
 
+    @property
+    def is_in_first_start(self) -> bool:
+        """Whether it has a process that is the first, and has not served yet."""
+        is_first = self.restarts == 0 and not self.has_served
+        return self.state == "starting" and is_first and not self.is_remote
+
     def start(
         self,
         directory: Path,
@@ -63,6 +74,7 @@ class Child:
         fds = [death_fd]
         if self.replica is not None:
             command.append(str(self.replica))
+            command += [] if self.share is None else [str(self.share)]
         if listener is not None:
             fds.append(listener.fileno())
             command.append(str(listener.fileno()))
