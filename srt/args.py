@@ -58,6 +58,9 @@ PATHS = frozenset(
     | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay", "cluster_keys"}
 )
 
+# Fields that the launcher sets, for the parts.
+NO_OPTIONS = ("planned_bytes", "fingerprint", "chosen_sizes")
+
 # What the native executor can be asked for; anything else means torch.
 _NATIVE = {
     "device": ("cpu",),
@@ -137,6 +140,10 @@ class ServerArgs(Struct, frozen=True):
     disable_overlap_schedule: bool = False
     max_total_tokens: int = 0
     planned_bytes: int = 0  # no option: of memory, by which the launcher chose max_total_tokens
+    # No options either: the launcher's fingerprint of the model, and which of the sizes that it
+    # would fill in somebody has chosen.
+    fingerprint: str = ""
+    chosen_sizes: tuple[str, ...] = ()
     mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
     max_queued_requests: int = 1024
@@ -322,7 +329,7 @@ class ServerArgs(Struct, frozen=True):
 
     def public(self) -> dict[str, Any]:
         """The arguments without secrets, for /server_info."""
-        hidden = ("api_key", "admin_api_key", "planned_bytes")
+        hidden = ("api_key", "admin_api_key", *NO_OPTIONS)
         return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in hidden}
 
 

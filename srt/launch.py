@@ -12,9 +12,11 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import uvloop
+from msgspec.structs import replace
 
 from srt.args import ServerArgs
 from srt.cluster.door import address_in
+from srt.cluster.fingerprint import fingerprint_of_args
 from srt.files.model_files import resolve_model
 from srt.files.vocab import served_vocab
 from srt.gateway.limits.keys import Keys
@@ -22,7 +24,7 @@ from srt.hub import with_model_here
 from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
-from srt.sizing import Plan, sized
+from srt.sizing import Plan, sized, with_choices
 from srt.trial import check_files, check_level, check_weights, try_tokenizer
 from srt.wire.errors import ConfigError
 from srt.wire.ring_state import SchedulerFacts
@@ -48,7 +50,8 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         check_level(settings.args)
         args = with_model_here(settings.args)
         _try(args)
-        args, plan = sized(args, settings.sources)
+        args = replace(args, fingerprint=fingerprint_of_args(args))
+        args, plan = sized(with_choices(args, settings.sources), settings.sources)
         return uvloop.run(_serve(args, plan, parent))
     except ConfigError as error:
         print(f"srt: {settings.sourced(error) if settings else error}", file=sys.stderr)

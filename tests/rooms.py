@@ -215,8 +215,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "callers": "wire",
         "args": "wire patterns kv_addresses files callers",
         "ring": "machine tasks wire args",
-        "cluster": "wire files args ring",
         "sizing": "machine wire files args",
+        "cluster": "wire files args ring sizing",
         "trial": "machine wire files args ring",
         "client": "event_data forked tasks wire answers ring",
         "hub": "machine progress wire files args sizing",
@@ -226,7 +226,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "commands": (
             "machine progress version wire benchmark files args ring cluster sizing hub options"
         ),
-        "launch": "wire files args ring sizing trial hub gateway options",
+        "launch": "wire files args ring cluster sizing trial hub gateway options",
         "offline": "wire client hub options launch",
         "chat": "machine wire answers files client hub options offline",
         "llm": "wire files client offline",

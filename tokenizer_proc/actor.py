@@ -118,9 +118,9 @@ class TokenizerActor(Actor):
 
     def _placing(self) -> Placing:
         if places_of(self.args) == 1:
-            return Placing(self.args.model)
+            return Placing(self.args.fingerprint)
         self._router = Router(places_of(self.args), self.args.router_policy, self.args.random_seed)
-        return Placing(self.args.model, self._router)
+        return Placing(self.args.fingerprint, self._router)
 
     def new_epoch(self) -> None:
         self._front.reset(self.epoch, self.incarnations)

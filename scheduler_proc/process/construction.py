@@ -117,7 +117,7 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         speculative_max_tokens=args.speculative_max_tokens,
         media=None if (sees := seeing(executor)) is None else sees.media_facts,
         media_cache_bytes=args.media_cache_mb * 1_000_000,
-        block_model=args.model if places_of(args) > 1 or args.kv_events else None,
+        block_model=args.fingerprint if places_of(args) > 1 or args.kv_events else None,
         random_seed=seed if seed >= 0 else int.from_bytes(os.urandom(8), "little"),
     )
 

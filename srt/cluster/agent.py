@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from srt.cluster.clock import Offset
 from srt.cluster.curve import Keys, connect_with
-from srt.cluster.fingerprint import fingerprint
+from srt.cluster.fingerprint import fingerprint, value_options
 from srt.cluster.keys import load_head_key, load_keys, require_loopback
 from srt.cluster.link import Link, LinkLost
-from srt.cluster.node_args import node_args, value_options
+from srt.cluster.node_args import node_args
 from srt.cluster.node_ring import NodeRing
 from srt.cluster.protocol import (
     PING_INTERVAL_S,

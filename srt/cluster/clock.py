@@ -6,7 +6,7 @@ begins anew with each start of a machine. What travels to another machine is rew
 """
 
 from collections import deque
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,8 +20,6 @@ _DRIFT = 200e-6
 _UNSET = 0.0
 # What stands for 0.0 of the other clock, which would say that nothing is set.
 _FIRST = 1e-9
-
-T = TypeVar("T")
 
 
 class Ping(NamedTuple):
@@ -68,17 +66,14 @@ def _agree(one: Ping, other: Ping) -> bool:
     return abs(one.ahead - other.ahead) <= one.error + other.error + drift
 
 
-def rewrite(message: T, seconds: float) -> T:
+def rewrite(message: Any, seconds: float) -> Any:
     """A message between parts of a ring, with each of its times `seconds` later: the same object if
     it has none. What is not set stays so, and durations are the same everywhere."""
-    rewritten: Any = message
     if isinstance(message, TokenizedReq):
-        rewritten = _request(message, seconds)
-    elif isinstance(message, TokenBatch):
-        rewritten = _batch(message, seconds)
-    elif isinstance(message, PauseSet):
-        rewritten = _pause_set(message, seconds)
-    return rewritten
+        return _request(message, seconds)
+    if isinstance(message, TokenBatch):
+        return _batch(message, seconds)
+    return _pause_set(message, seconds) if isinstance(message, PauseSet) else message
 
 
 def _request(message: TokenizedReq, seconds: float) -> TokenizedReq:

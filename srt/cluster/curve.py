@@ -24,6 +24,8 @@ ZAP_ADDRESS = "inproc://zeromq.zap.01"
 # Only a domain with this option makes libzmq refuse everybody while nobody answers its questions.
 _DOMAIN = b"srt"
 _VERSION = b"1.0"
+# What a client waits for an answer before it tries anew: one whose key is not allowed yet has none.
+_HANDSHAKE_MS = 2000
 _LOG_INTERVAL_S = 10.0  # of refusals of one key: who is refused tries again and again
 _MAX_REFUSED = 1024  # keys that are remembered for this
 
@@ -57,6 +59,7 @@ def serve_with(socket: RingSocket, keys: Keys) -> None:
 
 def connect_with(socket: RingSocket, keys: Keys, server: str) -> None:
     """Let this socket, not connected yet, talk only to whom has the public key `server`."""
+    socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.set(zmq.CURVE_SERVERKEY, bytes.fromhex(server))
     socket.set(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.public))
     socket.set(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
@@ -85,7 +88,9 @@ class Authenticator:
         if key and self._is_allowed(key):
             return [_VERSION, request, b"200", b"OK", key.encode(), b""]
         self._log(key or "none", address)
-        return [_VERSION, request, b"400", b"this key is not allowed", b"", b""]
+        # The client gets no word and tries again. After a "400" it never would: libzmq gives the
+        # connection up for good, and the key may be allowed later.
+        return [_VERSION, request, b"300", b"this key is not allowed", b"", b""]
 
     def _log(self, key: str, address: str) -> None:
         now = time.monotonic()

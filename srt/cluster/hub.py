@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from srt.args import places_of
 from srt.cluster.door import Door, Peer
-from srt.cluster.fingerprint import fingerprint
+from srt.cluster.fingerprint import fingerprint, value_options
 from srt.cluster.link import LinkLost
-from srt.cluster.node_args import told_options, value_options
+from srt.cluster.node_args import told_options
 from srt.cluster.places import Places
 from srt.cluster.protocol import (
     PROTOCOL,

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from srt.args import ServerArgs
-from srt.sizing import Plan, sized
+from srt.sizing import Plan, sized, without_sizes
 from srt.wire.errors import ConfigError
 
 # Fields of ServerArgs. `model` and `tokenizer` are names here, which a node may have elsewhere.
@@ -22,25 +22,13 @@ _TOLD = frozenset(
     | {"grammar_backend", "grammar_compile_timeout", "grammar_compile_memory"}
     | {"disable_jump_forward", "close_constrained", "open_objects", "sampling_defaults"}
     | {"step_timeout", "part_timeout", "log_level", "check_invariants"}
-)
-# Two servers that differ in one of these compute other values for the same request.
-_VALUES = (
-    *("dtype", "kv_cache_dtype", "quantization", "exact", "activations", "max_model_len"),
-    *("model_impl", "executor", "limit_media"),
+    | {"fingerprint", "chosen_sizes"}
 )
 
 
 def told_options(args: ServerArgs) -> dict[str, Any]:
     """What the head tells of its arguments."""
-    told = {name: value for name, value in asdict(args).items() if name in _TOLD}
-    if args.planned_bytes:  # the launcher has filled it in
-        told["max_total_tokens"] = 0
-    return told
-
-
-def value_options(args: ServerArgs) -> dict[str, Any]:
-    """The options of a server on which the values depend that it computes."""
-    return {name: getattr(args, name) for name in _VALUES}
+    return {name: value for name, value in asdict(without_sizes(args)).items() if name in _TOLD}
 
 
 def node_args(
@@ -58,4 +46,4 @@ def node_args(
     except msgspec.ValidationError as error:
         raise ConfigError(f"the head's arguments are not understood: {error}") from error
     args.check()
-    return sized(replace(args, planned_bytes=0), {"max_running_requests"})
+    return sized(args, args.chosen_sizes)

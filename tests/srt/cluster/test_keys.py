@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from srt.cluster import curve
 from srt.cluster.curve import Authenticator, Keys, connect_with, new_keys, public_of, serve_with
 from srt.cluster.keys import (
     LOOK_INTERVAL_S,
@@ -238,6 +239,24 @@ async def test_a_removed_key_is_known_by_its_messages(
                 await asyncio.sleep(0.01)
             node.send(b"4")
             assert (await router.receive_from())[0][1] == b"4"
+    finally:
+        context.destroy()
+
+
+async def test_a_key_that_is_allowed_later_gets_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the connection that was refused before: whoever starts first waits."""
+    monkeypatch.setattr(curve, "_HANDSHAKE_MS", 50)
+    keys, node = make_keys(tmp_path), new_keys()
+    allowed, context = AllowedKeys(tmp_path / "allowed"), RingContext()
+    try:
+        async with asyncio.timeout(SOON_S), head_of(keys, allowed) as (router, address, _):
+            dealer(context, address, node, keys.public).send(b"early")
+            while node.public not in caplog.text:
+                await asyncio.sleep(0.01)
+            allow(tmp_path, node.public)
+            assert (await router.receive_from())[1] == node.public
     finally:
         context.destroy()
 
