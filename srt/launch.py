@@ -7,8 +7,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
@@ -17,6 +19,8 @@ from msgspec.structs import replace
 from srt.args import ServerArgs
 from srt.cluster.door import address_in
 from srt.cluster.fingerprint import fingerprint_of_args
+from srt.cluster.ray.launching import keep_nodes
+from srt.cluster.ray.options import check_ray
 from srt.files.model_files import resolve_model
 from srt.files.vocab import served_vocab
 from srt.gateway.limits.keys import Keys
@@ -50,6 +54,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         check_level(settings.args)
         args = with_model_here(settings.args)
         _try(args)
+        check_ray(args)
         args = replace(args, fingerprint=fingerprint_of_args(args))
         args, plan = sized(with_choices(args, settings.sources), settings.sources)
         return uvloop.run(_serve(args, plan, parent))
@@ -80,7 +85,25 @@ async def _serve(args: ServerArgs, plan: Plan | None, parent: str) -> int:
     # Once the supervisor handles signals: the ring's directory, which it removes, is there already.
     if parent:
         asyncio.get_running_loop().call_soon(_stop_with_parent, int(parent))
-    return await supervisor.run(lambda ready: _announce(args, ready, time.monotonic() - started))
+    serving = supervisor.run(lambda ready: _announce(args, ready, time.monotonic() - started))
+    if args.cluster != "ray":
+        return await serving
+    return await _serve_with(keep_nodes(args, supervisor.ring.directory), supervisor, serving)
+
+
+async def _serve_with(
+    nodes: Coroutine[Any, Any, None], supervisor: Supervisor, serving: Coroutine[Any, Any, int]
+) -> int:
+    """Serve, and keep the actors of other machines meanwhile: the end of either is that of both.
+    Raises the error of the nodes."""
+    keeping = asyncio.create_task(nodes)
+    keeping.add_done_callback(lambda _: supervisor.request_stop())
+    try:
+        return await serving
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
 
 
 def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> None:

@@ -225,6 +225,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option("cluster-insecure", "agents join without keys; for loopback addresses only"),
         Option(
+            "cluster",
+            "what starts the agents of --remote-replicas: nothing of ours, or Ray",
+            choices=("none", "ray"),
+        ),
+        Option("replica-resources", "what Ray sets aside for each of them, as JSON"),
+        Option(
             "router-policy",
             "which replica gets a request",
             choices=("cache-aware", "least-loaded", "round-robin", "random"),
