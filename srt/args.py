@@ -252,6 +252,9 @@ class ServerArgs(Struct, frozen=True):
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")
         self._check_speculative()
         self._check_system_line()
+        rule = "is for replicas of this machine: leave it out with --remote-replicas"
+        for name in ("kv_events", "record_trace"):
+            _require(not (self.remote_replicas and getattr(self, name)), name, rule)
         if self.remote_replicas:
             check_cluster_address(
                 self.cluster_bind, self.cluster_keys, insecure=self.cluster_insecure

@@ -141,7 +141,6 @@ class Agent:
                     self._options.replicas,
                     socket.gethostname(),
                     places=self._places,
-                    device=files_args.device,
                 )
             )
             if plan is not None:

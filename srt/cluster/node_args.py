@@ -39,6 +39,8 @@ def node_args(
 
     Raises ConfigError for what this version cannot run, and if the model does not fit.
     """
+    if replicas > places:
+        raise ConfigError(f"--replicas {replicas}: the ring of the head has {places} in all")
     fields = {name: value for name, value in told.items() if name in _TOLD}
     fields |= {"dp": replicas, "remote_replicas": places - replicas, "cluster_insecure": True}
     try:

@@ -80,14 +80,11 @@ class Hello(NodeMessage, frozen=True):
 
 class JoinReq(NodeMessage, frozen=True):
     """May I run so many `replicas`? `places` are those that I had before. `fingerprint` names the
-    weights, the tokenizer and the options that change values; `level` is that of the kernels;
-    `name` is for people."""
+    weights, the tokenizer and the options that change values; `name` is for people."""
 
     fingerprint: str
     replicas: int
     name: str = ""
-    level: str = ""
-    device: str = ""
     places: list[int] = []
 
 
