@@ -1,17 +1,18 @@
 """A replica in a network namespace of its own, joined by keys: its link goes down, its key away."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from srt.client.face import AsyncClient
 from srt.cluster.keys import allow, make_keys, remove, set_head_key
 from tests.e2e.machines import Machine, Namespace, join_address, wait_replicas, why_no_namespace
 from tests.e2e.server import Server, gone, running_server
 from tests.e2e.test_machines import answers
-from tests.e2e.test_resume import nothing, round_of
+from tests.e2e.test_resume import LONG, nothing
 from tests.waiting import SOON_S
 
 pytestmark = pytest.mark.full
@@ -54,9 +55,26 @@ def machine(head: Server, namespace: Namespace, tmp_path: Path) -> Iterator[Mach
         assert gone(schedulers, SOON_S) and not machine.directory.exists()
 
 
+async def long_answers(
+    head: Server, disturb: Callable[[], Coroutine[Any, Any, None]], replicas: int = 2
+) -> list[Any]:
+    """Long texts from both replicas, or from the first, with what happens meanwhile."""
+    async with AsyncClient(head.ring) as client:
+        calls = [
+            client.generate(
+                f"{number} things are", sampling=sampling, routed_replica=number % replicas
+            )
+            for sampling in (LONG, LONG | {"temperature": 0.9, "seed": 5})
+            for number in range(2)
+        ]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await disturb()
+        return [(output.output_ids, output.text) for output in await asyncio.gather(*tasks)]
+
+
 @pytest.fixture(scope="module")
 def undisturbed(head: Server) -> Any:
-    return asyncio.run(round_of(head, nothing))
+    return asyncio.run(long_answers(head, nothing, 1))
 
 
 def test_the_same_over_a_link(head: Server, machine: Machine) -> None:
@@ -73,7 +91,7 @@ def test_a_link_that_is_down(
         await asyncio.sleep(down_s)
         namespace.set_link("up")
 
-    assert asyncio.run(round_of(head, disturb)) == undisturbed
+    assert asyncio.run(long_answers(head, disturb)) == undisturbed
     wait_replicas(head, [0, 1], 2)
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
 
@@ -83,6 +101,6 @@ def test_a_key_that_is_removed(head: Server, machine: Machine, undisturbed: Any)
         await asyncio.sleep(1.0)
         remove(head.directory.parent / "keys", "node")
 
-    assert asyncio.run(round_of(head, disturb)) == undisturbed
+    assert asyncio.run(long_answers(head, disturb)) == undisturbed
     wait_replicas(head, [0], 2)
     assert "its key is not allowed any more" in head.log()
