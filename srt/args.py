@@ -289,11 +289,11 @@ class ServerArgs(Struct, frozen=True):
         _require(length == 0 or length >= MIN_CONTEXT, "max_model_len", rule)
         _require(self.limit_media >= 0, "limit_media", "must be 0 (none) or more")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
-        rule = f"must be between 1 and {MAX_REPLICAS}, or 0 with --remote-replicas"
-        _require(self.dp >= (self.remote_replicas == 0), "dp", rule)
-        _require(self.remote_replicas >= 0, "remote_replicas", "must not be negative")
-        rule = f"and --remote-replicas together must be at most {MAX_REPLICAS}"
-        _require(places_of(self) <= MAX_REPLICAS, "dp", rule)
+        least, remote = int(self.remote_replicas == 0), self.remote_replicas
+        rule = f"must be between {least} and {MAX_REPLICAS}"
+        _require(least <= self.dp <= MAX_REPLICAS, "dp", rule)
+        rule = f"must be between 0 and {MAX_REPLICAS}, and so must its sum with --dp"
+        _require(0 <= remote <= MAX_REPLICAS - self.dp, "remote_replicas", rule)
         rule = f"must be 0 (all cores), or at most {MAX_THREADS}"
         _require(0 <= self.threads <= MAX_THREADS, "threads", rule)
         most_s = MAX_COMPILE_TIMEOUT_S

@@ -225,12 +225,12 @@ class Membership:
             args,
             places,
             total,
-            up=lambda way, place, frames: self._link.send(Carry(way, place), frames),
-            ask_grammar=lambda key: self._link.send(GrammarReq(key)),
-            offset_s=lambda: self._offset.seconds,
+            send=lambda way, place, frames: self._link.send(Carry(way, place), frames),
+            ask=lambda key: self._link.send(GrammarReq(key)),
+            offset=lambda: self._offset.seconds,
         )
         self._schedulers = Schedulers(self._node.ring, args, places, total, self._on_end)
-        self._node.on_beat, self._node.on_full = self._schedulers.beat, self._schedulers.end
+        self._node.up.beat, self._node.down.on_full = self._schedulers.beat, self._schedulers.end
 
     async def run(self) -> None:
         """Until the connection is lost (LinkLost), a scheduler cannot run (GivenUp), or this is
@@ -256,9 +256,9 @@ class Membership:
 
     def _take(self, message: NodeMessage, frames: list[Blob]) -> None:
         if isinstance(message, Carry) and message.way is Way.SCHEDULER:
-            self._node.take(message.place, frames)
+            self._node.down.take(message.place, frames)
         elif isinstance(message, Carry):
-            event = self._node.publish(frames)
+            event = self._node.down.publish(frames)
             if event is not None:
                 self._schedulers.hear(event)
         elif isinstance(message, Pong):
@@ -267,7 +267,7 @@ class Membership:
             self._schedulers.start(message.place, message.epoch, message.incarnations)
         elif isinstance(message, GrammarSent):
             data = frames[0] if message.is_there else b""
-            self._node.add_grammar(message.key, data, message.digest)
+            self._node.down.add_grammar(message.key, data, message.digest)
 
     async def _ping(self) -> None:
         looked_at = time.monotonic()
@@ -277,7 +277,7 @@ class Membership:
             now = time.monotonic()
             self._link.excuse(max(0.0, now - looked_at - 2 * PING_INTERVAL_S))
             looked_at = now
-            self._node.held.expire(now)
+            self._node.down.held.expire(now)
 
     def _on_end(self, place: int, incarnation: int, status: int) -> None:
         """Tell the hub what a scheduler has left."""
@@ -286,7 +286,7 @@ class Membership:
         data = zlib.compress(_read(record), 1) if record.exists() else b""
         was_silent = self._schedulers.was_silent(place)
         left = [data, _read(words)[-_MAX_WORDS_BYTES:]]
-        self._node.held.drop(place)
+        self._node.down.held.drop(place)
         with suppress(LinkLost):  # found by the ping
             self._link.send(Ended(place, incarnation, status, was_silent), left)
         for path in (record, words):

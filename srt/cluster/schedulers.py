@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from srt.args import ServerArgs
 from srt.ring.actor import EXIT_CONFIG
-from srt.ring.child import STOP_SIGNAL, Child, described
+from srt.ring.child import STOP_SIGNAL, Child, NodeChild, described
 from srt.ring.places import Ring
 from srt.ring.supervisor import (
     FIRST_BACKOFF_S,
@@ -47,7 +47,7 @@ class Schedulers:
     ) -> None:
         self._ring, self._on_end = ring, on_end
         self._children = {
-            place: Child(scheduler_part(place, total), place, share)
+            place: NodeChild(scheduler_part(place, total), place, share=share)
             for share, place in enumerate(places)
         }
         self._epoch, self._incarnations = 0, [0] * total  # the ring's, as last heard

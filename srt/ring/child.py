@@ -28,14 +28,10 @@ MODULES = {
 
 @dataclass
 class Child:
-    """The part's present process, or its last. `state` is "starting", "ready" or "dead". For a
-    scheduler of another machine there is no process here, and while no machine has its place, its
-    state is "absent"."""
+    """The part's present process, or its last. `state` is "starting", "ready" or "dead"."""
 
     part: str
     replica: int | None = None  # of a scheduler
-    share: int | None = None  # its number among those of this machine, if that is another one
-    is_remote: bool = False
     process: subprocess.Popen[bytes] | None = None
     state: str = "starting"
     started_at: float = 0.0
@@ -53,12 +49,6 @@ class Child:
         """Of the present process; 0 if there is none."""
         return 0 if self.process is None or self.state == "dead" else self.process.pid
 
-    @property
-    def is_in_first_start(self) -> bool:
-        """Whether it has a process that is the first, and has not served yet."""
-        is_first = self.restarts == 0 and not self.has_served
-        return self.state == "starting" and is_first and not self.is_remote
-
     def start(
         self,
         directory: Path,
@@ -72,9 +62,7 @@ class Child:
         command = [sys.executable, "-m", MODULES[self.part.partition(".")[0]], str(directory)]
         command += [str(epoch), ",".join(map(str, incarnations)), str(death_fd)]
         fds = [death_fd]
-        if self.replica is not None:
-            command.append(str(self.replica))
-            command += [] if self.share is None else [str(self.share)]
+        command += self._arguments()
         if listener is not None:
             fds.append(listener.fileno())
             command.append(str(listener.fileno()))
@@ -90,6 +78,25 @@ class Child:
         self.started_at = self.beat_at = time.monotonic()
         self.made_progress = self.is_silent = False
         return self.process
+
+    def _arguments(self) -> list[str]:
+        """What this part gets besides what all get."""
+        return [] if self.replica is None else [str(self.replica)]
+
+
+class RemoteChild(Child):
+    """A scheduler of another machine, whose process is none of this one's. While no machine has its
+    place its state is "absent"."""
+
+
+@dataclass
+class NodeChild(Child):
+    """A scheduler on the machine of an agent, where its number is `share`."""
+
+    share: int = 0
+
+    def _arguments(self) -> list[str]:
+        return [*super()._arguments(), str(self.share)]
 
 
 def described(status: int) -> str:

@@ -25,7 +25,7 @@ import zmq
 
 from srt.args import ServerArgs, places_of
 from srt.ring.actor import EXIT_CONFIG
-from srt.ring.child import STOP_SIGNAL, Child, described
+from srt.ring.child import STOP_SIGNAL, Child, RemoteChild, described
 from srt.ring.halted import pid_namespace
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.listener import bind_listener, url_of
@@ -106,14 +106,14 @@ class Supervisor:
         a scheduler."""
         is_up = all(self._state(self._children[part]) == "ready" for part in RING_PARTS)
         # At the start for all of them: one would get all first requests.
-        is_starting = any(child.is_in_first_start for child in self._schedulers)
+        is_starting = any(map(_is_in_first_start, self._schedulers))
         return is_up and not is_starting and any(map(self._serves, self._schedulers))
 
     @property
     def all_ready(self) -> bool:
         """Whether the ring is ready, and so are the compiler and the gateway. Nobody waits for
         other machines."""
-        own = [child for child in self._children.values() if not child.is_remote]
+        own = [child for child in self._children.values() if not isinstance(child, RemoteChild)]
         return (self.ready or self._args.dp == 0) and all(child.state == "ready" for child in own)
 
     @property
@@ -144,7 +144,7 @@ class Supervisor:
             self._tasks.start(loop)
         try:
             for child in self._children.values():
-                if not child.is_remote:
+                if not isinstance(child, RemoteChild):
                     self._start(child)
             await self._wait_until_ready(on_ready)
             await self._stop.wait()
@@ -188,7 +188,7 @@ class Supervisor:
             self._end_epoch()
         elif child.part == HUB:  # with it goes the way to all remote schedulers
             for each, incarnation in zip(self._schedulers, self._incarnations, strict=True):
-                if each.state != "absent" and each.is_remote:
+                if each.state != "absent" and isinstance(each, RemoteChild):
                     news = PlaceNews(
                         each.part, 0, False, incarnation, status, False, "the hub died"
                     )
@@ -268,7 +268,7 @@ class Supervisor:
         while True:
             beat = inbox.message(await ctl.receive())
             child = None if beat is None else self._children.get(beat.part)
-            sender = self._children[HUB] if child is not None and child.is_remote else child
+            sender = self._children[HUB] if isinstance(child, RemoteChild) else child
             if child is None or sender is None or sender.pid != beat.pid:
                 continue
             if isinstance(beat, PlaceNews):
@@ -431,7 +431,10 @@ class Supervisor:
 
 def _scheduler(replica: int, args: ServerArgs) -> Child:
     """The child of a place; those of this machine come first."""
-    is_remote = replica >= args.dp
-    state = "absent" if is_remote else "starting"
     part = scheduler_part(replica, places_of(args))
-    return Child(part, replica, is_remote=is_remote, state=state)
+    return Child(part, replica) if replica < args.dp else RemoteChild(part, replica, state="absent")
+
+
+def _is_in_first_start(child: Child) -> bool:
+    is_here = not isinstance(child, RemoteChild)
+    return is_here and child.state == "starting" and child.restarts == 0 and not child.has_served

@@ -93,3 +93,57 @@ def wait_replicas(server: Server, ready: Sequence[int], total: int) -> None:
                 return
         time.sleep(0.05)
     raise AssertionError(f"{parts}\n{server.log()}")
+
+
+class Namespace:
+    """A network namespace, whose only way out is a link to this machine. Needs root."""
+
+    def __init__(self, number: int) -> None:
+        self.name, self._link = f"srt-{os.getpid()}-{number}", f"srt{os.getpid() % 10**6}-{number}"
+        self.here, self.there = (f"10.231.{64 + number}.{host}" for host in (1, 2))
+        self.command = ("ip", "netns", "exec", self.name)
+        _ip("netns", "add", self.name)
+        try:
+            _ip(
+                "link",
+                "add",
+                self._link,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                self.name,
+            )
+            _ip("addr", "add", f"{self.here}/24", "dev", self._link)
+            _ip("-n", self.name, "addr", "add", f"{self.there}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-n", self.name, "link", "set", device, "up")
+            self.set_link("up")
+        except BaseException:
+            self.close()
+            raise
+
+    def set_link(self, state: str) -> None:
+        """Set the link "up" or "down"."""
+        _ip("link", "set", self._link, state)
+
+    def close(self) -> None:
+        """Remove it, with its link."""
+        _ip("netns", "delete", self.name)
+
+
+def why_no_namespace() -> str:
+    """Why network namespaces cannot be made here; "" if they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    try:
+        Namespace(0).close()
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"no network namespaces: {error}"
+    return ""
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
