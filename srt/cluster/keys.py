@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 SECRET, PUBLIC, HEAD, ALLOWED = "secret", "public", "head", "allowed"
 LOOK_INTERVAL_S = 0.5  # a key that is removed holds no longer than this
+_UNKNOWN_INTERVAL_S = 0.05  # so often strangers can make the files be read
 MAX_FILES, MAX_FILE_BYTES = 1024, 64 * 1024
 _KEY = re.compile("[0-9a-fA-F]{64}")
 _NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
@@ -127,20 +128,22 @@ class AllowedKeys:
         self._faults: set[str] = set()
 
     def is_allowed(self, key: str) -> bool:
-        """Whether it was allowed LOOK_INTERVAL_S ago, or later."""
-        self._look()
+        """Whether it was allowed LOOK_INTERVAL_S ago, or later. One that is new counts at once."""
+        self._look(LOOK_INTERVAL_S)
+        if key not in self._names:
+            self._look(_UNKNOWN_INTERVAL_S)
         return key in self._names
 
     def name_of(self, key: str) -> str:
         """The name of the file with this key; "" without one."""
-        self._look()
+        self._look(LOOK_INTERVAL_S)
         return self._names.get(key, "")
 
-    def _look(self) -> None:
-        """Read all files: their times do not tell two changes within a tick apart, and they are
-        few."""
+    def _look(self, interval_s: float) -> None:
+        """Read all files, if that was so long ago: their times do not tell two changes within a
+        tick apart, and they are few."""
         now = self._now()
-        if now - self._looked_at < LOOK_INTERVAL_S:
+        if now - self._looked_at < interval_s:
             return
         self._looked_at = now
         names: dict[str, str] = {}

@@ -2,10 +2,12 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +39,6 @@ class RayNode:
         environ = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-            "TMPDIR": str(tmp),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
@@ -49,6 +50,7 @@ class RayNode:
 
     def pid_of(self, name: str) -> int:
         """The process of this node whose program is called so; 0 if there is none."""
+        assert self.process.poll() is None, Path(self._log.name).read_text()
         for pid in _children(self.process.pid):
             if Path(f"/proc/{pid}/comm").read_text().strip() == name:
                 return pid
@@ -86,11 +88,13 @@ def _free_port() -> int:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[str, RayNode, RayNode]]:
-    """Two raylets, and their address. Paths of Ray's sockets must be short."""
+    """Two raylets, and their address."""
     port = _free_port()
     address = f"127.0.0.1:{port}"
     same = ("--node-ip-address", "127.0.0.1", "--disable-usage-stats")
-    head = RayNode(tmp_path, "--head", "--port", str(port), "--include-dashboard", "false", *same)
+    short = tempfile.mkdtemp(prefix="ray-")  # paths of Ray's sockets must be
+    words = ("--port", str(port), "--include-dashboard", "false", "--temp-dir", short)
+    head = RayNode(tmp_path, "--head", *words, *same)
     nodes = [head]
     try:
         until(lambda: head.pid_of("raylet"), "the first raylet")
@@ -100,6 +104,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, RayNode, RayNode]]:
     finally:
         for node in reversed(nodes):
             node.close()
+        shutil.rmtree(short, ignore_errors=True)
 
 
 def agents() -> dict[int, int]:

@@ -6,6 +6,7 @@ and again: a new agent's public key is put where the head allows keys, and then 
 """
 
 import logging
+import os
 import select
 import sys
 from collections.abc import Callable
@@ -152,7 +153,7 @@ def _reachable(join: str) -> str:
 def _has_ended(wait_s: float) -> bool:
     """Whether the launcher has closed the input, for which this waits so long."""
     readable, _, _ = select.select([sys.stdin], [], [], wait_s)
-    return bool(readable) and not sys.stdin.buffer.read1(1)
+    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
 
 
 if __name__ == "__main__":

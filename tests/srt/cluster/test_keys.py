@@ -136,6 +136,13 @@ def test_who_is_allowed_follows_the_files(tmp_path: Path) -> None:
     (tmp_path / "allowed" / "node").write_text(f"{new_keys().public}\n")
     clock[0] += LOOK_INTERVAL_S
     assert not allowed.is_allowed(key)
+    # A new one need not wait: who has just written it connects next.
+    allow(tmp_path, key, "node")
+    clock[0] += LOOK_INTERVAL_S / 5
+    assert allowed.is_allowed(key)
+    remove(tmp_path, "node")
+    clock[0] += LOOK_INTERVAL_S
+    assert not allowed.is_allowed(key)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://127.8.8.8:*"])
