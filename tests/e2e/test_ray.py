@@ -40,6 +40,7 @@ class RayNode:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": "600",  # 30 s are not enough on a busy machine
         }
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
         command += ["--num-cpus", "2", "--object-store-memory", "80000000"]
