@@ -129,15 +129,16 @@ class Nodes:
 
     def _end(self) -> None:
         """End all agents, and then their actors, which Ray would end without a warning."""
+        # First: Ray does not answer if its head is lost.
+        for number in self._known:
+            with suppress(ConfigError):  # somebody has removed it
+                remove(Path(self._options.keys), self._name(number))
         leaving = [actor.leave.remote(_LEAVE_S) for actor in self._actors]
         if leaving:
             ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S + 1.0)
         for actor in self._actors:
             ray.kill(actor)
         remove_placement_group(self._group)
-        for number in self._known:
-            with suppress(ConfigError):  # somebody has removed it
-                remove(Path(self._options.keys), self._name(number))
 
 
 def _reachable(join: str) -> str:
