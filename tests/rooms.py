@@ -394,6 +394,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "door": "curve keys link protocol",
         "hub": "door fingerprint link node_args places protocol",
         "agent": ("clock curve fingerprint keys link node_args node_ring protocol schedulers"),
+        "ray": "agent door keys schedulers",
     },
     "tokenizer_proc": {
         "children": "",
