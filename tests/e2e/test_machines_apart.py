@@ -16,6 +16,7 @@ from tests.e2e.test_resume import LONG, nothing
 from tests.waiting import SOON_S
 
 pytestmark = pytest.mark.full
+SAMPLING = LONG | {"max_new_tokens": 200}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ async def long_answers(
             client.generate(
                 f"{number} things are", sampling=sampling, routed_replica=number % replicas
             )
-            for sampling in (LONG, LONG | {"temperature": 0.9, "seed": 5})
+            for sampling in (SAMPLING, SAMPLING | {"temperature": 0.9, "seed": 5})
             for number in range(2)
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]

@@ -8,7 +8,16 @@ import pytest
 
 from srt.cluster import link as module
 from srt.cluster.link import PIECE_BYTES, Link, LinkLost
-from srt.cluster.protocol import AgentMessage, Carry, HubMessage, Ping, Pong, Way
+from srt.cluster.protocol import (
+    AgentMessage,
+    Carry,
+    HubMessage,
+    Long,
+    Piece,
+    Ping,
+    Pong,
+    Way,
+)
 
 
 class Pair:
@@ -76,10 +85,10 @@ def test_silence_is_a_loss_but_not_of_this_process(monkeypatch: pytest.MonkeyPat
     [
         (b"",),
         (b"\xc1" * 40,),
-        (module._encode(module.Piece()), b"x"),
-        (module._encode(module.Long([2**40])),),
-        (module._encode(module.Long([-1, 5])),),
-        (module._encode(module.Long([])),),
+        (module._encode(Piece()), b"x"),
+        (module._encode(Long([2**40])),),
+        (module._encode(Long([-1, 5])),),
+        (module._encode(Long([])),),
     ],
 )
 def test_what_is_no_message_ends_the_connection(frames: tuple[bytes, ...]) -> None:
@@ -89,9 +98,9 @@ def test_what_is_no_message_ends_the_connection(frames: tuple[bytes, ...]) -> No
 
 def test_a_piece_beyond_its_message_ends_the_connection() -> None:
     pair = Pair()
-    pair.hub.take((module._encode(module.Long([3, 2])),))
+    pair.hub.take((module._encode(Long([3, 2])),))
     with pytest.raises(LinkLost):
-        pair.hub.take((module._encode(module.Piece()), b"123456"))
+        pair.hub.take((module._encode(Piece()), b"123456"))
 
 
 def test_a_ping_is_answered_with_both_times() -> None:

@@ -14,7 +14,7 @@ HEAD = ServerArgs(
     admin_api_key="secret",
     quantization="q8",
     max_running_requests=9,
-    chosen_sizes=["max_running_requests"],
+    chosen_sizes=("max_running_requests",),
 )
 
 
