@@ -9,6 +9,7 @@ from cachetools import FIFOCache
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.leases import Leases
 from detokenizer_proc.replies import Replies
+from srt.args import places_of
 from srt.files.vocab import served_vocab
 from srt.ring.actor import Actor
 from srt.ring.inbox import Doubt
@@ -35,7 +36,7 @@ class DetokenizerActor(Actor):
     async def start(self) -> None:
         self._core = Detokenizer(served_vocab(self.args), self.epoch, self.incarnations)
         self._doubt = Doubt()
-        self._replies = Replies(self.args.dp)
+        self._replies = Replies(places_of(self.args))
         self._leases = Leases(time.monotonic())
         self._expired: FIFOCache[bytes, None] = FIFOCache(MAX_EXPIRED_CLIENTS)
         self._front = self.connect(zmq.PUSH, self.ring.credits)

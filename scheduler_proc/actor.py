@@ -49,6 +49,7 @@ from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, Reports
 from scheduler_proc.process.metrics import ExpertLoad, StatsLog, StepClock, stats_of
 from scheduler_proc.process.watchdog import Doing, LoopProbe, Watch, end_process
 from scheduler_proc.trace.recorded import RecordedScheduler
+from srt.args import places_of
 from srt.ring.actor import Actor
 from srt.ring.places import Ring, send_now, with_room_in
 from srt.wire.ring_messages import (
@@ -85,7 +86,7 @@ class SchedulerActor(Actor):
     ) -> None:
         super().__init__(ring, epoch, incarnations, arguments)
         self._replica = int(arguments[0])
-        self.name = scheduler_part(self._replica, self.args.dp)
+        self.name = scheduler_part(self._replica, places_of(self.args))
 
     @property
     def incarnation(self) -> int:
@@ -95,13 +96,14 @@ class SchedulerActor(Actor):
     async def start(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         kv_events = self._kv_events()
-        threads = take_share(self._replica, self.args.dp, self.args.threads)
+        # On another machine, where it is one of fewer, its number there is the second argument.
+        threads = take_share(int(self.arguments[-1]), self.args.dp, self.args.threads)
         self._clock = StepClock()
         self._compute = ComputeThread(self._clock)
         self._executor = await self._compute.load(partial(self._load, threads))
         self._core_lock = CoreLock()
         self._core = make_core(self.args, self._replica, self.incarnation, self._executor)
-        has_had_losses = self.incarnation >= 2 * self.args.dp
+        has_had_losses = self.incarnation >= 2 * places_of(self.args)
         with with_room_in(self.ring.directory, self.args.dp):
             self._blame = self._compute.blame = Blame(
                 self.ring.directory, self.incarnation, self._core, is_wary=has_had_losses
@@ -133,7 +135,7 @@ class SchedulerActor(Actor):
             self._core,
             self._clock,
             partial(send_now, self._front),
-            has_router=self.args.dp > 1,
+            has_router=places_of(self.args) > 1,
             kv_events=kv_events,
             warm_steps=self._warm_steps,
         )

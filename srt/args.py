@@ -17,7 +17,7 @@ from srt.callers.key_lines import KeyLine, check_key, key_lines
 from srt.callers.names import key_digest, name_of_key
 from srt.files.chat_templates import chosen_template
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
-from srt.kv_addresses import check_kv_addresses
+from srt.kv_addresses import check_cluster_address, check_kv_addresses
 from srt.patterns.stops import build_stops
 from srt.wire.constraint import GrammarError
 from srt.wire.errors import ConfigError, quoted
@@ -55,8 +55,11 @@ _NOT_NEGATIVE = (
 # What may name files and folders of the machine: /server_info tells it to admins alone.
 PATHS = frozenset(
     {"model", "tokenizer", "chat_template", "api_key_file", "admin_api_key_file", "ring_dir"}
-    | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay"}
+    | {"grammar_cache_dir", "record_trace", "kv_events", "kv_events_replay", "cluster_keys"}
 )
+
+# Fields that the launcher sets, for the parts.
+NO_OPTIONS = ("planned_bytes", "fingerprint", "chosen_sizes")
 
 # What the native executor can be asked for; anything else means torch.
 _NATIVE = {
@@ -120,6 +123,12 @@ class ServerArgs(Struct, frozen=True):
     deterministic: bool = False
     threads: int = 0
     dp: int = 1
+    remote_replicas: int = 0
+    cluster_bind: str = "tcp://127.0.0.1:0"
+    cluster_keys: str = ""
+    cluster_insecure: bool = False
+    cluster: str = "none"
+    replica_resources: str = '{"CPU": 1}'
     router_policy: str = "cache-aware"
     schedule_policy: str = "app"
     schedule_max_wait: float = 30.0
@@ -133,6 +142,10 @@ class ServerArgs(Struct, frozen=True):
     disable_overlap_schedule: bool = False
     max_total_tokens: int = 0
     planned_bytes: int = 0  # no option: of memory, by which the launcher chose max_total_tokens
+    # No options either: the launcher's fingerprint of the model, and which of the sizes that it
+    # would fill in somebody has chosen.
+    fingerprint: str = ""
+    chosen_sizes: tuple[str, ...] = ()
     mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
     max_queued_requests: int = 1024
@@ -239,6 +252,13 @@ class ServerArgs(Struct, frozen=True):
             _require(is_host, "media_domain", f"{host!r} is not the name of a host")
         self._check_speculative()
         self._check_system_line()
+        rule = "is for replicas of this machine: leave it out with --remote-replicas"
+        for name in ("kv_events", "record_trace"):
+            _require(not (self.remote_replicas and getattr(self, name)), name, rule)
+        if self.remote_replicas:
+            check_cluster_address(
+                self.cluster_bind, self.cluster_keys, insecure=self.cluster_insecure
+            )
         check_kv_addresses(
             self.kv_events, self.kv_events_replay, public=self.kv_events_public, replicas=self.dp
         )
@@ -272,7 +292,11 @@ class ServerArgs(Struct, frozen=True):
         _require(length == 0 or length >= MIN_CONTEXT, "max_model_len", rule)
         _require(self.limit_media >= 0, "limit_media", "must be 0 (none) or more")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
-        _require(1 <= self.dp <= MAX_REPLICAS, "dp", f"must be between 1 and {MAX_REPLICAS}")
+        least, remote = int(self.remote_replicas == 0), self.remote_replicas
+        rule = f"must be between {least} and {MAX_REPLICAS}"
+        _require(least <= self.dp <= MAX_REPLICAS, "dp", rule)
+        rule = f"must be between 0 and {MAX_REPLICAS}, and so must its sum with --dp"
+        _require(0 <= remote <= MAX_REPLICAS - self.dp, "remote_replicas", rule)
         rule = f"must be 0 (all cores), or at most {MAX_THREADS}"
         _require(0 <= self.threads <= MAX_THREADS, "threads", rule)
         most_s = MAX_COMPILE_TIMEOUT_S
@@ -290,7 +314,7 @@ class ServerArgs(Struct, frozen=True):
         for name in ("deterministic", "disable_cuda_graph"):
             has_effect = self.is_cuda or not getattr(self, name)
             _require(has_effect, name, f"is for CUDA devices, not {self.device}")
-        is_sized = self.dp == 1 or self.pool_tokens > 0
+        is_sized = self.dp <= 1 or self.pool_tokens > 0
         rule = "needs --max-total-tokens on a CUDA device, whose memory the replicas share"
         _require(is_sized, "dp", rule)
 
@@ -310,8 +334,13 @@ class ServerArgs(Struct, frozen=True):
 
     def public(self) -> dict[str, Any]:
         """The arguments without secrets, for /server_info."""
-        hidden = ("api_key", "admin_api_key", "planned_bytes")
+        hidden = ("api_key", "admin_api_key", *NO_OPTIONS)
         return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in hidden}
+
+
+def places_of(args: ServerArgs) -> int:
+    """How many replicas a ring has room for, here and on other machines."""
+    return args.dp + args.remote_replicas
 
 
 def key_lines_of(args: ServerArgs) -> list[KeyLine]:

@@ -17,8 +17,8 @@ Shown = tuple[int, bytes]  # the position at which an item begins, and its diges
 
 
 def seed_of(model: str, salt: str) -> bytes:
-    """What the first blocks of prompts with this cache salt follow. `model` names all that their KV
-    depends on besides."""
+    """What the first blocks of prompts with this cache salt follow. `model` is the fingerprint of
+    all that their KV depends on besides: the same for all replicas, on whichever machine."""
     return blake2b(f"{model}\0{salt}".encode(), digest_size=_HASH_BYTES).digest()
 
 

@@ -1,4 +1,5 @@
-"""Where KV events are published: which addresses are allowed, and which one each replica takes.
+"""Where KV events are published, and where other machines join: which addresses are allowed, and
+which one each replica takes.
 
 Published blocks carry the token ids of prompts. So an address must be one that only programs on
 this machine can reach, unless an option says that everybody may read them.
@@ -33,6 +34,25 @@ def check_kv_addresses(events: str, replay: str, *, public: bool, replicas: int 
                 f"{option} {address}: taken by {EVENTS_OPTION}; each replica needs a port for each"
             )
         places |= own
+
+
+def check_cluster_address(address: str, keys: str, *, insecure: bool) -> None:
+    """Raise ConfigError if other machines cannot join at `address`, or everybody could."""
+    tcp, option = _TCP.fullmatch(address), "--cluster-bind"
+    if tcp is None or int(tcp["port"]) > _MAX_PORT:
+        raise ConfigError(f"{option} {address}: must be tcp://HOST:PORT (0: any free port)")
+    if insecure and keys:
+        raise ConfigError("--cluster-insecure does without --cluster-keys: leave one of them out")
+    if insecure and not _is_loopback(tcp["host"]):
+        raise ConfigError(
+            f"{option} {address}: others could read prompts and answer requests there: "
+            "--cluster-insecure is for loopback addresses only; `srt keys DIR` makes keys"
+        )
+    if not insecure and not keys:
+        raise ConfigError(
+            "--remote-replicas needs --cluster-keys DIR (`srt keys DIR` makes it), or on loopback "
+            "--cluster-insecure"
+        )
 
 
 def address_of(address: str, replica: int) -> str:

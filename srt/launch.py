@@ -7,13 +7,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
+from msgspec.structs import replace
 
 from srt.args import ServerArgs
+from srt.cluster.door import address_in
+from srt.cluster.fingerprint import fingerprint_of_args
+from srt.cluster.ray.launching import keep_nodes
+from srt.cluster.ray.options import check_ray
 from srt.files.model_files import resolve_model
 from srt.files.vocab import served_vocab
 from srt.gateway.limits.keys import Keys
@@ -21,9 +28,10 @@ from srt.hub import with_model_here
 from srt.options.settings import PROGRAM, as_toml, read_settings
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor
-from srt.sizing import Plan, sized
+from srt.sizing import Plan, sized, with_choices
 from srt.trial import check_files, check_level, check_weights, try_tokenizer
 from srt.wire.errors import ConfigError
+from srt.wire.ring_state import SchedulerFacts
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +54,9 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         check_level(settings.args)
         args = with_model_here(settings.args)
         _try(args)
-        args, plan = sized(args, settings.sources)
+        check_ray(args)
+        args = replace(args, fingerprint=fingerprint_of_args(args))
+        args, plan = sized(with_choices(args, settings.sources), settings.sources)
         return uvloop.run(_serve(args, plan, parent))
     except ConfigError as error:
         print(f"srt: {settings.sourced(error) if settings else error}", file=sys.stderr)
@@ -75,25 +85,35 @@ async def _serve(args: ServerArgs, plan: Plan | None, parent: str) -> int:
     # Once the supervisor handles signals: the ring's directory, which it removes, is there already.
     if parent:
         asyncio.get_running_loop().call_soon(_stop_with_parent, int(parent))
-    return await supervisor.run(lambda ready: _announce(args, ready, time.monotonic() - started))
+    serving = supervisor.run(lambda ready: _announce(args, ready, time.monotonic() - started))
+    if args.cluster != "ray":
+        return await serving
+    return await _serve_with(keep_nodes(args, supervisor.ring.directory), supervisor, serving)
+
+
+async def _serve_with(
+    nodes: Coroutine[Any, Any, None], supervisor: Supervisor, serving: Coroutine[Any, Any, int]
+) -> int:
+    """Serve, and keep the actors of other machines meanwhile: the end of either is that of both.
+    Raises the error of the nodes."""
+    keeping = asyncio.create_task(nodes)
+    keeping.add_done_callback(lambda _: supervisor.request_stop())
+    try:
+        return await serving
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
 
 
 def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> None:
-    scheduler, tokenizer = supervisor.scheduler_facts[0], supervisor.tokenizer_facts
+    schedulers, tokenizer = supervisor.scheduler_facts, supervisor.tokenizer_facts
     assert tokenizer is not None
     log.info("model   %s (%s)", paint(args.model_name, "1"), resolve_model(args.model).path)
-    log.info(
-        "        %s executor, %s, weights %.0f MiB, context %d tokens",
-        scheduler.executor,
-        scheduler.dtype,
-        scheduler.weight_bytes / 2**20,
-        tokenizer.context_len,
-    )
-    log.info(
-        "pool    %d tokens, at most %.0f MiB",
-        scheduler.max_total_tokens,
-        scheduler.pool_bytes / 2**20,
-    )
+    for scheduler in schedulers[:1]:
+        _announce_scheduler(scheduler, tokenizer.context_len)
+    if args.remote_replicas:
+        log.info("agents  %s", address_in(supervisor.ring.directory))
     log.info("ring    ipc://%s", supervisor.ring.directory)
     if supervisor.url and is_open_to_others(args, supervisor.url):
         log.warning(
@@ -107,6 +127,21 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
     if supervisor.url and not args.no_ui:
         log.info("page    %s", page_address(args, supervisor.url, supervisor.ring.read_page_key()))
     log.info("ready   %s after %.1f s", where, elapsed_s)
+
+
+def _announce_scheduler(scheduler: SchedulerFacts, context_len: int) -> None:
+    log.info(
+        "        %s executor, %s, weights %.0f MiB, context %d tokens",
+        scheduler.executor,
+        scheduler.dtype,
+        scheduler.weight_bytes / 2**20,
+        context_len,
+    )
+    log.info(
+        "pool    %d tokens, at most %.0f MiB",
+        scheduler.max_total_tokens,
+        scheduler.pool_bytes / 2**20,
+    )
 
 
 def page_address(args: ServerArgs, url: str, page_key: str) -> str:

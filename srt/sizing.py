@@ -34,6 +34,9 @@ _CONTEXTS_KEPT = 16
 # What `--quantization` makes of weights, by ggml's ids of Q8_0 and Q4_1. Norms and routers stay.
 _QUANTIZED = {"q8": BLOCK_TYPES[8], "q4": BLOCK_TYPES[3]}
 
+# Fields of ServerArgs that are filled in here where nobody has chosen them.
+SIZES = ("max_total_tokens", "max_running_requests")
+
 
 class MemoryShort(ConfigError):
     """Not even the smallest pool fits."""
@@ -73,6 +76,22 @@ class Plan(NamedTuple):
             log.warning(text, self.pool_tokens, self.context_len)
 
 
+def with_choices(args: ServerArgs, chosen: Container[str]) -> ServerArgs:
+    """`args`, not sized yet, which say from now on what of their sizes somebody has chosen: the
+    fields that are among `chosen`, and not 0, which leaves it to the server."""
+    names = (name for name in SIZES if name in chosen and getattr(args, name))
+    return replace(args, chosen_sizes=tuple(names))
+
+
+def without_sizes(args: ServerArgs) -> ServerArgs:
+    """`args` as they were before they were sized by the memory of the machine that they come from:
+    another one may have more, or less. They must say what was chosen."""
+    defaults = {
+        name: getattr(ServerArgs(), name) for name in SIZES if name not in args.chosen_sizes
+    }
+    return replace(args, planned_bytes=0, **defaults)
+
+
 def sized(args: ServerArgs, chosen: Container[str]) -> tuple[ServerArgs, Plan | None]:
     """`args` with a pool and a batch that memory has room for, and what these were chosen by;
     `chosen` are the fields that somebody has set, which stay. A model whose files do not tell its
@@ -80,7 +99,7 @@ def sized(args: ServerArgs, chosen: Container[str]) -> tuple[ServerArgs, Plan | 
 
     Raises MemoryShort, with figures, if the model does not fit.
     """
-    if args.is_cuda:
+    if args.is_cuda or args.dp == 0:  # no pool, or none in this memory
         return args, None
     try:
         sizes = model_sizes(resolve_model(args.model))

@@ -48,6 +48,11 @@ ZMQ_FILES = (
     "srt/client/ring/sockets.py",
     "srt/ring/actor.py",
     "srt/ring/supervisor.py",
+    "srt/cluster/agent.py",
+    "srt/cluster/curve.py",
+    "srt/cluster/door.py",
+    "srt/cluster/hub.py",
+    "srt/cluster/node_ring.py",
     "scheduler_proc/events/kv_events.py",
 )
 MAX_FILE_LINES = 400

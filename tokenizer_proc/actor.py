@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import zmq
 
+from srt.args import places_of
 from srt.files.model_files import ModelFiles, resolve_model
 from srt.files.vocab import served_vocab
 from srt.ring.actor import Actor
@@ -70,7 +71,7 @@ class TokenizerActor(Actor):
         gc.collect()
         gc.freeze()  # so that a child's collector does not copy inherited pages
         self._workers = Workers(self._front, processor)
-        replicas = range(self.args.dp)
+        replicas = range(places_of(self.args))
         schedulers = [self.connect(zmq.PUSH, self.ring.scheduler(i)) for i in replicas]
         compiler = self.connect(zmq.PUSH, self.ring.compiler)
         news = self.bind(zmq.PULL, self.ring.credits)
@@ -99,7 +100,7 @@ class TokenizerActor(Actor):
             max_tokens=args.max_queued_tokens,
             max_queue_wait_s=args.max_queue_wait,
             random_seed=args.random_seed,
-            max_running=args.max_running_requests * args.dp,
+            max_running=args.max_running_requests * places_of(args),
             has_classes=args.schedule_policy == "app",
         )
         dispatch.replicas.pause = pause = noted_pause(self.ring.directory, time.monotonic())
@@ -117,19 +118,19 @@ class TokenizerActor(Actor):
         await self._workers.close()
 
     def _placing(self) -> Placing:
-        if self.args.dp == 1:
-            return Placing(self.args.model)
-        args = self.args
+        args, places = self.args, places_of(self.args)
+        if places == 1:
+            return Placing(args.fingerprint)
         rows = args.max_running_requests
-        self._router = Router(args.dp, args.router_policy, args.random_seed, rows)
-        return Placing(args.model, self._router)
+        self._router = Router(places, args.router_policy, args.random_seed, rows)
+        return Placing(args.fingerprint, self._router)
 
     def new_epoch(self) -> None:
         self._front.reset(self.epoch, self.incarnations)
 
     def scheduler_lost(self, incarnation: int) -> None:
         dispatch, directory = self._front.dispatch, self.ring.directory
-        before = dispatch.replicas.incarnations[replica_of(incarnation, self.args.dp)]
+        before = dispatch.replicas.incarnations[replica_of(incarnation, places_of(self.args))]
         if incarnation <= before:
             return  # the detokenizer was faster
         answers, guilty = dispatch.scheduler_lost(incarnation, left_by(directory, before))
@@ -141,9 +142,10 @@ class TokenizerActor(Actor):
     def hear(self, event: RingEvent) -> None:
         ready = event.ready_schedulers
         for replica in set(ready) - self._heard_ready:
-            forget_before(self.ring.directory, event.incarnations[replica], self.args.dp)
+            forget_before(self.ring.directory, event.incarnations[replica], places_of(self.args))
         self._heard_ready = set(ready)
         self._doubt.hear(self._front.dispatch.replicas.incarnations, event.incarnations)
+        self._front.dispatch.keep(event.present_schedulers)
         self._front.dispatch.hear(event.incarnations, ready, event.silent_schedulers)
         self._outbound.send_on()
 
@@ -200,7 +202,7 @@ class TokenizerActor(Actor):
     def _take_events(self, message: CacheEvents) -> None:
         """Over a gap a snapshot of the replica's cache is asked for."""
         if not self._router.events(message):
-            replica = replica_of(message.incarnation, self.args.dp)
+            replica = replica_of(message.incarnation, places_of(self.args))
             self._outbound.to_scheduler(replica, CacheSnapshotReq(message.incarnation))
 
     def _control(self, client: bytes, req: ControlReq) -> None:

@@ -15,7 +15,7 @@ from scheduler_proc.grammar.store import Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.process.warm_up import warm_up
 from scheduler_proc.trace.recorded import RecordedScheduler
-from srt.args import ServerArgs
+from srt.args import ServerArgs, places_of
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer
 from srt.files.vocab import served_vocab
@@ -55,7 +55,7 @@ def load_executor(args: ServerArgs, threads: int | None) -> Loaded:
 def make_core(args: ServerArgs, replica: int, incarnation: int, executor: Executor) -> Scheduler:
     """The core; recorded if a trace is asked for, each replica in a file of its own. After a
     restart the incarnation is appended to its name, so that the trace of a crash survives it."""
-    config, path, dp = core_config(args, executor), args.record_trace, args.dp
+    config, path, dp = core_config(args, executor), args.record_trace, places_of(args)
     if not path:
         return Scheduler(config, incarnation)
     path = path if dp == 1 else f"{path}.{replica}"
@@ -117,7 +117,7 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         speculative_max_tokens=args.speculative_max_tokens,
         media=None if (sees := seeing(executor)) is None else sees.media_facts,
         media_cache_bytes=args.media_cache_mb * 1_000_000,
-        block_model=args.model if args.dp > 1 or args.kv_events else None,
+        block_model=args.fingerprint if places_of(args) > 1 or args.kv_events else None,
         random_seed=seed if seed >= 0 else int.from_bytes(os.urandom(8), "little"),
     )
 

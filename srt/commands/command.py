@@ -104,6 +104,12 @@ COMMANDS: dict[str, Command] = {
         lambda words: _of("srt.launch", "main", words, "srt serve"),
         lambda: _of("srt.options.settings", "make_parser", "srt serve"),
     ),
+    "agent": Command(
+        "",
+        "run replicas of a server that is on another machine",
+        lambda words: _of("srt.commands.agent", "main", words),
+        lambda: _of("srt.commands.agent", "make_parser"),
+    ),
     "chat": Command(
         "[MODEL]",
         "chat in the terminal, with a server that runs or one of the chat's own",
@@ -133,6 +139,12 @@ COMMANDS: dict[str, Command] = {
         "look for what would keep a server from starting, or slow it down",
         lambda words: _of("srt.commands.doctor", "main", words),
         lambda: _of("srt.commands.doctor", "make_parser"),
+    ),
+    "keys": Command(
+        "DIR",
+        "make this machine's keys, and say whose machines may join it",
+        lambda words: _of("srt.commands.keys", "main", words),
+        lambda: _of("srt.commands.keys", "make_parser"),
     ),
     "completion": Command(
         "SHELL",

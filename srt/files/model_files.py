@@ -133,23 +133,30 @@ def gguf_parts(path: Path) -> list[Path]:
     return [path.with_name(f"{stem}-{i:05}-of-{count}.gguf") for i in range(1, int(count) + 1)]
 
 
+def files_at(path: Path) -> list[Path]:
+    """The files of a model or a tokenizer at `path`, in order: those of a directory that describe
+    it, or all parts of a GGUF model; any other file stands for itself."""
+    if not path.is_dir():
+        return gguf_parts(path)
+    of_model = (each for each in path.iterdir() if each.suffix in _MODEL_SUFFIXES)
+    return sorted(each for each in of_model if each.is_file())
+
+
 def fingerprint_of(files: ModelFiles, activations: str, sampling: SamplingDefaults) -> str:
     """What tells a served model from others: a hash (16 hexadecimal digits) of its files' names and
     sizes, those of another tokenizer included, of the first and last `_READ_BYTES` of each, of the
     width of activations that `--activations` resolves to, and of what a request leaves unset."""
-    paths = gguf_parts(files.path) if files.kind == "gguf" else sorted(files.path.iterdir())
+    paths = files_at(files.path)
     if files.tokenizer is not None:
-        is_folder = files.tokenizer.is_dir()
-        paths += sorted(files.tokenizer.iterdir()) if is_folder else [files.tokenizer]
+        paths += files_at(files.tokenizer)
     digest = hashlib.blake2b(f"activations {activations} {sampling}\n".encode(), digest_size=8)
     for path in paths:
-        if path.suffix in _MODEL_SUFFIXES and path.is_file():
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}\n".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(_READ_BYTES))
-                file.seek(max(0, size - _READ_BYTES))
-                digest.update(file.read(_READ_BYTES))
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_READ_BYTES))
+            file.seek(max(0, size - _READ_BYTES))
+            digest.update(file.read(_READ_BYTES))
     return digest.hexdigest()
 
 

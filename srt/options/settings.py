@@ -20,7 +20,7 @@ from srt.wire.errors import ConfigError, quoted
 
 LATER = {
     **dict.fromkeys(("--tp", "-tp", "--tp-size", "--tensor-parallel-size"), "tensor parallelism"),
-    "--ring-tcp": "a ring over TCP",
+    "--ring-tcp": "a ring over TCP (other machines join by --remote-replicas)",
 }
 PROGRAM = "python -m srt.launch"
 _FLAG = re.compile(r"--([a-z][a-z-]*)")

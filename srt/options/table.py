@@ -211,7 +211,25 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("device", "torch device, such as cpu or cuda"),
         Option("executor", "what runs the model", choices=("auto", "native", "torch")),
         Option("threads", "compute threads of each replica; 0: its share of all cores"),
-        Option("dp", "replicas: schedulers with a copy of the model and a KV pool each"),
+        Option(
+            "dp",
+            "replicas: schedulers with a copy of the model and a KV pool each; 0: none here, only "
+            "those of --remote-replicas",
+        ),
+        Option("remote-replicas", "places for replicas of other machines, which agents join"),
+        Option("cluster-bind", "where agents join: tcp://HOST:PORT; port 0: any free one"),
+        Option(
+            "cluster-keys",
+            "the directory of this server's key, and of those that may join (`srt keys DIR`)",
+            is_path=True,
+        ),
+        Option("cluster-insecure", "agents join without keys; for loopback addresses only"),
+        Option(
+            "cluster",
+            "what starts the agents of --remote-replicas: nothing of ours, or Ray",
+            choices=("none", "ray"),
+        ),
+        Option("replica-resources", "what Ray sets aside for each of them, as JSON"),
         Option(
             "router-policy",
             "which replica gets a request",

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
 EXIT_HANG = 79  # the part has found out that it hangs
 _PR_SET_PDEATHSIG = 1
+_ALONE_S = 0.5
 # More than any part needs. Login shells and service managers give 1,024, and allow a million, which
 # a forked child closes one by one where the kernel is old.
 _FILES = 2**14
@@ -264,7 +265,7 @@ def run_actor(actor: type[Actor]) -> None:
         log.exception("%s failed", actor.name)
         status = 1
     logging.shutdown()
-    _leave(directory, int(death_fd), status)
+    _leave(directory, int(death_fd), status, _ALONE_S if len(arguments) > 1 else 0.0)
 
 
 def _die_with_parent(directory: str, death_fd: int) -> None:
@@ -282,10 +283,12 @@ def _die_with_parent(directory: str, death_fd: int) -> None:
     threading.Thread(target=watch, name="death-pipe", daemon=True).start()
 
 
-def _leave(directory: str, death_fd: int, status: int) -> None:
+def _leave(directory: str, death_fd: int, status: int, patience_s: float = 0.0) -> None:
     """End this process at once: the interpreter would wait for a compute thread, which may hang.
     Without a launcher the last part to leave removes what is left of the ring, so all try it:
-    the signal of its death may end a part before its thread has seen it."""
-    if select.select([death_fd], [], [], 0)[0]:
+    the signal of its death may end a part before its thread has seen it. The schedulers of a node
+    are alone there: they wait `patience_s` for the pipe, which the last thread of a process closes,
+    while the signal comes with the end of its first."""
+    if select.select([death_fd], [], [], patience_s)[0]:
         shutil.rmtree(directory, ignore_errors=True)
     os._exit(status)

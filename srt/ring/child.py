@@ -21,6 +21,7 @@ MODULES = {
     "detokenizer": "detokenizer_proc",
     "compiler": "scheduler_proc.grammar.worker",
     "programs": "srt.programs",
+    "hub": "srt.cluster",
     "gateway": "srt.gateway",
 }
 
@@ -61,8 +62,7 @@ class Child:
         command = [sys.executable, "-m", MODULES[self.part.partition(".")[0]], str(directory)]
         command += [str(epoch), ",".join(map(str, incarnations)), str(death_fd)]
         fds = [death_fd]
-        if self.replica is not None:
-            command.append(str(self.replica))
+        command += self._arguments()
         if listener is not None:
             fds.append(listener.fileno())
             command.append(str(listener.fileno()))
@@ -78,6 +78,25 @@ class Child:
         self.started_at = self.beat_at = time.monotonic()
         self.made_progress = self.is_silent = False
         return self.process
+
+    def _arguments(self) -> list[str]:
+        """What this part gets besides what all get."""
+        return [] if self.replica is None else [str(self.replica)]
+
+
+class RemoteChild(Child):
+    """A scheduler of another machine, whose process is none of this one's. While no machine has its
+    place its state is "absent"."""
+
+
+@dataclass
+class NodeChild(Child):
+    """A scheduler on the machine of an agent, where its number is `share`."""
+
+    share: int = 0
+
+    def _arguments(self) -> list[str]:
+        return [*super()._arguments(), str(self.share)]
 
 
 def described(status: int) -> str:

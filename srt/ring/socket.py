@@ -48,6 +48,14 @@ def _destroy(context: "zmq.Context[zmq.Socket[bytes]]", sockets: "set[RingSocket
     context.destroy(linger=0)
 
 
+def _user_of(frame: zmq.Frame) -> str:
+    try:
+        user = frame.get("User-Id")
+    except zmq.ZMQError:  # there is no such property
+        return ""
+    return user if isinstance(user, str) else ""
+
+
 class RingSocket:
     """One socket. At most one task receives."""
 
@@ -61,6 +69,11 @@ class RingSocket:
     @property
     def closed(self) -> bool:
         return self._socket.closed
+
+    @property
+    def endpoint(self) -> str:
+        """The address that it was bound to last."""
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def set(self, option: int, value: int | bytes) -> None:
         self._socket.setsockopt(option, value)
@@ -94,6 +107,15 @@ class RingSocket:
     async def receive(self) -> list[bytes]:
         """The frames of the next message. If one is there already, it is returned without letting
         other tasks run. Those that follow a message are memoryviews."""
+        return (await self._receive())[0]
+
+    async def receive_from(self) -> tuple[list[bytes], str]:
+        """The same, and who has sent it: what its handshake's authenticator has said; "" if there
+        was none."""
+        frames, last = await self._receive()
+        return frames, _user_of(last)
+
+    async def _receive(self) -> tuple[list[bytes], zmq.Frame]:
         while not self._has_message():  # to try would raise an exception, which takes longer
             await self._readable()
         frames: list[bytes] = []
@@ -102,7 +124,7 @@ class RingSocket:
             is_small = len(frames) < self._num_small
             frames.append(frame.bytes if is_small else cast(bytes, frame.buffer))
             if not frame.more:
-                return frames
+                return frames, frame
 
     def _has_message(self) -> bool:
         events = self._socket.getsockopt(zmq.EVENTS)

@@ -23,9 +23,9 @@ from typing import Any
 
 import zmq
 
-from srt.args import ServerArgs
+from srt.args import ServerArgs, places_of
 from srt.ring.actor import EXIT_CONFIG
-from srt.ring.child import STOP_SIGNAL, Child, described
+from srt.ring.child import STOP_SIGNAL, Child, RemoteChild, described
 from srt.ring.halted import pid_namespace
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.listener import bind_listener, url_of
@@ -44,7 +44,8 @@ from srt.tasks import TaskSet
 from srt.wire.ring_state import (
     LAUNCHER,
     RING_PARTS,
-    Heartbeat,
+    CtlMessage,
+    PlaceNews,
     RingEvent,
     SchedulerFacts,
     TokenizerFacts,
@@ -58,7 +59,7 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 HEALTHY_AFTER_S = 30.0  # a child that ran this long starts with a fresh back-off
 MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S or progress
 # Restarted always once they have served: what they take is users' input.
-COMPILER, PROGRAMS = "compiler", "programs"
+COMPILER, PROGRAMS, HUB = "compiler", "programs", "hub"
 TERM_GRACE_S = 2.0
 _INSTANCE = secrets.token_hex(8)  # a process runs one server
 
@@ -76,13 +77,15 @@ class Supervisor:
                 self._listener.close()
             raise
         self._epoch = 1
-        self._incarnations = [args.dp + replica for replica in range(args.dp)]
+        places = places_of(args)
+        self._incarnations = [places + replica for replica in range(places)]
         self._draining = False
         self._reason = ""
         self._failure: str | None = None
         self._closing = False
-        schedulers = [Child(scheduler_part(i, args.dp), i) for i in range(args.dp)]
+        schedulers = [_scheduler(i, args) for i in range(places)]
         others = [*RING_PARTS, COMPILER, PROGRAMS] + ([] if args.no_http else ["gateway"])
+        others += [HUB] if args.remote_replicas else []
         children = [*schedulers, *map(Child, others)]
         self._children = {child.part: child for child in children}
         self._death_pipe = os.pipe()
@@ -108,8 +111,10 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        """Whether the ring is ready, and so are the compiler and the gateway."""
-        return self.ready and all(child.state == "ready" for child in self._children.values())
+        """Whether the ring is ready, and so are the compiler and the gateway. Nobody waits for
+        other machines."""
+        own = [child for child in self._children.values() if not isinstance(child, RemoteChild)]
+        return (self.ready or self._args.dp == 0) and all(child.state == "ready" for child in own)
 
     @property
     def url(self) -> str | None:
@@ -139,7 +144,8 @@ class Supervisor:
             self._tasks.start(loop)
         try:
             for child in self._children.values():
-                self._start(child)
+                if not isinstance(child, RemoteChild):
+                    self._start(child)
             await self._wait_until_ready(on_ready)
             await self._stop.wait()
             await self._drain()
@@ -180,9 +186,16 @@ class Supervisor:
             self._renew(child.replica)
         elif child.part in RING_PARTS:
             self._end_epoch()
+        elif child.part == HUB:  # with it goes the way to all remote schedulers
+            for each, incarnation in zip(self._schedulers, self._incarnations, strict=True):
+                if each.state != "absent" and isinstance(each, RemoteChild):
+                    news = PlaceNews(
+                        each.part, 0, False, incarnation, status, False, "the hub died"
+                    )
+                    self._on_place(each, news)
         self._changed.set()
         if self._stop.is_set() and child.replica is None:  # while draining
-            if child.part not in (COMPILER, PROGRAMS):  # what it held is lost: no need to wait
+            if child.part not in (COMPILER, PROGRAMS, HUB):  # what it held is lost: no need to wait
                 self._forced.set()
             return
         # One that has served before has met what an operator can mend, such as a full disk.
@@ -191,6 +204,10 @@ class Supervisor:
             return
         log.warning("%s; restarting it", self._reason)
         self._tasks.start(self._restart(child))
+        self._look_for_scheduler()
+
+    def _look_for_scheduler(self) -> None:
+        """After a loss: if no scheduler is ready, requests wait for one, for a while."""
         has_other = any(scheduler.state == "ready" for scheduler in self._schedulers)
         if self._has_scheduler.is_set() and not has_other:
             self._has_scheduler.clear()
@@ -237,7 +254,7 @@ class Supervisor:
         """Whether the server goes on however often the child dies."""
         if child.replica is not None:
             return any(other.state == "ready" for other in self._schedulers if other is not child)
-        return child.part in (COMPILER, PROGRAMS) and child.has_served
+        return child.part in (COMPILER, PROGRAMS, HUB) and child.has_served
 
     def _fail(self, why: str) -> None:
         self._failure = why
@@ -247,11 +264,15 @@ class Supervisor:
     # ---- what is heard and said ----------------------------------------------------------------
 
     async def _listen(self, ctl: RingSocket) -> None:
-        inbox = Inbox(Heartbeat, "ctl", self._dropped)
+        inbox = Inbox(CtlMessage, "ctl", self._dropped)
         while True:
             beat = inbox.message(await ctl.receive())
             child = None if beat is None else self._children.get(beat.part)
-            if child is None or child.process is None or child.process.pid != beat.pid:
+            sender = self._children[HUB] if isinstance(child, RemoteChild) else child
+            if child is None or sender is None or sender.pid != beat.pid:
+                continue
+            if isinstance(beat, PlaceNews):
+                self._on_place(child, beat)
                 continue
             before = self._event()
             child.beat, child.beat_at = beat, time.monotonic()
@@ -264,6 +285,20 @@ class Supervisor:
                     self._losses.go_on()
             if self._event() != before:  # most beats report nothing new
                 self._changed.set()
+
+    def _on_place(self, child: Child, news: PlaceNews) -> None:
+        """An agent has taken the place, or its scheduler has been lost."""
+        child.state, child.beat = "starting" if news.is_taken else "absent", None
+        child.beat_at = time.monotonic()
+        if news.lost:
+            self._reason = f"{child.part} was lost ({news.reason})"
+            log.warning("%s", self._reason)
+            self._losses.add(child.part, news.status, was_silent=news.was_silent)
+            assert child.replica is not None
+            if news.lost == self._incarnations[child.replica]:  # else a new epoch has renewed it
+                self._renew(child.replica)
+            self._look_for_scheduler()
+        self._changed.set()
 
     async def _publish(self, events: RingSocket) -> None:
         """Publish each change at once, and everything at each interval: silence means death."""
@@ -394,5 +429,12 @@ class Supervisor:
         self._fail("the supervisor failed")
 
 
+def _scheduler(replica: int, args: ServerArgs) -> Child:
+    """The child of a place; those of this machine come first."""
+    part = scheduler_part(replica, places_of(args))
+    return Child(part, replica) if replica < args.dp else RemoteChild(part, replica, state="absent")
+
+
 def _is_in_first_start(child: Child) -> bool:
-    return child.state == "starting" and child.restarts == 0 and not child.has_served
+    is_here = not isinstance(child, RemoteChild)
+    return is_here and child.state == "starting" and child.restarts == 0 and not child.has_served

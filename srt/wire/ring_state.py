@@ -42,9 +42,9 @@ class RingEvent(RingMessage, frozen=True):
     A new `epoch` means that everything in flight has failed: the tokenizer or the detokenizer was
     lost. When only a scheduler is lost, its place in `incarnations`, one for each replica, grows
     alone, and its requests go on at another one, or once the next one is ready.
-    `parts` gives each part's state: "starting", "ready", "dead". `ready` says that all RING_PARTS
-    and a scheduler are ready: without the gateway, the compiler or the programs the ring serves all
-    but their requests.
+    `parts` gives each part's state: "starting", "ready", "dead", and "absent" for the scheduler of
+    a place that no machine has taken. `ready` says that all RING_PARTS and a scheduler are ready:
+    without the gateway, the compiler or the programs the ring serves all but their requests.
     `dropped` counts messages that the supervisor, or a running part, could not understand.
     `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
     requests had no scheduler. `pool_tokens` is the size of the smallest KV pool that a scheduler
@@ -86,6 +86,13 @@ class RingEvent(RingMessage, frozen=True):
         replicas = len(self.incarnations)
         states = [self.parts.get(scheduler_part(i, replicas)) for i in range(replicas)]
         return [i for i, state in enumerate(states) if state == "ready"]
+
+    @property
+    def present_schedulers(self) -> list[int]:
+        """The replicas whose places are not absent."""
+        replicas = len(self.incarnations)
+        states = [self.parts.get(scheduler_part(i, replicas)) for i in range(replicas)]
+        return [i for i, state in enumerate(states) if state != "absent"]
 
     @property
     def silent_schedulers(self) -> list[int]:
@@ -139,6 +146,22 @@ class CompilerFacts(Struct, frozen=True, tag=True, array_like=True):
 Facts = SchedulerFacts | TokenizerFacts | CompilerFacts
 
 
+class PlaceNews(RingMessage, frozen=True):
+    """What the hub, process `pid`, reports of a place for another machine's scheduler, `part`.
+
+    The one with incarnation `lost` (0: none) has ended with `status`, as a Popen's `wait` gives it,
+    or cannot be reached any more; `reason` says why. `is_taken`: an agent has the place.
+    """
+
+    part: str
+    pid: int
+    is_taken: bool
+    lost: int = 0
+    status: int = 0
+    was_silent: bool = False
+    reason: str = ""
+
+
 class Heartbeat(RingMessage, frozen=True):
     """What a part reports of itself, at every change and after BEAT_REPEAT_S. The first one, sent
     when it can serve, is its ready handshake.
@@ -157,3 +180,6 @@ class Heartbeat(RingMessage, frozen=True):
     dropped: Count = 0
     has_progressed: bool = False
     is_draining: bool = False
+
+
+CtlMessage = Heartbeat | PlaceNews

@@ -249,6 +249,7 @@ def known_options() -> set[str]:
             "srt/commands/doctor.py",
             "srt/commands/models.py",
             "srt/commands/bench.py",
+            "srt/commands/agent.py",
             _GPU_REPORT,
             "tests/running/profiles.py",
         )

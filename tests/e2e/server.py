@@ -56,6 +56,14 @@ class Server:
             time.sleep(0.05)
         raise AssertionError("not ready in time:\n" + self.log())
 
+    def wait_answering(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until it has said where it is: it may not be ready to serve."""
+        deadline = time.monotonic() + timeout_s
+        while not (url := self._url_from_log()):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+        self.url = url
+
     def is_ready(self) -> bool:
         try:
             return httpx2.get(self.url + "/ready", timeout=5).status_code == 200
@@ -78,7 +86,7 @@ class Server:
         names = {"tokenizer_proc": "tokenizer", "scheduler_proc": "scheduler"}
         names |= {"detokenizer_proc": "detokenizer", "srt.gateway": "gateway"}
         names |= {"scheduler_proc.grammar.worker": "compiler", "srt.programs": "programs"}
-        names |= {"tests.e2e.faulty_scheduler": "scheduler"}
+        names |= {"tests.e2e.faulty_scheduler": "scheduler", "srt.cluster": "hub"}
         found = {}
         for entry in Path("/proc").iterdir():
             try:

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,7 +26,7 @@ from srt.files.sizes import (
     model_sizes,
     resolved_activations,
 )
-from srt.sizing import plan_for, sized
+from srt.sizing import plan_for, sized, with_choices, without_sizes
 from srt.wire.errors import ConfigError
 
 MIB, GIB = 2**20, 2**30
@@ -195,6 +196,31 @@ def test_what_was_chosen_stays(
     with pytest.raises(sizing.MemoryShort):
         sized(ARGS, {})
     assert sized(ServerArgs(device="cuda"), {}) == (ServerArgs(device="cuda"), None)
+
+
+def test_another_machine_fills_in_its_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user has chosen stays there too, also if it is what nobody would have to choose."""
+    memory = [700 * MIB]
+    monkeypatch.setattr(sizing, "memory_available", lambda: memory[0])
+    choices: tuple[dict[str, Any], ...] = (
+        {},
+        {"max_running_requests": 64},
+        {"max_running_requests": 5},
+        {"max_total_tokens": 1024, "max_running_requests": 64},
+        {"max_total_tokens": 0},
+    )
+    for fields in choices:
+        memory[0] = 700 * MIB
+        asked = with_choices(ServerArgs(**fields), fields)
+        told = msgspec.json.decode(msgspec.json.encode(sized(asked, fields)[0]), type=ServerArgs)
+        assert without_sizes(told) == asked
+        memory[0] = 900 * MIB
+        there = sized(without_sizes(told), told.chosen_sizes)[0]
+        assert there == sized(asked, fields)[0]
+        has_grown = [getattr(there, name) > getattr(told, name) for name in sizing.SIZES]
+        assert has_grown == [not asked.max_total_tokens, "max_running_requests" not in fields]
+    no_weights = ServerArgs(dp=0)
+    assert sized(no_weights, {}) == (no_weights, None)
 
 
 def test_a_model_of_unknown_size_is_left_alone(

@@ -3,6 +3,7 @@ time in which requests waited for the scheduler.
 """
 
 import logging
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -71,6 +72,17 @@ def test_the_core_has_the_options() -> None:
     args = ServerArgs(speculative="tree", speculative_max_tokens=3)
     config = core_config(args, Driver(max_total_tokens=100).executor)
     assert (config.speculative, config.speculative_max_tokens) == ("tree", 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "hashed"), [({}, None), ({"dp": 2}, "f"), ({"kv_events": "ipc:///events"}, "f")]
+)
+def test_blocks_are_named_by_the_models_fingerprint(
+    options: dict[str, Any], hashed: str | None
+) -> None:
+    """Not by where its files lie; and not at all where nobody asks."""
+    args = ServerArgs(model="/some/path", fingerprint="f", **options)
+    assert core_config(args, Driver(max_total_tokens=100).executor).block_model == hashed
 
 
 def test_what_is_guessed_by_default() -> None:

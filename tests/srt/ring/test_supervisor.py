@@ -22,6 +22,7 @@ from srt.wire.messages import encode
 from srt.wire.ring_state import (
     CompilerFacts,
     Heartbeat,
+    PlaceNews,
     SchedulerFacts,
     TokenizerFacts,
     next_incarnation,
@@ -385,3 +386,42 @@ def test_a_replica_that_dies_for_ever_does_not_end_the_others(two: Bench) -> Non
     assert two.supervisor._can_do_without(child)
     two.supervisor._children["scheduler.1"].state = "dead"
     assert not two.supervisor._can_do_without(child)
+
+
+def test_places_of_other_machines(tmp_path: Path) -> None:
+    """The hub reports who is there; each loss renews an incarnation once."""
+    args = ServerArgs(
+        no_http=True, ring_dir=str(tmp_path / "r"), remote_replicas=2, cluster_insecure=True
+    )
+    supervisor = Supervisor(args)
+    try:
+        near, far, empty = supervisor._schedulers
+        for part in ("tokenizer", "detokenizer"):
+            child = supervisor._children[part]
+            child.state, child.beat = "ready", Heartbeat(part, 1, 1)
+        near.state, near.beat = "ready", Heartbeat("scheduler.0", 1, 1)
+        assert supervisor.ready  # nobody waits for other machines
+
+        def states() -> tuple[str, str]:
+            parts = supervisor._event().parts
+            return parts["scheduler.1"], parts["scheduler.2"]
+
+        assert states() == ("absent", "absent")
+        supervisor._on_place(far, PlaceNews("scheduler.1", 9, True))
+        assert states() == ("starting", "absent") and supervisor.ready
+        far.state, far.beat = "ready", Heartbeat("scheduler.1", 9, 1)
+        assert supervisor._event().ready_schedulers == [0, 1]
+        assert supervisor._event().pids["scheduler.1"] == 0  # of another machine
+        first = supervisor._incarnations[1]
+        supervisor._on_place(far, PlaceNews("scheduler.1", 9, True, first, -9, reason="gone"))
+        second = supervisor._incarnations[1]
+        assert second > first and states() == ("starting", "absent")
+        supervisor._end_epoch()
+        third = supervisor._incarnations[1]
+        supervisor._on_place(far, PlaceNews("scheduler.1", 9, False, second, -9, reason="gone"))
+        assert supervisor._incarnations[1] == third and states() == ("absent", "absent")
+        assert ("scheduler.1", "signal", 2) in supervisor._event().losses
+        assert empty.state == "absent"
+    finally:
+        supervisor._context.destroy()
+        shutil.rmtree(supervisor.ring.directory)

@@ -1,0 +1,69 @@
+"""What the launcher asks of Ray for each replica on another machine."""
+
+import importlib.util
+import json
+import math
+from typing import Any
+
+from msgspec import Struct
+
+from srt.args import ServerArgs
+from srt.wire.errors import ConfigError, quoted
+
+_OPTION = "--replica-resources"
+
+
+class RayOptions(Struct, frozen=True):
+    """What the driver gets: where agents `join` and the public key of that `head` ("": they go
+    without keys), in which folder of `keys` theirs are allowed, how many `replicas` there are, the
+    Ray `resources` of each, which fields of ServerArgs are each agent's `own`, and how much it
+    logs."""
+
+    join: str
+    head: str
+    keys: str
+    replicas: int
+    resources: dict[str, float]
+    own: dict[str, Any] = {}
+    log_level: str = "info"
+
+
+def check_ray(args: ServerArgs) -> None:
+    """Raise ConfigError if Ray is asked for, and cannot be what starts agents."""
+    if args.cluster != "ray":
+        return
+    if args.remote_replicas == 0:
+        raise ConfigError("--cluster ray starts the replicas of --remote-replicas, which is 0")
+    resources_of(args.replica_resources)
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            "--cluster ray: the package ray is not installed: `pip install 'srt-lang[ray]'` here "
+            "and on all machines of the cluster"
+        )
+
+
+def resources_of(text: str) -> dict[str, float]:
+    """The Ray resources of `--replica-resources`, by name. Raises ConfigError."""
+    rule = f"{_OPTION} {quoted(text)}: an object such as " + '{"CPU": 8} is needed'
+    try:
+        read: Any = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{rule} ({error})") from error
+    if not isinstance(read, dict):
+        raise ConfigError(rule)
+    resources = {}
+    for name, amount in read.items():
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not is_number or not math.isfinite(amount) or amount < 0:
+            raise ConfigError(f"{rule}: {quoted(name)} must be a number, 0 or more")
+        resources[name] = float(amount)
+    if not any(resources.values()):
+        raise ConfigError(f"{rule}: with something in it that a machine has")
+    return resources
+
+
+def own_fields(args: ServerArgs, resources: dict[str, float]) -> dict[str, Any]:
+    """The fields of ServerArgs that are an agent's own: as many threads as the CPUs that Ray sets
+    aside for it, since several agents may be on one machine."""
+    threads = args.threads or int(resources.get("CPU", 0.0))
+    return {"threads": threads} if threads else {}
