@@ -465,6 +465,12 @@ def test_requests_go_only_to_replicas_that_exist() -> None:
     assert {to for to, message in taken if isinstance(message, TokenizedReq)} == {1, 3}
     dispatch.keep([0, 1, 3])
     assert dispatch.replicas.open == dispatch.waits.open == [0, 1, 3]
+    dispatch.keep([])
+    waits = sent(5)  # for the first one that is there
+    assert dispatch.replicas.take() == [] == dispatch.waits.open
+    dispatch.keep([0, 1, 3])
+    taken = [message for _, message in dispatch.replicas.take()]
+    assert [one.rid for one in taken if isinstance(one, TokenizedReq)] == [waits.rid]
     dispatch.reset(2, [8, 9, 10, 11])
     dispatch.hear([8, 9, 10, 11], [0, 1, 2, 3])
     assert dispatch.replicas.open == [0, 1, 3]
