@@ -129,7 +129,7 @@ class Dispatch:
         """Only these replicas exist: no request goes to the others, and they count for nothing."""
         present = frozenset(present)
         if present != self.replicas.present:
-            self.hints.part = len(present) / len(self.replicas.incarnations)
+            self.hints.keep(len(present), len(self.replicas.incarnations))
             self._gone_on(self.relay.keep(present))
 
     def hear(

@@ -28,13 +28,18 @@ class _App:
 
 
 class HintShares:
-    """The urgent requests in flight, by caller, where at most `max_running` rows run at once, or
-    only this `part` of them, of the replicas that exist; and the applications."""
+    """The urgent requests in flight, by caller, where at most `max_running` rows run at once; and
+    the applications."""
 
     def __init__(self, max_running: int) -> None:
-        self.part = 1.0
         self._max_running = max_running
+        self.keep(1, 1)
         self.reset()
+
+    def keep(self, present: int, replicas: int) -> None:
+        """Only so many of the replicas exist on which the rows run."""
+        rows = self._max_running * present // replicas
+        self._most = max(1, int(rows * URGENT_SHARE))
 
     def reset(self) -> None:
         """Start a new epoch: nothing is in flight."""
@@ -52,8 +57,7 @@ class HintShares:
         changes = {"arrival_s": self._arrival_s(caller, hints, now)}
         if not hints.is_urgent or hints.is_ahead:  # that passes nobody: its class is its call's
             return admission.hinted(**changes)
-        most = max(1, int(self._max_running * self.part * URGENT_SHARE))
-        if self._counts[caller] + len(admission.parts) > most:
+        if self._counts[caller] + len(admission.parts) > self._most:
             lowered = {"perf": "throughput", "deadline_ms": 0, "due_s": 0.0, "is_lowered": True}
             return admission.hinted(**changes, **lowered)
         for part in admission.parts:
