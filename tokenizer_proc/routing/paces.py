@@ -15,8 +15,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-FEW = 100  # reports, some ten seconds of work: with them twice as much is noise, and half counts
-ALIKE = 1.2  # times the median, or less: that is noise
+FEW = 50  # reports, some seconds of work: then the square of `ALIKE` is noise, and half counts
+ALIKE = 1.2  # times the middle, or less: that is noise
 CLEAR = 1.4  # times: that is none
 
 
@@ -46,13 +46,14 @@ class Paces:
         return self._own
 
     def take(self, replica: int, seconds: float, size: float, step_s: float) -> None:
-        """A report of its requests, and of a step of `size` tokens; 0 says nothing, nor does one
-        that is not present."""
+        """A report of its requests, and of a step of `size` tokens. 0 says nothing, nor does one
+        that is not present, and the same step as before nothing more of that."""
         if not self._present[replica]:
             return
         if seconds > 0.0:
             self._latest[replica] = seconds
-        if size > 0.0 and step_s > 0.0:
+        is_new = (size, step_s) != (self._sizes[replica], self._steps[replica])
+        if size > 0.0 and step_s > 0.0 and is_new:
             self._sizes[replica], self._steps[replica] = size, step_s
             self._reports[replica] += 1
         self._sum_up()

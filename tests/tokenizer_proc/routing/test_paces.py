@@ -11,9 +11,9 @@ from tokenizer_proc.routing.router import Router
 
 def paces(*seconds: float, reports: int = 800) -> Paces:
     made = Paces(len(seconds), default=7.0)
-    for _ in range(reports):
+    for number in range(reports):
         for replica, each in enumerate(seconds):
-            made.take(replica, each, 1, each)
+            made.take(replica, each, 1, each * (1 + 1e-9 * number))
     return made
 
 
@@ -39,20 +39,27 @@ def test_a_clear_difference_counts_as_far_as_it_was_reported_often() -> None:
     assert 2.0 < half[1] < many[1] == pytest.approx(3.0, rel=0.1)
 
 
+def test_a_step_that_is_reported_again_says_nothing_more() -> None:
+    made = paces(1.0, 3.0, reports=1)
+    for _ in range(800):
+        made.take(1, 3.0, 1, 3.0)
+    assert made.own.tolist() == [2.0, 2.0]
+
+
 def test_longer_requests_make_no_replica_slower() -> None:
     made = Paces(2, default=7.0)
-    for _ in range(800):
-        made.take(0, 4.0, 1, 0.01)
-        made.take(1, 1.0, 1, 0.011)
+    for number in range(800):
+        made.take(0, 4.0, 1 + number, 0.01)
+        made.take(1, 1.0, 1 + number, 0.011)
     assert made.own.tolist() == [2.5, 2.5]
 
 
 def sized(*steps: tuple[float, float]) -> Paces:
     """Of replicas whose steps have these sizes and seconds."""
     made = Paces(len(steps), default=7.0)
-    for _ in range(800):
+    for number in range(800):
         for replica, (size, seconds) in enumerate(steps):
-            made.take(replica, 1.0, size, seconds)
+            made.take(replica, 1.0, size, seconds * (1 + 1e-9 * number))
     return made
 
 
@@ -98,17 +105,17 @@ def started(*token_s: float, reports: int = 800) -> Router:
     for replica, each in enumerate(token_s):
         router.started(replica, replicas + replica)
         router.events(CacheEvents(replicas + replica, 0, is_snapshot=True))
-        load = ReplicaLoad(
-            replicas + replica,
-            0,
-            prompt_token_s=each,
-            request_s=100 * each,
-            extend_len=8,
-            extend_s=each,
-            decode_len=2,
-            decode_s=10 * each,
-        )
-        for _ in range(reports):
+        for number in range(reports):
+            load = ReplicaLoad(
+                replicas + replica,
+                0,
+                prompt_token_s=each,
+                request_s=100 * each,
+                extend_len=8,
+                extend_s=each * (1 + 1e-9 * number),
+                decode_len=2,
+                decode_s=10 * each * (1 + 1e-9 * number),
+            )
             router.load(load)
     return router
 
