@@ -63,7 +63,7 @@ def sized(*steps: tuple[float, float]) -> Paces:
     return made
 
 
-@pytest.mark.parametrize("row_s", [0.0, 0.02, 1.0])
+@pytest.mark.parametrize("row_s", [0.0, 0.00625, 0.02, 1.0])
 @pytest.mark.parametrize("sizes", [(1, 64), (1, 16, 256), (60, 1, 2, 3), (1, 1, 1, 500, 400)])
 def test_larger_steps_make_no_replica_slower(row_s: float, sizes: tuple[int, ...]) -> None:
     """Whatever part of a step is its tokens'."""
@@ -89,6 +89,8 @@ def test_who_is_not_present_is_forgotten() -> None:
     assert made.mean == pytest.approx(3.1) and made.own.tolist() == [made.mean] * 3
     made.take(0, 9.0, 1, 9.0)  # which was on its way
     made.keep([0, 1, 2])  # another machine, maybe
+    assert made.own.tolist() == [made.mean] * 3
+    made.take(0, 9.0, 1, 9.0)  # too few to tell
     assert made.own.tolist() == [made.mean] * 3
     made.keep([])
     assert made.own.tolist() == [7.0] * 3
@@ -141,7 +143,7 @@ def test_an_idle_replica_that_is_slower_comes_last() -> None:
 
 
 def test_absent_replicas_are_no_candidates_and_in_no_mean() -> None:
-    router = started(0.001, 0.004, 0.001)
+    router = started(0.001, 0.0012, 0.001)
     router.keep([0, 2])
     assert {*placed(router, 20, (0, 1, 2))} == {0, 2}
     assert router._loads.token_s.mean == 0.001 and router._loads.request_s.mean == 0.1
@@ -151,3 +153,5 @@ def test_absent_replicas_are_no_candidates_and_in_no_mean() -> None:
     router.load(ReplicaLoad(4, 0, prompt_token_s=0.0011))
     assert router._loads.token_s.mean == pytest.approx(0.0031 / 3)
     assert router.place("new", [], 1, (1,)) == 1
+    router.keep([])
+    assert router.place("newer", [], 1, (1, 2)) in (1, 2)  # as whoever asks knows better
