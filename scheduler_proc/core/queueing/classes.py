@@ -92,17 +92,17 @@ class _Line:
     def first(self) -> Req:
         """The first one, but for the policy, which orders those that are equal."""
         ones, keys, others = self._heads()
-        if not ones and (keys or not others):
-            return self._others[(keys or self._window)[0][-1]]
-        return (ones or others)[0]
+        heads = chain(ones, (self._others[key[-1]] for key in keys), others)
+        return next(heads, None) or self._others[self._window[0][-1]]
 
     def in_order(self, cache: RadixCache) -> Iterator[Req]:
         """Those that wait when they are reached."""
         ones, keys, others = self._heads()
+        first = list(keys)  # the window changes while it is read
         yield from (req for req in ones if req.handle in self)
-        yield from self._ordered(keys, cache)
+        yield from self._ordered(first, cache)
         yield from (req for req in others if req.handle in self)
-        passed = set(keys)
+        passed = set(first)
         yield from self._ordered((key for key in self._window if key not in passed), cache)
         later = list(islice(self._later.values(), MOST_LATER))
         while later:
@@ -111,7 +111,7 @@ class _Line:
             yield from self._ordered(sorted(map(self._key, later[:count])), cache)
             later = later[count:]
 
-    def _heads(self) -> tuple[list[Req], list[_Key], list[Req]]:
+    def _heads(self) -> tuple[list[Req], Iterator[_Key], list[Req]]:
         """What comes before the rest of the window: reqs that have been admitted before, keys of
         the window, and again such reqs. They begin with the class `latency`, or with the one that
         it may not pass."""
@@ -121,11 +121,12 @@ class _Line:
         if self._passes >= MOST_PASSES:
             due = (key for key in self._window if key[1] != LATENCY_TURN)
             first = others[:1]
-            keys = [] if first else list(islice(due, 1))
+            keys = islice(due, 0 if first else 1)
             return first, keys, [req for req in resumed if req not in first]
         least = max((req.wish.priority for req in others), default=MIN_PRIORITY)
-        keys = takewhile(lambda key: key[1] == LATENCY_TURN and -key[0] >= least, self._window)
-        return [req for req in resumed if self._is_latency(req)], list(keys), others
+        ones = [req for req in resumed if self._is_latency(req)]
+        passing = takewhile(lambda key: key[1] == LATENCY_TURN and -key[0] >= least, self._window)
+        return ones, passing, others
 
     def _is_latency(self, req: Req) -> bool:
         return self._by_hints(req) == LATENCY_TURN

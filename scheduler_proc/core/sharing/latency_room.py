@@ -6,7 +6,7 @@ are partly computed, which keep a part of each step. Reqs without a class give u
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.giving_way import GivingWay, may_go_back
@@ -25,14 +25,13 @@ class LatencyRoom:
     def __init__(self, state: SchedulerState, giving_way: GivingWay) -> None:
         self._state, self._giving_way = state, giving_way
 
-    def waiting(self) -> list[Req]:
+    def _waiting(self) -> Iterator[Req]:
         """The waiting reqs of the class, of callers with credit left."""
-        waiting = self._state.waiting.overtaking.waiting.values()
-        return [req for req in waiting if self._giving_way.is_first(req)]
+        return filter(self._giving_way.is_first, self._state.waiting.overtaking.waiting.values())
 
     def _takers(self, now: float) -> dict[str, Req]:
         """Of these, one of each caller that takes its next turn."""
-        waiting, classes = self.waiting(), self._state.waiting.classes
+        waiting, classes = list(self._waiting()), self._state.waiting.classes
         callers = dict.fromkeys(req.wish.caller for req in waiting)
         firsts = {caller: classes.next(caller, now) for caller in callers}
         able = [req for req in waiting if not lacks_media(self._state, req)]
@@ -70,7 +69,7 @@ class LatencyRoom:
         """Whether prompts of the class wait, or are among these that are partly computed."""
         if not self._state.waiting.overtaking.has_classes:
             return False
-        return any(map(is_latency, cut)) or bool(self.waiting())
+        return any(map(is_latency, cut)) or any(True for _ in self._waiting())
 
 
 def _is_before(taker: Req, other: Req) -> bool:
