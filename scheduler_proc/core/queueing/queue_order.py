@@ -19,7 +19,8 @@ from scheduler_proc.memory.tree_node import TreeNode
 MATCH_GRAIN = 16  # matches are compared in this many parts of a prompt
 MOST_TOGETHER = 512  # entries of a long order that one more may move
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random", "app")
-_CLASSES = {"latency": 0, "": 1, "throughput": 2}  # of hints, by their turn
+LATENCY_TURN = 0
+_CLASSES = {"latency": LATENCY_TURN, "": 1, "throughput": 2}  # of hints, by their turn
 
 # Of a req with hints: its class, when it is due, its application, its depth and group, and then as
 # in `LongestPrefixFirst`: gain, negative, and handle.
@@ -267,9 +268,10 @@ def order_of(policy: str, watchers: Watchers, rng: random.Random, max_wait_s: fl
 
 
 def hint_turn(policy: str) -> Callable[[Req], int]:
-    """The class of a req's hints by its turn; 0 where the policy does not read hints."""
+    """The class of a req's hints by its turn; that of no class where the policy does not read
+    hints."""
     if policy != "app":
-        return lambda req: 0
+        return lambda req: _CLASSES[""]
     return lambda req: _CLASSES["" if req.wish.hints is None else req.wish.hints.perf]
 
 
