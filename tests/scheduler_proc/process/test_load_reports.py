@@ -104,7 +104,12 @@ def test_what_waits_has_not_left() -> None:
 
 def test_what_waits_of_the_class_latency_is_reported_by_itself() -> None:
     """And the rows that would give way to it."""
-    driver = Driver(max_total_tokens=4096, max_running_requests=2, schedule_policy="app")
+    driver = Driver(
+        max_total_tokens=4096,
+        max_running_requests=2,
+        chunked_prefill_size=30,
+        schedule_policy="app",
+    )
     meter = PaceMeter(driver.core)
 
     def add(rid: str, perf: PerfClass) -> None:
