@@ -96,7 +96,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "jumps": "requests state",
         "apply_result": "requests steps state jumps",
         "planner": "requests steps drafting decode_planner state ahead giving_way jumps prompts",
-        "scheduler": "requests steps state jumps apply_result prompts planner",
+        "scheduler": "requests steps state ahead jumps apply_result prompts planner",
         "invariants": "state scheduler",
     },
     "scheduler_proc.grammar": {

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.steps.step_cost import MEMORY_S, StepCost, TimedSteps
@@ -96,7 +97,7 @@ class PaceMeter:
         return ReplicaLoad(
             core.incarnation,
             received=self._arrivals.num,
-            running=len(state.running),
+            running=len(but_ahead(state.running.values())),
             waiting=len(state.waiting),
             uncomputed=self._uncomputed,
             free=state.memory.pool.free_size,
@@ -109,7 +110,7 @@ class PaceMeter:
         return _TOTALS(self._core.state.counters)
 
     def _pace(self) -> Pace:
-        core, running = self._core, self._core.state.running
+        core, running = self._core, but_ahead(self._core.state.running.values())
         base_s, token_s = self._cost.line()
         outputs, places = self._outputs(), core.places
         self._mean_outputs = outputs
@@ -117,10 +118,10 @@ class PaceMeter:
         passed, expected = self._queued
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
-        done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
+        done = sum(min(outputs, req.tokens.num_outputs) for req in running)
         waiting = core.state.waiting
         waiting_tokens = self._uncomputed = self._arrivals.needs(waiting, len(waiting)) + sum(
-            req.held.prefill_left for req in running.values()
+            req.held.prefill_left for req in running
         )
         return Pace(
             incarnation=core.incarnation,
