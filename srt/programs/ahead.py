@@ -9,10 +9,13 @@ at a time, and none once it has begun or ended.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any
+
+from msgspec.structs import replace
 
 from srt.client.generation import Request
 from srt.client.ring.client import RingClient
@@ -62,11 +65,17 @@ class _Known:
 
 class Ahead:
     """Computes prompts of the calls that wait. The runner says what happens. As many requests run
-    at once as there are schedulers, each of which takes one at a time; what they compute is counted
-    in `totals`."""
+    at once as there are schedulers, each of which takes one at a time, with the `hints` of their
+    calls, so that they go where these will; what they compute is counted in `totals`."""
 
-    def __init__(self, client: RingClient, totals: dict[str, int], most: int = 1) -> None:
-        self._client, self._totals, self._most = client, totals, most
+    def __init__(
+        self,
+        client: RingClient,
+        hints: Callable[[CallWork, int], Hints | None],
+        totals: dict[str, int],
+        most: int = 1,
+    ) -> None:
+        self._client, self._hints, self._totals, self._most = client, hints, totals, most
         self._tasks = TaskSet(lambda error: log.error("a prompt ahead failed", exc_info=error))
         self._calls: dict[CallWork, _Known] = {}
         self._due: dict[CallWork, None] = {}  # of them, in order: those that have enough to ask for
@@ -214,7 +223,7 @@ class Ahead:
             cache_salt=session.cache_salt,
             tenant=session.caller,
             joined=True,
-            hints=Hints(perf="throughput", is_ahead=True),
+            hints=replace(self._hints(work, 0) or Hints(), is_ahead=True),
             **prompt,
         )
 

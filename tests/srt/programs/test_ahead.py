@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from srt.callers.names import caller_of
 from srt.client.generation import GenerateOutput, Request, TokenizeRequest
@@ -15,7 +16,6 @@ from srt.programs.core import Core
 from srt.programs.parts import AHEAD_TOKENS, WASTED_TOKENS, CallWork
 from srt.programs.prompts import request_of
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError
-from srt.wire.hints import Hints
 from srt.wire.messages import Finish
 from srt.wire.programs import (
     Call,
@@ -90,7 +90,8 @@ class Chain:
     def __init__(self, *consumers: Call, gets: int | None = None, **fields: Any) -> None:
         self.driver, self.client = Driver(), Client()
         client: Any = self.client
-        self.ahead = Ahead(client, self.core.totals, MAX_AT_ONCE)
+        hints = self.core.graph.objectives.hints
+        self.ahead = Ahead(client, hints, self.core.totals, MAX_AT_ONCE)
         self.session = self.driver.open()
         producer = Call([Text("Write."), Output("a")])
         program = Program(calls=[producer, *consumers], **fields)
@@ -159,7 +160,8 @@ async def test_what_has_grown_is_asked_for_word_by_word_and_one_piece_at_a_time(
         assert ("Go on: " + text).startswith(after + " ")
     first = chain.client.requests[0]
     assert first.sampling.max_new_tokens == 0 and first.joined
-    assert first.hints == Hints(perf="throughput", is_ahead=True)
+    call = chain.core.graph.objectives.hints(chain.work(), 0)
+    assert call and call.app and first.hints == replace(call, is_ahead=True)
     assert first.tenant == caller_of(CLIENT, "")
     await chain.end()
     whole = request_of(chain.work(), 0)
