@@ -49,7 +49,8 @@ class _Known:
     they were last counted, those of each input then, by id, and the request that runs, during which
     more may have become known (`has_changed`). Nothing is asked for again of a prompt that
     `is_refused`. `tokens` were computed for it, and its prompt was `length` tokens long the last
-    time; `pauses` is how often in a row others have ended its request."""
+    time; `pauses` is how often in a row its request was ended for others, and `cached` how many
+    tokens had been there before these."""
 
     done: int = 0
     seen: int = 0
@@ -60,6 +61,7 @@ class _Known:
     tokens: int = 0
     length: int = 0
     pauses: int = 0
+    cached: int | None = None
     timer: asyncio.TimerHandle | None = None
 
 
@@ -179,11 +181,14 @@ class Ahead:
             known.is_refused = not error.info.retryable  # too long, for instance
             self._pause(work, known)
             return
+        cached = output.cached_tokens if known.cached is None else known.cached
         if output.finish is not None and output.finish.type == "abort":
+            if output.queued_s is not None:  # it was admitted: it may have computed some
+                known.cached = cached
             self._pause(work, known)
             return
-        known.pauses = 0
-        known.tokens += (computed := output.prompt_tokens - output.cached_tokens)
+        known.pauses, known.cached = 0, None
+        known.tokens += (computed := output.prompt_tokens - min(cached, output.cached_tokens))
         self._totals[AHEAD_TOKENS] += computed
         known.length = output.prompt_tokens
         known.done = chars if request.text is None else len(request.text)

@@ -161,7 +161,10 @@ def _steps(seed: int, pool: int, *, has_ahead: bool) -> tuple[dict[str, int], di
     begun, ended, head = dict[str, int](), dict[str, int](), PROMPT[:60]
     for step in range(220):
         if step < 50 and rng.random() < 0.25:
-            prompt = [*head[: rng.choice([0, 60])], *rng.choices(range(90), k=rng.randrange(1, 150))]
+            prompt = [
+                *head[: rng.choice([0, 60])],
+                *rng.choices(range(90), k=rng.randrange(1, 150)),
+            ]
             driver.add(f"r{step}", prompt, max_new=rng.randrange(1, 60))
         if has_ahead and step < 50 and other.random() < 0.7:
             prompt = other.choices(range(90, 100), k=other.randrange(10, 300))

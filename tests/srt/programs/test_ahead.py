@@ -56,6 +56,7 @@ class Client:
         self.cancelled: list[str] = []
         self.error: RequestError | None = None
         self.finish = Finish("length")
+        self.cached = 0
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         """A template without any surprise, of one token for each character."""
@@ -75,7 +76,8 @@ class Client:
 
         async def result() -> GenerateOutput:
             await event.wait()
-            return GenerateOutput(len(text) // 4, rid="r", finish=self.finish)
+            told = {"finish": self.finish, "cached_tokens": self.cached, "queued_s": 0.0}
+            return GenerateOutput(len(text) // 4, rid="r", **told)
 
         async def aclose() -> None:
             if not event.is_set():
@@ -328,6 +330,22 @@ async def test_what_is_computed_for_a_call_that_never_begins_is_wasted() -> None
     chain.driver.cancel(chain.ids["b0"])
     chain.ahead.settle()
     assert chain.core.totals[WASTED_TOKENS] == len((WORDS * 20)[:-1]) // 4 > 0
+
+
+async def test_what_a_request_had_computed_that_was_ended_for_others_is_counted_with_the_next() -> (
+    None
+):
+    chain = Chain(consumer(head=WORDS * 20))
+    chain.client.finish, chain.client.cached = Finish("abort"), 10
+    await chain.grow("x")
+    await chain.let_go()
+    assert chain.core.totals[AHEAD_TOKENS] == 0
+    chain.client.finish, chain.client.cached = Finish("length"), 74
+    chain.ahead._again(chain.work())
+    await chain.rest()
+    await chain.let_go()
+    assert chain.core.totals[AHEAD_TOKENS] == len((WORDS * 20)[:-1]) // 4 - 10
+    await chain.ahead.close()
 
 
 async def test_a_text_grows_through_transforms() -> None:

@@ -109,7 +109,9 @@ def test_samples_count_each_and_a_new_epoch_frees_all() -> None:
 def test_one_ahead_of_time_has_the_class_of_its_call_and_takes_none_of_the_share() -> None:
     front = make_front(max_requests=10, max_running=4)
     for number in range(3):
-        req = request(f"{number}", {"max_new_tokens": 0}, hints=Hints(perf="latency", is_ahead=True))
+        req = request(
+            f"{number}", {"max_new_tokens": 0}, hints=Hints(perf="latency", is_ahead=True)
+        )
         part = admitted(front, req)
         assert part.hints and part.hints.perf == "latency" and not part.hints.is_lowered
     assert not taken(front, "call", 1.0, perf="latency").is_lowered
