@@ -173,7 +173,7 @@ def _steps(seed: int, pool: int, *, has_ahead: bool) -> tuple[dict[str, int], di
         for rid, outputs in driver.outputs.items():
             if outputs:
                 begun.setdefault(rid, step)
-        ended |= {rid: step for rid in driver.finishes.keys() - ended.keys()}
+        ended |= dict.fromkeys(driver.finishes.keys() - ended.keys(), step)
     num_done = sum(driver.finishes[rid].type == "length" for rid in ended if rid[0] == "a")
     return begun, {rid: step for rid, step in ended.items() if rid[0] == "r"}, num_done
 
