@@ -120,6 +120,22 @@ def test_it_evicts_nothing_that_a_waiting_request_has_matched() -> None:
     assert {driver.finishes[f"ahead{i}"].type for i in range(20)} == {"abort"}
 
 
+@pytest.mark.parametrize(("length", "ends"), [(330, False), (370, True)])
+def test_a_request_has_its_memory_at_once(length: int, ends: bool) -> None:
+    """What is left of its prompt is not kept free for it, and what it holds is given up."""
+    driver = make(max_total_tokens=400, context_len=400)
+    driver.add("runs", [1], max_new=10)
+    driver.step()
+    driver.add("ahead", PROMPT, max_new=0, hints=AHEAD)
+    driver.step()
+    driver.add("call", range(400, 400 + length), max_new=1)
+    driver.step()
+    running = {req.wish.rid for req in driver.core.state.running.values()}
+    assert running == {"runs", "call"} | ({"ahead"} - driver.finishes.keys())
+    assert ("ahead" in driver.finishes) is ends
+    driver.run()
+
+
 def test_one_runs_at_a_time_and_none_waits() -> None:
     driver = make()
     for number in range(3):
