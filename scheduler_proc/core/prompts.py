@@ -57,6 +57,7 @@ def available_slots(state: SchedulerState) -> int:
     reserved = sum(
         max(0, req.extend_left) + state.admissions.ratio.expected_outputs(req)
         for req in state.running.values()
+        if not req.wish.is_ahead
     )
     return state.memory.room - reserved
 

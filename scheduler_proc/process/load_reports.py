@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.queueing.overtaking import is_throughput
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
@@ -97,7 +98,7 @@ class PaceMeter:
         return ReplicaLoad(
             core.incarnation,
             received=self._arrivals.num,
-            running=len(state.running),
+            running=len(but_ahead(state.running.values())),
             waiting=len(state.waiting),
             uncomputed=self._uncomputed,
             free=state.memory.pool.free_size,
@@ -114,7 +115,7 @@ class PaceMeter:
         return _TOTALS(self._core.state.counters)
 
     def _pace(self) -> Pace:
-        core, running = self._core, self._core.state.running
+        core, running = self._core, but_ahead(self._core.state.running.values())
         base_s, token_s = self._steps.all.line()
         outputs, places = self._outputs(), core.places
         self._mean_outputs = outputs
@@ -122,17 +123,17 @@ class PaceMeter:
         passed, expected = self._queued
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
-        done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
+        done = sum(min(outputs, req.tokens.num_outputs) for req in running)
         waiting = core.state.waiting
         self._arrivals.forget_others(waiting, len(waiting))
         waiting_tokens = self._uncomputed = self._arrivals.needs(waiting, len(waiting)) + sum(
-            req.held.prefill_left for req in running.values()
+            req.held.prefill_left for req in running
         )
         first = core.state.waiting.overtaking
         first_tokens = self._arrivals.needs(first.waiting.values(), len(first.waiting)) + sum(
-            req.held.prefill_left for req in running.values() if not is_throughput(req)
+            req.held.prefill_left for req in running if not is_throughput(req)
         )
-        giving_way = sum(map(is_throughput, running.values())) if first.has_classes else 0
+        giving_way = sum(map(is_throughput, running)) if first.has_classes else 0
         return Pace(
             incarnation=core.incarnation,
             left=self._arrivals.num - len(core.state.waiting),

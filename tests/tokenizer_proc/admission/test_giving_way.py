@@ -11,6 +11,7 @@ from srt.ring.crash_file import Left
 from srt.wire.constraint import Constraint
 from srt.wire.errors import OVERLOADED, ErrorInfo
 from srt.wire.hints import Hints
+from srt.wire.media import MediaRef
 from srt.wire.messages import (
     AbortReq,
     Continuation,
@@ -400,6 +401,9 @@ def test_a_request_ahead_of_time_waits_for_no_text_and_generates_nothing() -> No
     sampling = {"max_new_tokens": 0, "regex": "a"}
     wrong = make_front().submit(A, request("b", sampling=sampling, hints=AHEAD["hints"]), 0.0)
     assert isinstance(wrong, Refused) and wrong.error.param == "regex"
+    pictures = request("b", media=[MediaRef("image", b"")], **AHEAD)
+    wrong = make_front().submit(A, pictures, 0.0)
+    assert isinstance(wrong, Refused) and wrong.error.param == "media"
 
 
 def test_a_prompt_ahead_counts_for_no_rate() -> None:

@@ -127,6 +127,18 @@ def test_samples_count_each_and_a_new_epoch_frees_all() -> None:
     assert not taken(front, "2", 1.0, perf="latency").is_lowered
 
 
+def test_one_ahead_of_time_has_the_class_of_its_call_and_takes_none_of_the_share() -> None:
+    front = make_front(max_requests=10, max_running=4)
+    for number in range(3):
+        req = request(
+            f"{number}", {"max_new_tokens": 0}, hints=Hints(perf="latency", is_ahead=True)
+        )
+        part = admitted(front, req)
+        assert part.hints and part.hints.perf == "latency" and not part.hints.is_lowered
+    assert not taken(front, "call", 1.0, perf="latency").is_lowered
+    assert taken(front, "next", 1.0, perf="latency").is_lowered
+
+
 def test_a_deadline_that_has_passed_refuses_a_request_and_a_goal_does_not() -> None:
     front = make_front()
     req = request("r", hints=Hints(deadline_ms=100))
