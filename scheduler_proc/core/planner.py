@@ -370,7 +370,7 @@ class StepPlanner:
                 continue
             need = prefix_need(req, cache) + admissions.ratio.expected_outputs(req)
             if need > available and give_up(state):
-                available = self._available()
+                available = available_slots(state)
             if need > available and state.running:
                 admissions.stopped(state.counters.forward_steps, len(state.running))
                 return
