@@ -239,7 +239,8 @@ def main(argv: list[str] | None = None) -> int:
         generator = Generator(args.url, source, args.key, args.source)
         if args.together:
             print("ready", flush=True)
-            sys.stdin.readline()
+            if not sys.stdin.readline():
+                sys.exit("who was to say when to begin has ended")
         return await generator.run(args.rate, args.concurrency, args.seconds, args.seed)
 
     data = msgspec.json.encode(uvloop.run(run()))

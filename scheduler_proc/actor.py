@@ -308,7 +308,9 @@ class SchedulerActor(Actor):
         if running is None or self._planning_time is None:
             return running is None
         if self._planning_time.is_late(time.monotonic()):
-            due_s = self._clock.began_s + delay_s(running.step.size, self._core.costs)
+            # After a rest the compute thread may not have noted yet that it has begun.
+            began_s = max(self._clock.began_s, running.queued_s)
+            due_s = began_s + delay_s(running.step.size, self._core.costs)
             if (left_s := due_s - time.perf_counter()) > 0.0:
                 await asyncio.wait([running.ended], timeout=left_s)
         return True

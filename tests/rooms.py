@@ -102,7 +102,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "planner": (
             "requests queueing steps drafting decode_planner state ahead follows sharing prompts"
         ),
-        "scheduler": "requests steps state jumps apply_result prompts planner",
+        "scheduler": "requests steps state ahead jumps apply_result prompts planner",
         "invariants": "state scheduler",
     },
     "scheduler_proc.grammar": {

@@ -94,7 +94,7 @@ class Replica:
         size = step.size
         self.core.commit(step, null_result(step.batch))
         self.busy_s += seconds
-        self._pace.stepped(size.tokens, seconds)
+        self._pace.stepped(size, seconds)
         self._costs.add(size, seconds)
         costs = self._costs.news()
         if costs is not None:

@@ -8,7 +8,7 @@ import asyncio
 import atexit
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,6 +40,7 @@ _RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 # What goes into the request besides them, or is done here.
 _SCORED = ("return_logprob", "logprob_start_len", "top_logprobs_num")
 _NOT_SENT = {"n", "timeout_s", "return_text_in_logprobs", *_SCORED}
+_PLACE = {"priority", "service_tier", "hints"}  # of a request among others
 _REFUSED = {
     name
     for name in {*Sampling.__struct_fields__} - _NOT_SENT
@@ -274,15 +275,18 @@ def _request(sampling: Sampling) -> dict[str, Any]:
         "logprob_start_len": sampling.logprob_start_len,
         "top_logprobs": sampling.top_logprobs_num,
     }
-    return {"sampling": params_of(sampling), **(scored if sampling.sets_any(_SCORED) else {})}
+    place = {name: getattr(sampling, name) for name in sampling.sets_any(_PLACE)}
+    fields = place | (scored if sampling.sets_any(_SCORED) else {})
+    return {"sampling": params_of(sampling, elsewhere=_PLACE), **fields}
 
 
-def params_of(sampling: Sampling) -> dict[str, Any]:
-    """SamplingParams' fields, those that are set; other parameters are refused. Constrained texts
-    are closed unless that is turned off, and no others."""
-    given = sampling.set_fields()
+def params_of(sampling: Sampling, elsewhere: Collection[str] = ()) -> dict[str, Any]:
+    """SamplingParams' fields, those that are set; other parameters are refused, unless they are
+    `elsewhere` in the request. Constrained texts are closed unless that is turned off, and no
+    others."""
+    given = sampling.set_fields().difference(elsewhere)
     if not given.isdisjoint(_REFUSED):
-        sampling.refuse(_REFUSED, "the runtime")
+        sampling.refuse(_REFUSED.difference(elsewhere), "the runtime")
     values = {_RENAMED.get(name, name): getattr(sampling, name) for name in given - _NOT_SENT}
     if not values.keys().isdisjoint(CONSTRAINTS):
         values.setdefault("close", True)

@@ -41,11 +41,14 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
     top_logprobs_num: int = 0
     return_text_in_logprobs: bool = False
     timeout_s: float | None = None
-    # What providers have besides; None and {} are theirs.
+    # What providers have besides; None and {} are theirs. Our server has the tier of these.
     reasoning_effort: str | None = None
     verbosity: str | None = None
     service_tier: str | None = None
     extra_body: dict[str, Any] = field(default_factory=dict)
+    # What our server has besides.
+    priority: int | None = None
+    hints: dict[str, Any] | None = None
 
     def merged(self, given: dict[str, Any]) -> "Sampling":
         """This sampling, overridden by every value of `given` that is not None."""

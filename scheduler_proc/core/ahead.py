@@ -17,6 +17,7 @@ from scheduler_proc.core.requests.admission import matched_len, prefix_need
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
 from scheduler_proc.core.steps.plan import Plan
+from scheduler_proc.memory.tree_node import TreeNode
 from srt.wire.messages import Finish
 
 AHEAD_TOKENS = 32  # of a step, which others may have to wait for
@@ -35,35 +36,42 @@ def make_way(state: SchedulerState) -> None:
         state.waiting.ordered(by_credit=False)  # what they have matched: nobody looks otherwise
     is_short = state.admissions.is_memory_short and len(state.waiting) > 0
     if is_short or _room(state) < len(state.running) + AHEAD_TOKENS:
-        _end(state, list(state.live.ahead.values()))
+        _end(state, state.live.ahead.values())
+
+
+def give_up(state: SchedulerState) -> bool:
+    """End the one that has memory, which others need; whether there was one."""
+    present = [req for req in state.live.ahead.values() if req.residency is not None]
+    _end(state, present)
+    return bool(present)
 
 
 def next_ahead(
     state: SchedulerState, plan: Plan, available: int, may_run: Callable[[Req], bool]
 ) -> Req | None:
     """The one that is to have a chunk in the step, which all others have been planned for; it is
-    started if it `may_run` and what it needs is `available`. Those that cannot be admitted end."""
-    ahead = list(state.live.ahead.values())
-    if not ahead:
-        return None
-    present = [req for req in ahead if req.residency is not None]
-    queued = [req for req in ahead if req.residency is None]
+    started if it `may_run` and what it needs is `available`. In memory one that may not pauses, but
+    ends for one that may. Those that cannot be admitted end."""
+    queued = [req for req in state.live.ahead.values() if req.residency is None]
+    able = [req for req in queued if may_run(req)]
+    present = next((req for req in state.live.ahead.values() if req.residency is not None), None)
+    if present is not None and able and not may_run(present):
+        _end(state, [present])
+        present = None
     is_busy = plan.num_prompts > 0
-    if not present and is_busy:
-        _end(state, queued[1:])
+    chosen = present
+    if chosen is None and able and (is_busy or _fits(state, able[0], available)):
+        chosen = able[0]
+    _end(state, [req for req in queued if req is not chosen])
+    if is_busy or chosen is None or not may_run(chosen):
         return None
-    if not present and queued and may_run(queued[0]):
-        first = queued.pop(0)
-        need = prefix_need(first, state.memory.cache)
-        room = min(available, _room(state) - len(state.running) - AHEAD_TOKENS)
-        if need <= room:
-            present.append(first)
-        else:
-            queued.append(first)
-    _end(state, queued)
-    if is_busy or not present or not may_run(present[0]):
-        return None
-    return _unless_known(state, present[0])
+    return _unless_known(state, chosen)
+
+
+def _fits(state: SchedulerState, req: Req, available: int) -> bool:
+    """Whether there is memory for one that is not admitted, beside what is spoken for."""
+    room = min(available, _room(state) - len(state.running) - AHEAD_TOKENS)
+    return prefix_need(req, state.memory.cache) <= room
 
 
 def _unless_known(state: SchedulerState, req: Req) -> Req | None:
@@ -80,10 +88,16 @@ def _unless_known(state: SchedulerState, req: Req) -> Req | None:
 
 def _room(state: SchedulerState) -> int:
     """Slots that can be had without evicting what waiting reqs have matched."""
-    matched = sum(req.cursor.length for req in islice(state.waiting, MARKED))
-    return state.memory.room - matched
+    matched: dict[TreeNode, int] = {}  # tokens of these nodes
+    for req in islice(state.waiting, MARKED):
+        for node in req.cursor.path():
+            length = min(node.end, req.cursor.length) - node.start
+            if node.lock_ref > 0 or matched.get(node, 0) >= length:
+                break  # and so are all above it
+            matched[node] = length
+    return state.memory.room - sum(matched.values())
 
 
 def _end(state: SchedulerState, reqs: Iterable[Req]) -> None:
-    for req in reqs:
+    for req in list(reqs):
         state.finish(req, Finish("abort"))

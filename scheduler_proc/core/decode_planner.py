@@ -57,9 +57,9 @@ class DecodePlanner:
         deferred. Those that are `left_out` have no row, and give up their memory as others do."""
         decoding = [req for req in reqs if wants_decode(req)]
         decoding.sort(key=retraction_key, reverse=True)
-        are_alone = len(decoding) == len(self._running)  # the others have prompts to compute
+        others = sum(not req.wish.is_ahead for req in self._running.values()) - len(decoding)
         guessable = self._guessable(decoding)
-        guessed = self._speculation.wanted(guessable, len(decoding), room, are_alone)
+        guessed = self._speculation.wanted(guessable, len(decoding), room, others == 0)
         self._reserve(decoding, guessed)
         victims = _Victims(decoding, self._running.values(), left_out)
         for req in decoding:

@@ -41,7 +41,7 @@ class GivingWay:
         if not (callers or self._able):
             return
         self._able = waiting.credits.able(callers)
-        # At the latest since it came: a step that was planned before that says nothing of it.
+        # One that the look before did not find waits since then, or since its req came after that.
         known = self._since_s
         self._since_s = {
             each: known[each] if each in known else max(before_s, waiting.oldest_s(each))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import takewhile
 
-from scheduler_proc.core.ahead import AHEAD_TOKENS, but_ahead, make_way, next_ahead
+from scheduler_proc.core.ahead import AHEAD_TOKENS, but_ahead, give_up, make_way, next_ahead
 from scheduler_proc.core.decode_planner import DecodePlanner, retraction_key
 from scheduler_proc.core.drafting.speculation import Proposal
 from scheduler_proc.core.follows import follows
@@ -73,7 +73,7 @@ class StepPlanner:
             return math.inf
         if self._beside.decodes == 0 or costs is None:
             return MAX_SLICE_S
-        cut = [req.held for req in self._state.running.values() if is_cut(req)]
+        cut = [req.held for req in but_ahead(self._state.running.values()) if is_cut(req)]
         others = sum(held.prefill_len - held.kv_len for held in cut)
         target_s = self._shares.target_s(costs, self._beside.decodes)
         self._slice_s = slice_beside(costs, self._beside, others, target_s)
@@ -153,6 +153,8 @@ class StepPlanner:
         """A chunk of a prompt ahead of time, if nothing else is in its way."""
         state, is_in_debt = self._state, self._shares.is_in_debt
         req = next_ahead(state, plan, available_slots(state), lambda req: not is_in_debt(req))
+        if plan.guessed:  # guesses come first, which are not known yet
+            budget = int((1.0 - GUESSES_SHARE) * budget)
         if req is not None and budget > 0:
             if req.residency is None:
                 state.start(req, self._now)
@@ -189,7 +191,8 @@ class StepPlanner:
         room = NO_DRAFTS
         if plan.guessed:
             rows = sum(req.residency is not None for req in plan.deferred)
-            tokens = self._config.chunked_prefill_size - plan.num_tokens - rows
+            planned = plan.num_tokens - plan.num_ahead
+            tokens = self._config.chunked_prefill_size - planned - rows
             room = self._draft_room(plan, plan.num_decodes + rows, tokens)
         self._decodes.plan_deferred(plan, room)
 
@@ -247,7 +250,7 @@ class StepPlanner:
     def _draft_room(self, plan: Plan, decodes: int, tokens: int) -> DraftRoom:
         """What the plan, of which as many rows decode, leaves for guesses: `tokens` at most."""
         drafted = plan.num_drafted
-        others = max(0, plan.num_tokens - plan.num_decodes - drafted)
+        others = max(0, plan.num_tokens - plan.num_ahead - plan.num_decodes - drafted)
         waiting = plan.num_prompts + num_queued(self._state)
         room = self._room(Beside(decodes), others, tokens, waiting)
         if drafted > 0 and self.costs is not None:
@@ -366,6 +369,8 @@ class StepPlanner:
                 may_pin = may_pin and req.handle in state.media.pinned
                 continue
             need = prefix_need(req, cache) + admissions.ratio.expected_outputs(req)
+            if need > available and give_up(state):
+                available = available_slots(state)
             if need > available and state.running:
                 admissions.stopped(state.counters.forward_steps, len(state.running))
                 return
@@ -381,13 +386,15 @@ class StepPlanner:
         retract until one of them can go on. False if there is simply nothing to do now."""
         state = self._state
         while True:
-            running = [req.held for req in state.running.values()]
+            running = [req.held for req in but_ahead(state.running.values())]
             stuck = [held for held in running if held.kv_len < held.prefill_len]
             in_flight = any(held.computed_len < held.kv_len for held in running)
             if len(stuck) == 0 or in_flight:
                 return False
             if self._plan_prefills(plan, max(budget, 1), self._others()) > 0:
                 return True
+            if give_up(state):
+                continue
             if len(state.running) < 2:
                 return False
             state.retract(min(state.running.values(), key=retraction_key))

@@ -36,8 +36,8 @@ def has_media(state: SchedulerState, req: Req, may_pin: bool = True) -> bool:
     """Whether all is encoded that its cached prefix does not cover; what is not will be, as soon as
     there is room for it. Without `may_pin`, it takes no room that it does not have."""
     media = state.media
-    if req.media_version == media.version:
-        return False  # as at the last look
+    if lacks_media(state, req):
+        return False
     if not may_pin and req.handle not in media.pinned:
         return False
     first, stop = matched_len(req, state.memory.cache), req.tokens.prompt_len
@@ -47,11 +47,17 @@ def has_media(state: SchedulerState, req: Req, may_pin: bool = True) -> bool:
     return is_ready
 
 
+def lacks_media(state: SchedulerState, req: Req) -> bool:
+    """Whether something was missing at the last look that a waiting req shows, and still is."""
+    return req.media_version == state.media.version
+
+
 def available_slots(state: SchedulerState) -> int:
     """Slots that a new req could count on, the running reqs' future needs set aside."""
     reserved = sum(
         max(0, req.extend_left) + state.admissions.ratio.expected_outputs(req)
         for req in state.running.values()
+        if not req.wish.is_ahead
     )
     return state.memory.room - reserved
 

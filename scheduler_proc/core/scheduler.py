@@ -29,6 +29,7 @@ still meanwhile, and all else goes on: reqs come, are aborted and report.
 """
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.apply_result import Commits
 from scheduler_proc.core.jumps import Jumps
 from scheduler_proc.core.planner import StepPlanner
@@ -74,8 +75,8 @@ class Scheduler:
     @property
     def places(self) -> int:
         """Reqs that can run at once: as many as did when memory last stopped the next one."""
-        state = self.state
-        return state.admissions.places(len(state.running), self.config.max_running_requests)
+        running = but_ahead(self.state.running.values())
+        return self.state.admissions.places(len(running), self.config.max_running_requests)
 
     def add(
         self,

@@ -150,8 +150,9 @@ class SchedulerState:
             num_cached = min(prefix_len, req.tokens.prompt_len)
             queued_s = now - req.came_s
             req.meta = replace(req.meta, cached_tokens=num_cached, queued_s=queued_s)
-            self.counters.admitted += 1
-            self.waiting.classes.counts[CLASSES[req.wish.rank]] += 1
+            if not req.wish.is_ahead:  # its call counts
+                self.counters.admitted += 1
+                self.waiting.classes.counts[CLASSES[req.wish.rank]] += 1
             self.counters.prompt_tokens += req.tokens.prompt_len
             self.counters.cached_tokens += num_cached
             self.counters.resumed += req.is_resumed
@@ -214,7 +215,7 @@ class SchedulerState:
         self.media.release(req.handle)
         self.counters.aborted += finish.type == "abort"
         self.counters.closed += finish.closed
-        if req.is_admitted:
+        if req.is_admitted and not req.wish.is_ahead:
             self.counters.ended += 1
             self.counters.ended_outputs += req.tokens.known_len - req.tokens.prompt_len
         self.outputs.end(req, finish)

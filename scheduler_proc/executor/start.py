@@ -67,7 +67,6 @@ def measured_tokens(
 
     Raises ConfigError if that is too few, and what the steps raise.
     """
-    rows = bounds.max_running_requests
     step = largest_step(executor, bounds)
     executor.use_pool(step.num_tokens)
     per_token = executor.pool_bytes // executor.num_slots
@@ -92,7 +91,7 @@ def measured_tokens(
     log.info(
         "memory: weights %.0f MiB, a step of %d tokens, %d rows and %d samples %.0f MiB, graphs "
         "%.0f MiB; %d tokens of %d bytes",
-        *(weights / 2**20, step.num_tokens, rows, step.num_samples),
+        *(weights / 2**20, step.num_tokens, step.num_rows, step.num_samples),
         *(transient / 2**20, graphs / 2**20),
         *(tokens, per_token),
     )
@@ -102,7 +101,7 @@ def measured_tokens(
 def largest_step(executor: Measured, bounds: Bounds) -> ForwardBatch:
     """A step of as many rows, tokens, samples and prompt log-probabilities as there can be: the
     last row is a chunk, and has the samples of guessed tokens too; the others are decodes."""
-    rows = bounds.max_running_requests
+    rows = bounds.max_running_requests + 1  # and one ahead of time
     chunk = min(bounds.chunked_prefill_size, executor.context_len)
     lens = np.ones(rows, np.int32)
     lens[-1] = chunk

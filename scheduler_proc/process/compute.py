@@ -34,12 +34,13 @@ MAX_START_S = 0.005  # how long the loop waits for a step to start before it goe
 
 
 class Launched(NamedTuple):
-    """A step that is queued or runs in the compute thread. The loop waits for `ended` before it
-    asks for the `result`."""
+    """A step that is queued or runs in the compute thread, since `queued_s` of time.perf_counter.
+    The loop waits for `ended` before it asks for the `result`."""
 
     step: Step
     result: "Future[StepResult]"
     ended: "asyncio.Future[None]"
+    queued_s: float
 
 
 class Encoding(NamedTuple):
@@ -121,7 +122,7 @@ class ComputeThread:
         ended = self._submit(result, lambda ended: self._begin(step, previous, tell, result, ended))
         if started is not None:
             started.wait(MAX_START_S)
-        return Launched(step, result, ended)
+        return Launched(step, result, ended, time.perf_counter())
 
     async def launch_made(
         self, make: Callable[[StepResult], Step | None], before: Launched
@@ -141,7 +142,7 @@ class ComputeThread:
         if step is None:
             result.result()  # raises what `make` has raised
             return None
-        return Launched(step, result, ended)
+        return Launched(step, result, ended, time.perf_counter())
 
     def encode(
         self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float, names: list[Name]

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.queueing.overtaking import is_throughput
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.scheduler import Scheduler
-from scheduler_proc.core.steps.step_cost import MEMORY_S, StepCost, TimedSteps
+from scheduler_proc.core.steps.step_cost import MEMORY_S, StepCost, StepSize, TimedSteps
 from scheduler_proc.core.steps.step_target import CostMeter
 from scheduler_proc.events.kv_events import KvEvents
 from scheduler_proc.memory.block_hashes import Changes, all_hashes
@@ -41,7 +42,7 @@ class PaceMeter:
 
     def __init__(self, core: Scheduler) -> None:
         self._core = core
-        self._cost = StepCost()
+        self._steps = _Steps()
         self._work = [0.0] * len(self._totals())
         # Seconds that passed while requests waited, and seconds expected for what was done.
         self._queued = [0.0, 0.0]
@@ -64,11 +65,11 @@ class PaceMeter:
         """A request has arrived; it enters the core now, or once its grammar is loaded."""
         self._arrivals.add(req)
 
-    def stepped(self, tokens: int, seconds: float) -> None:
-        """A step of this many tokens has been run; `seconds` is the time since the one before, or
+    def stepped(self, size: StepSize, seconds: float) -> None:
+        """A step of this size has been run; `seconds` is the time since the one before, or
         since it began if nothing was to be done in between."""
         keep = math.exp(-seconds / MEMORY_S)
-        self._cost.add(tokens, seconds, keep)
+        self._steps.add(size, seconds, keep)
         totals = self._totals()
         new = [now - before for now, before in zip(totals, self._seen, strict=True)]
         self._work = [keep * old + value for old, value in zip(self._work, new, strict=True)]
@@ -77,7 +78,7 @@ class PaceMeter:
             _, computed, generated, *_ = new
             outputs = self._outputs()
             output_s = self._request_s(outputs) / max(1.0, outputs)
-            expected_s = computed * self._cost.line()[1] + generated * output_s
+            expected_s = computed * self._steps.all.line()[1] + generated * output_s
             passed, expected = self._queued
             self._queued = [keep * passed + seconds, keep * expected + expected_s]
 
@@ -97,40 +98,42 @@ class PaceMeter:
         return ReplicaLoad(
             core.incarnation,
             received=self._arrivals.num,
-            running=len(state.running),
+            running=len(but_ahead(state.running.values())),
             waiting=len(state.waiting),
             uncomputed=self._uncomputed,
             free=state.memory.pool.free_size,
             evictable=state.memory.cache.evictable_size,
             prompt_token_s=pace.prompt_token_s,
             request_s=max(pace.request_s, rows_s),
-            extend_s=0.0 if costs is None else costs.token_s,
-            decode_s=0.0 if costs is None else costs.decode_s(1),
+            extend_len=self._steps.extends.mean_tokens,
+            extend_s=self._steps.extends.mean_s,
+            decode_len=self._steps.decodes.mean_tokens,
+            decode_s=self._steps.decodes.mean_s,
         )
 
     def _totals(self) -> tuple[int, ...]:
         return _TOTALS(self._core.state.counters)
 
     def _pace(self) -> Pace:
-        core, running = self._core, self._core.state.running
-        base_s, token_s = self._cost.line()
+        core, running = self._core, but_ahead(self._core.state.running.values())
+        base_s, token_s = self._steps.all.line()
         outputs, places = self._outputs(), core.places
         self._mean_outputs = outputs
         output_s = token_s + base_s / places
         passed, expected = self._queued
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
-        done = sum(min(outputs, req.tokens.num_outputs) for req in running.values())
+        done = sum(min(outputs, req.tokens.num_outputs) for req in running)
         waiting = core.state.waiting
         self._arrivals.forget_others(waiting, len(waiting))
         waiting_tokens = self._uncomputed = self._arrivals.needs(waiting, len(waiting)) + sum(
-            req.held.prefill_left for req in running.values()
+            req.held.prefill_left for req in running
         )
         first = core.state.waiting.overtaking
         first_tokens = self._arrivals.needs(first.waiting.values(), len(first.waiting)) + sum(
-            req.held.prefill_left for req in running.values() if not is_throughput(req)
+            req.held.prefill_left for req in running if not is_throughput(req)
         )
-        giving_way = sum(map(is_throughput, running.values())) if first.has_classes else 0
+        giving_way = sum(map(is_throughput, running)) if first.has_classes else 0
         return Pace(
             incarnation=core.incarnation,
             left=self._arrivals.num - len(core.state.waiting),
@@ -138,7 +141,7 @@ class PaceMeter:
             prompt_token_s=error * token_s,
             request_s=error * self._request_s(outputs),
             free_places=max(0, places - len(running)),
-            step_s=self._cost.mean_s,
+            step_s=self._steps.all.mean_s,
             # On average they are halfway; those that began together are not, and end together.
             running_s=max(0.0, (len(running) * outputs / 2 - done) * output_s),
             left_first=self._arrivals.num_first - len(first.waiting),
@@ -160,10 +163,23 @@ class PaceMeter:
         """Seconds that a request takes beyond its prompt's tokens. Its share of a full step's fixed
         time is that of its outputs in the places, or of its prompt in the token budget, whichever
         is larger."""
-        base_s, token_s = self._cost.line()
+        base_s, token_s = self._steps.all.line()
         prompt = self._work[1] / max(1.0, self._work[0])
         share = max(outputs / self._core.places, prompt / self._core.config.chunked_prefill_size)
         return token_s * outputs + base_s * share
+
+
+class _Steps:
+    """What they took: all, and in two kinds, by what most of their tokens are."""
+
+    def __init__(self) -> None:
+        self.all, self.extends, self.decodes = StepCost(), StepCost(), StepCost()
+
+    def add(self, size: StepSize, seconds: float, keep: float) -> None:
+        """Add one; the earlier ones now count `keep` times what they did."""
+        kind = self.extends if 2 * size.others > size.tokens else self.decodes
+        for cost in (self.all, kind):
+            cost.add(size.tokens, seconds, keep)
 
 
 class _Arrivals:
@@ -288,7 +304,7 @@ class Reports:
         """Tell the front the pace, if it is time to, and the core what steps cost."""
         while self._clock.steps:
             size, seconds = self._clock.steps.popleft()
-            self.pace.stepped(size.tokens, seconds)
+            self.pace.stepped(size, seconds)
             self._costs.add(size, seconds)
         self._tell_costs()
         pace = self.pace.report(time.monotonic(), at_once=at_once)

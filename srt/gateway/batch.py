@@ -214,7 +214,7 @@ async def submit_all(
     or none at all.
     """
     started = time.monotonic()
-    check_load(gateway)
+    check_load(gateway, is_latency=_is_latency(requests[0]))
     requests = [_named(request) for request in requests]
     with ExitStack() as held:
         room = held.enter_context(gateway.media.room(tenant()))
@@ -239,22 +239,35 @@ def _forget(media: Sequence[MediaList]) -> None:
         each.forget()
 
 
-def _remember(gateway: Gateway, error: ErrorInfo) -> None:
+def _is_latency(request: Request) -> bool:
+    return request.hints is not None and request.hints.perf == "latency"
+
+
+def _remember(gateway: Gateway, error: ErrorInfo, request: Request) -> None:
     """Keep a caller's refusal for load, or for its key's limits, so that the ring is not asked
     again for that caller while it holds. Others may have less to wait for."""
     if error.code in (OVERLOADED, RATE_LIMITED) and error.retry_after_s > 0:
         hold_s = min(error.retry_after_s, MAX_REFUSAL_S)
         if len(gateway.refusals) >= MAX_REFUSALS:
             gateway.refusals.clear()
-        gateway.refusals[tenant()] = Refusal(error, time.monotonic() + hold_s)
+        spares_latency = error.code == OVERLOADED and not _is_latency(request)
+        until = time.monotonic() + hold_s
+        gateway.refusals[tenant()] = Refusal(error, until, spares_latency)
 
 
-def check_load(gateway: Gateway) -> None:
-    """Raise the caller's last refusal for load, if it still holds: refusing must cost next to
-    nothing. Routes that generate ask before they read a body."""
+def check_load(gateway: Gateway, *, is_latency: bool = False) -> None:
+    """Raise the caller's last refusal for load, if it still holds, also for a request that may be
+    of the class `latency`: refusing must cost next to nothing. Routes that generate ask before they
+    read a body, and those that take hints also before they decode it (`check_load_of`)."""
     refusal = gateway.refusals.get(tenant())
     if refusal is not None and time.monotonic() < refusal.until:
-        raise RequestError.from_info(refusal.error)
+        if not (is_latency and refusal.spares_latency):
+            raise RequestError.from_info(refusal.error)
+
+
+def check_load_of(gateway: Gateway, body: bytearray) -> None:
+    """The same for a request with these bytes, which name its class if it has one."""
+    check_load(gateway, is_latency=b'"latency"' in body)
 
 
 def _named(request: Request) -> Request:
@@ -329,7 +342,7 @@ async def _admitted(
                     request = msgspec.structs.replace(request, joined=True)
                 samples = await gateway.client.submit_samples(request)
             except RequestError as exc:
-                _remember(gateway, exc.info)
+                _remember(gateway, exc.info, request)
                 raise exc.renamed(names(index)) from exc
             prompts.append(samples)
         if gateway.num_aborts > num_aborts:  # an abort of everything, while these had no names yet

@@ -112,10 +112,12 @@ class ProfileStart(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """The ring's refusal of a tenant's request for load, which holds `until` (time.monotonic())."""
+    """The ring's refusal of a tenant's request for load, which holds `until` (time.monotonic());
+    unless it `spares_latency`, also for requests of that class, which may have less to wait for."""
 
     error: ErrorInfo
     until: float
+    spares_latency: bool = False
 
 
 class Loading(Struct, eq=False):

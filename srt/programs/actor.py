@@ -48,7 +48,8 @@ class ProgramsActor(Actor):
         await self._client.start()
         ahead = None
         if self.args.programs_ahead == "on" and not self.args.disable_radix_cache:
-            ahead = Ahead(self._client, self._core.totals, self.args.dp)
+            hints = self._core.graph.objectives.hints
+            ahead = Ahead(self._client, hints, self._core.totals, self.args.dp)
         parts = self._client, self._answers, self._cut, self._changed
         self._runner = Runner(self._core, *parts, ahead)
         self._vocab: asyncio.Task[Vocab] | None = None

@@ -9,10 +9,13 @@ at a time, and none once it has begun or ended.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any
+
+from msgspec.structs import replace
 
 from srt.client.generation import Request
 from srt.client.ring.client import RingClient
@@ -46,7 +49,8 @@ class _Known:
     they were last counted, those of each input then, by id, and the request that runs, during which
     more may have become known (`has_changed`). Nothing is asked for again of a prompt that
     `is_refused`. `tokens` were computed for it, and its prompt was `length` tokens long the last
-    time; `pauses` is how often in a row others have ended its request."""
+    time; `pauses` is how often in a row its request was ended for others, and `cached` how many
+    tokens had been there before these."""
 
     done: int = 0
     seen: int = 0
@@ -57,16 +61,23 @@ class _Known:
     tokens: int = 0
     length: int = 0
     pauses: int = 0
+    cached: int | None = None
     timer: asyncio.TimerHandle | None = None
 
 
 class Ahead:
     """Computes prompts of the calls that wait. The runner says what happens. As many requests run
-    at once as there are schedulers, each of which takes one at a time; what they compute is counted
-    in `totals`."""
+    at once as there are schedulers, each of which takes one at a time, with the `hints` of their
+    calls, so that they go where these will; what they compute is counted in `totals`."""
 
-    def __init__(self, client: RingClient, totals: dict[str, int], most: int = 1) -> None:
-        self._client, self._totals, self._most = client, totals, most
+    def __init__(
+        self,
+        client: RingClient,
+        hints: Callable[[CallWork, int], Hints | None],
+        totals: dict[str, int],
+        most: int = 1,
+    ) -> None:
+        self._client, self._hints, self._totals, self._most = client, hints, totals, most
         self._tasks = TaskSet(lambda error: log.error("a prompt ahead failed", exc_info=error))
         self._calls: dict[CallWork, _Known] = {}
         self._due: dict[CallWork, None] = {}  # of them, in order: those that have enough to ask for
@@ -170,11 +181,14 @@ class Ahead:
             known.is_refused = not error.info.retryable  # too long, for instance
             self._pause(work, known)
             return
+        cached = output.cached_tokens if known.cached is None else known.cached
         if output.finish is not None and output.finish.type == "abort":
+            if output.queued_s is not None:  # it was admitted: it may have computed some
+                known.cached = cached
             self._pause(work, known)
             return
-        known.pauses = 0
-        known.tokens += (computed := output.prompt_tokens - output.cached_tokens)
+        known.pauses, known.cached = 0, None
+        known.tokens += (computed := output.prompt_tokens - min(cached, output.cached_tokens))
         self._totals[AHEAD_TOKENS] += computed
         known.length = output.prompt_tokens
         known.done = chars if request.text is None else len(request.text)
@@ -214,7 +228,7 @@ class Ahead:
             cache_salt=session.cache_salt,
             tenant=session.caller,
             joined=True,
-            hints=Hints(perf="throughput", is_ahead=True),
+            hints=replace(self._hints(work, 0) or Hints(), is_ahead=True),
             **prompt,
         )
 

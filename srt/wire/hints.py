@@ -43,8 +43,8 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     On the ring, in seconds of the clock that all processes share (time.monotonic(); 0: not known):
     the application came at `arrival_s`, and the request is due at `due_s`, which never refuses it.
     A request that `is_lowered` has the class of hints beyond its caller's share. One that
-    `is_ahead` of time computes a prompt that another will have: the scheduler ends it as soon as
-    anybody else has to wait.
+    `is_ahead` of time computes a prompt that another will have, whose hints it has besides: it has
+    its place where nobody else is the worse for it, and passes nobody.
     """
 
     app: str = ""
@@ -62,6 +62,8 @@ class Hints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     @property
     def is_urgent(self) -> bool:
         """Whether it goes before requests without hints, so that its caller's share counts."""
+        if self.is_ahead:
+            return False
         return self.perf == "latency" or self.deadline_ms > 0 or self.due_s > 0.0
 
     def check(self) -> None:

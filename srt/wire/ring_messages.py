@@ -400,8 +400,9 @@ class ReplicaLoad(RingMessage, frozen=True):
     It has `received` requests of this incarnation, of which `running` run and `waiting` wait;
     `uncomputed` tokens of their prompts are not computed. Its pool has `free` and `evictable`
     slots. A prompt token costs `prompt_token_s`, a request `request_s` beyond its prompt. These are
-    of the requests that it had; how fast it is say `extend_s`, which a prompt's token adds to a
-    step, and `decode_s`, a step of one row (0: not known).
+    of the requests that it had. How fast it is, its steps say: those that mostly extend prompts
+    take `extend_s` for `extend_len` tokens on average, the others `decode_s` for `decode_len`
+    (0: not known).
     """
 
     incarnation: int
@@ -413,7 +414,9 @@ class ReplicaLoad(RingMessage, frozen=True):
     evictable: int = 0
     prompt_token_s: float = 0.0
     request_s: float = 0.0
+    extend_len: float = 0.0
     extend_s: float = 0.0
+    decode_len: float = 0.0
     decode_s: float = 0.0
 
 

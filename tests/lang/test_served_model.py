@@ -1,13 +1,21 @@
-"""How the runtime's back end takes answers that our server would not give."""
+"""What the runtime's back end asks our server for, and how it takes answers of another form."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
+from lang.backends.base import Prompt
+from lang.backends.runtime import RuntimeEndpoint, params_of
+from lang.backends.sampling import Sampling
 from lang.backends.served_model import ServedModel
-from srt.wire.errors import RingError
+from lang.errors import UnsupportedError
+from srt.wire.errors import RequestError, RingError
+from srt.wire.hints import Hints
+from tests.fakes import FakeClient
+from tests.srt.gateway import setup
 
 
 def served(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Any]) -> ServedModel:
@@ -80,3 +88,21 @@ async def test_a_server_that_is_starting_is_asked_again(monkeypatch: pytest.Monk
 async def test_servers_that_name_no_placeholders(monkeypatch: pytest.MonkeyPatch) -> None:
     model = served(monkeypatch, lambda path: {"model_path": "m"})
     assert await model.media_placeholders() == {}
+
+
+async def test_a_request_has_its_place_among_others() -> None:
+    place: dict[str, Any] = {"priority": -3, "service_tier": "flex", "hints": {"app": "a"}}
+    fake = FakeClient()
+    async with setup.served(fake) as server:
+        endpoint = RuntimeEndpoint(server.url, chat_template="chatml")
+        try:
+            for fields in (place, {}):
+                await endpoint.generate(Prompt("a"), Sampling(**fields))
+            with pytest.raises(RequestError, match="service_tier"):
+                await endpoint.generate(Prompt("a"), Sampling(service_tier="standard_only"))
+        finally:
+            await asyncio.to_thread(endpoint.close)
+    seen = [(asked.priority, asked.service_tier, asked.hints) for asked in fake.requests]
+    assert seen == [(-3, "flex", Hints(app="a")), (0, "", None)]
+    with pytest.raises(UnsupportedError, match="hints"):  # a session's calls have their own
+        params_of(Sampling(**place))

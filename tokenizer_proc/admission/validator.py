@@ -131,6 +131,8 @@ def _check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> Non
             raise RequestError(" must be 0 of a request ahead of time", at="max_new_tokens")
         if req.hints.is_ahead and (constraint := req.sampling.constraint) is not None:
             raise RequestError(" has no use for a request ahead of time", at=constraint.kind)
+        if req.hints.is_ahead and req.media:  # it does not wait for what is to be encoded
+            raise RequestError(" must be empty of a request ahead of time", at="media")
     if not 0 <= req.timeout_ms <= MAX_TIMEOUT_MS:
         limit = f" must be between 0 (none) and {MAX_TIMEOUT_MS}"
         raise RequestError(limit, at="timeout_ms")

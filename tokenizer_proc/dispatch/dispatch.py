@@ -138,10 +138,8 @@ class Dispatch:
         """Only these replicas exist: no request goes to the others, and they count for nothing."""
         present = frozenset(present)
         if present != self.replicas.present:
-            self.replicas.present = present
-            self.relay.placing.keep(present)
-            self.hints.part = len(present) / len(self.replicas.incarnations)
-            self.waits.open = self.replicas.open
+            self.hints.keep(len(present), len(self.replicas.incarnations))
+            self._gone_on(self.relay.keep(present))
 
     def hear(
         self, incarnations: Sequence[int], ready: Sequence[int], silent: Sequence[int] = ()

@@ -28,13 +28,18 @@ class _App:
 
 
 class HintShares:
-    """The urgent requests in flight, by caller, where at most `max_running` rows run at once, or
-    only this `part` of them, of the replicas that exist; and the applications."""
+    """The urgent requests in flight, by caller, where at most `max_running` rows run at once; and
+    the applications."""
 
     def __init__(self, max_running: int) -> None:
-        self.part = 1.0
         self._max_running = max_running
+        self.keep(1, 1)
         self.reset()
+
+    def keep(self, present: int, replicas: int) -> None:
+        """Only so many of the replicas exist on which the rows run."""
+        rows = self._max_running * present // replicas
+        self._most = max(1, int(rows * URGENT_SHARE))
 
     def reset(self) -> None:
         """Start a new epoch: nothing is in flight."""
@@ -76,8 +81,7 @@ class HintShares:
 
     def _are_beyond(self, hints: Hints, caller: str, count: int) -> bool:
         """Whether so many more are beyond the caller's share of urgent ones."""
-        most = max(1, int(self._max_running * self.part * URGENT_SHARE))
-        return hints.is_urgent and self._counts[caller] + count > most
+        return hints.is_urgent and self._counts[caller] + count > self._most
 
     def _arrival_s(self, caller: str, hints: Hints, now: float) -> float:
         """When the application came: as the hints say, or as its first request did."""

@@ -62,7 +62,7 @@ class Relay:
         self, incarnations: Sequence[int], placing: Placing, random_seed: int = -1
     ) -> None:
         self._random = random.Random(random_seed if random_seed >= 0 else None)
-        self.placing = placing
+        self._placing = placing
         self._next_group = 0
         self._silent: Sequence[int] = ()
         self.replicas = Replicas(incarnations)
@@ -76,7 +76,7 @@ class Relay:
         self._gone: FIFOCache[bytes, None] = FIFOCache(MAX_GONE_CLIENTS)
         self._ended: list[Name] = []
         self._guilty_grammars: set[str] = set()
-        self.placing.clear()
+        self._placing.clear()
 
     @property
     def requests(self) -> Iterable[Kept]:
@@ -110,7 +110,7 @@ class Relay:
             return []
         self._groups[self._next_group] = len(kept)
         if admission.replica is not None:
-            self.placing.wish(self._next_group, admission.replica)
+            self._placing.wish(self._next_group, admission.replica)
         return kept if self._place(kept) else []
 
     def abort(self, client: bytes, rid: str) -> None:
@@ -150,8 +150,8 @@ class Relay:
             self.replicas.settle(incarnation)
         for kept in lost:
             kept.is_sent = False
-            self.placing.ended(kept.group)
-        self.placing.lost(replica)
+            self._placing.ended(kept.group)
+        self._placing.lost(replica)
         verdict = verdict_on(left, {kept.name for kept in lost if kept.was_killed})
         self._guilty_grammars |= verdict.grammars
         for kept in lost:
@@ -189,9 +189,15 @@ class Relay:
         fresh = self.replicas.hear(incarnations, ready)
         for replica in fresh:
             incarnation = self.replicas.incarnations[replica]
-            for message in self.placing.started(replica, incarnation):
+            for message in self._placing.started(replica, incarnation):
                 self.replicas.send(message)
         return self._resume() if fresh else []
+
+    def keep(self, present: Iterable[int]) -> list[Kept]:
+        """Only these replicas exist; returns the requests that now go on."""
+        self.replicas.present = frozenset(present)
+        self._placing.keep(present)
+        return self._resume()
 
     def _resume(self) -> list[Kept]:
         """Send what no scheduler has got, but not that of clients that have gone."""
@@ -219,7 +225,7 @@ class Relay:
             return False
         heard = [replica for replica in among if replica not in self._silent]
         first, parts = group[0], [kept.req for kept in group]
-        replica = self.placing.place(first.group, parts, heard or among, first.arrival_s)
+        replica = self._placing.place(first.group, parts, heard or among, first.arrival_s)
         for kept in group:
             self._send(kept, replica)
         return True
@@ -246,4 +252,4 @@ class Relay:
         self._groups[kept.group] -= 1
         if self._groups[kept.group] == 0:
             del self._groups[kept.group]
-            self.placing.forget(kept.group)
+            self._placing.forget(kept.group)

@@ -40,11 +40,14 @@ class Replicas:
 
     def __init__(self, incarnations: Sequence[int]) -> None:
         self.pause = NO_PAUSE
-        self.present = frozenset(range(len(incarnations)))
+        self.present: frozenset[int] = frozenset()
+        self._replicas: list[_Replica] = []
         self.reset(incarnations)
 
     def reset(self, incarnations: Sequence[int]) -> None:
-        """A new epoch: forget everything but the pause."""
+        """A new epoch: forget everything but the pause, and who is present of as many replicas."""
+        if len(incarnations) != len(self.incarnations):
+            self.present = frozenset(range(len(incarnations)))
         self._replicas = [_Replica(number, number) for number in incarnations]
         self._outbox: list[Addressed] = []
         self._controls: list[Control] = []  # that no scheduler has got

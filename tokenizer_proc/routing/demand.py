@@ -3,16 +3,14 @@
 from collections.abc import Hashable, Sequence
 
 import numpy as np
-from cachetools import LRUCache
 
 RECENT = 64  # at least this many requests are remembered, and at most twice as many
-MAX_GROUPS = 1024
 
 
 class Demand:
     """Counts for each block of a prompt how many of the requests that were placed lately have it,
     in two halves: the older one is forgotten when the newer one is full. The prefix that the
-    requests of a group have in common counts once: they are no more than one program's.
+    requests of a group have in common counts once in a half: they are no more than one program's.
 
     Requests in flight alone would not do: of a tree of prompts, they may all have the same root at
     one time, and none a moment later, while a prefix that everybody uses is worth a copy
@@ -23,7 +21,7 @@ class Demand:
         self._newer: dict[bytes, int] = {}
         self._older: dict[bytes, int] = {}
         self._num_newer = self._num_older = 0
-        self._prefixes: LRUCache[Hashable, Sequence[bytes]] = LRUCache(MAX_GROUPS)  # by group
+        self._prefixes: dict[Hashable, Sequence[bytes]] = {}  # in the newer half, by group
 
     @property
     def total(self) -> int:
@@ -33,7 +31,7 @@ class Demand:
     def add(self, hashes: Sequence[bytes], group: Hashable = None) -> None:
         """A request with these blocks is placed; `group` is the one that it is part of."""
         if self._num_newer == RECENT:
-            self._older, self._newer = self._newer, {}
+            self._older, self._newer, self._prefixes = self._newer, {}, {}
             self._num_older, self._num_newer = self._num_newer, 0
         self._num_newer += 1
         counts, known = self._newer, 0

@@ -72,8 +72,8 @@ class Loads:
         self._reported[replica] = load.uncomputed
         is_full = load.free + load.evictable < max(1, load.uncomputed)
         self.apart.fill(replica, is_full)
-        self.token_s.take(replica, load.prompt_token_s, load.extend_s)
-        self.request_s.take(replica, load.request_s, load.decode_s)
+        self.token_s.take(replica, load.prompt_token_s, load.extend_len, load.extend_s)
+        self.request_s.take(replica, load.request_s, load.decode_len, load.decode_s)
         return True
 
     def _count(self, replica: int, part: PartOf, requests: int) -> None:

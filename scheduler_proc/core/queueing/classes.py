@@ -10,20 +10,22 @@ Among classes, the highest is first that has credit left, as callers have among 
 all of them wait, they share what their caller is given by `WEIGHTS`. The weight of a class doubles
 each time that its oldest req has waited for `max_wait_s`, up to the highest. In a class, those that
 have been admitted before come first; then the greatest priority first, and of the same priority
-the policy orders; no req comes after one that arrived more than `max_wait_s` later.
+the policy orders; no req comes after one that arrived more than `max_wait_s` later. The class
+`latency` of hints passes those of its priority or below, but for one after each `MOST_PASSES`.
 """
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
-from itertools import groupby, islice
+from itertools import chain, groupby, islice, takewhile
 
-from scheduler_proc.core.queueing.queue_order import Order
+from scheduler_proc.core.queueing.overtaking import MOST_PASSES
+from scheduler_proc.core.queueing.queue_order import LATENCY_TURN, Order
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.fairness.credits import Credits
 from scheduler_proc.memory.radix_cache import RadixCache
-from srt.wire.hints import CLASSES
+from srt.wire.hints import CLASSES, MIN_PRIORITY
 
 FLEX, DEFAULT = 0, 1  # ranks, the places in `CLASSES`
 WEIGHTS = (1.0, 4.0, 16.0)  # by rank
@@ -47,11 +49,15 @@ class _Line:
         self._new_order, self._by_hints, self._max_wait_s = order, by_hints, max_wait_s
         self._resumed: dict[int, Req] = {}  # those that have been admitted before
         self._others: OrderedDict[int, Req] = OrderedDict()  # in order of arrival
-        self._window: list[_Key] = []  # of the oldest of these, sorted
+        self._window: list[_Key] = []  # of the oldest of these, and of `latency`, sorted
         self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them
+        self._passes = 0  # of `latency`, since another req was admitted
 
     def __len__(self) -> int:
         return len(self._resumed) + len(self._others)
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._resumed or handle in self._others
 
     def __iter__(self) -> Iterator[int]:
         """The handles."""
@@ -61,8 +67,15 @@ class _Line:
     def add(self, req: Req) -> None:
         if req.is_admitted or req.is_resumed:
             self._resumed[req.handle] = req
+        elif self._is_latency(req):
+            self._others[req.handle] = req
+            insort(self._window, self._key(req))
         else:
             self._others[req.handle] = self._later[req.handle] = req
+
+    def admitted(self, req: Req) -> None:
+        """It is about to leave for memory."""
+        self._passes = self._passes + 1 if self._is_latency(req) else 0
 
     def remove(self, req: Req) -> None:
         if self._resumed.pop(req.handle, None) is not None:
@@ -73,22 +86,50 @@ class _Line:
 
     def waited_s(self, now: float) -> float:
         """How long the oldest has waited."""
-        reqs = (self._resumed, self._others)
-        return now - min(next(iter(each.values())).arrival_s for each in reqs if each)
+        oldest = [*self._resumed.values(), *islice(self._others.values(), 1)]
+        return now - min(req.arrival_s for req in oldest)
+
+    def first(self) -> Req:
+        """The first one, but for the policy, which orders those that are equal."""
+        ones, keys, others = self._heads()
+        heads = chain(ones, (self._others[key[-1]] for key in keys), others)
+        return next(heads, None) or self._others[self._window[0][-1]]
 
     def in_order(self, cache: RadixCache) -> Iterator[Req]:
         """Those that wait when they are reached."""
-        for handle in sorted(self._resumed):
-            if handle in self._resumed:
-                yield self._resumed[handle]
-        self._fill_window()
-        yield from self._ordered(self._window, cache)
+        ones, keys, others = self._heads()
+        first = list(keys)  # the window changes while it is read
+        yield from (req for req in ones if req.handle in self)
+        yield from self._ordered(first, cache)
+        yield from (req for req in others if req.handle in self)
+        passed = set(first)
+        yield from self._ordered((key for key in self._window if key not in passed), cache)
         later = list(islice(self._later.values(), MOST_LATER))
         while later:
             latest_s = later[0].arrival_s + self._max_wait_s
             count = sum(req.arrival_s <= latest_s for req in later)
             yield from self._ordered(sorted(map(self._key, later[:count])), cache)
             later = later[count:]
+
+    def _heads(self) -> tuple[list[Req], Iterator[_Key], list[Req]]:
+        """What comes before the rest of the window: reqs that have been admitted before, keys of
+        the window, and again such reqs. They begin with the class `latency`, or with the one that
+        it may not pass."""
+        self._fill_window()
+        resumed = [self._resumed[handle] for handle in sorted(self._resumed)]
+        others = [req for req in resumed if not self._is_latency(req)]
+        if self._passes >= MOST_PASSES:
+            due = (key for key in self._window if key[1] != LATENCY_TURN)
+            first = others[:1]
+            keys = islice(due, 0 if first else 1)
+            return first, keys, [req for req in resumed if req not in first]
+        least = max((req.wish.priority for req in others), default=MIN_PRIORITY)
+        ones = [req for req in resumed if self._is_latency(req)]
+        passing = takewhile(lambda key: key[1] == LATENCY_TURN and -key[0] >= least, self._window)
+        return ones, passing, others
+
+    def _is_latency(self, req: Req) -> bool:
+        return self._by_hints(req) == LATENCY_TURN
 
     def _fill_window(self) -> None:
         """Take those into the window that came soon enough after the oldest."""
@@ -130,8 +171,14 @@ class _Caller:
         for name, weight in zip(CLASSES, WEIGHTS, strict=True):
             self._credits.join(name, weight)
 
-    def charge(self, rank: int, tokens: int) -> None:
-        self._credits.charge(CLASSES[rank], tokens)
+    def admitted(self, req: Req, tokens: int) -> None:
+        """It is about to leave for memory, and costs as many more tokens."""
+        self._credits.charge(CLASSES[req.wish.rank], tokens)
+        self.lines[req.wish.rank].admitted(req)
+
+    def has(self, req: Req) -> bool:
+        """Whether a req of the caller waits."""
+        return req.handle in self.lines[req.wish.rank]
 
     def place(self, req: Req) -> int:
         """In order of arrival: the handle of the req whose place it has."""
@@ -156,9 +203,9 @@ class _Caller:
             else:
                 yield req
 
-    def next_rank(self, now: float) -> int:
-        """The class of the first req."""
-        return self._first(self._weigh(now))
+    def next(self, now: float) -> Req:
+        """The first req."""
+        return self.lines[self._first(self._weigh(now))].first()
 
     def _weigh(self, now: float) -> list[int]:
         """The classes that wait, whose weights become those of now."""
@@ -224,36 +271,47 @@ class Classes:
 
     def admitted(self, req: Req, tokens: int) -> None:
         """A waiting req is about to leave the queue for memory, and costs as many more tokens."""
+        turn, self._turn = self._turn, None
         mine = self._callers.get(req.wish.caller)
         if mine is not None:
-            mine.charge(req.wish.rank, tokens)
-            if self._turn is not None and self._turn[1] is req is not self._turn[0]:
-                mine.swap(*self._turn)
+            mine.admitted(req, tokens)
+            if turn is not None and turn[1] is req is not turn[0] and mine.has(turn[0]):
+                mine.swap(*turn)
 
-    def next_rank(self, caller: str, now: float) -> int:
-        """The class of the req that takes the next turn of one who waits."""
+    def next(self, caller: str, now: float) -> Req | None:
+        """The req that takes the next turn of one who waits; None if no classes were asked for."""
         mine = self._callers.get(caller)
-        return DEFAULT if mine is None else mine.next_rank(now)
+        return None if mine is None else mine.next(now)
 
-    def in_turn(self, turns: Iterable[Req], now: float) -> Iterable[Req]:
+    def in_turn(
+        self, turns: Iterable[Req], now: float, has_credit: Callable[[str], bool] = lambda _: True
+    ) -> Iterable[Req]:
         """The reqs that take these turns, each of which is that of a req's caller."""
-        return self._in_turn(turns, now) if self._callers else turns
+        return self._in_turn(turns, now, has_credit) if self._callers else turns
 
-    def _in_turn(self, turns: Iterable[Req], now: float) -> Iterator[Req]:
-        """Where a turn has a later place, it is taken before those that came after that."""
+    def _in_turn(
+        self, turns: Iterable[Req], now: float, has_credit: Callable[[str], bool]
+    ) -> Iterator[Req]:
+        """Where a turn has a later place, it is taken before those that came after that, or after
+        all others if the caller has no credit left by then."""
         callers = {name: mine.in_turn(self._cache, now) for name, mine in self._callers.items()}
         late: list[tuple[int, int, Req]] = []  # a heap: place and handle
+        last: list[Req] = []
         for turn in turns:
             while late and late[0][0] < turn.handle:
-                yield from self._taken(heappop(late)[-1], callers)
+                *_, other = heappop(late)
+                if has_credit(other.wish.caller):
+                    yield from self._taken(other, callers)
+                else:
+                    last.append(other)
             mine = self._callers.get(turn.wish.caller)
             place = turn.handle if mine is None else mine.place(turn)
             if place > turn.handle:
                 heappush(late, (place, turn.handle, turn))
             else:
                 yield from self._taken(turn, callers)
-        while late:
-            yield from self._taken(heappop(late)[-1], callers)
+        for other in chain(last, (each[-1] for each in sorted(late))):
+            yield from self._taken(other, callers)
         self._turn = None
         for left in callers.values():  # a req that was admitted has no turn, which another needs
             yield from left

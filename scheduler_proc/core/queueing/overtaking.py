@@ -8,6 +8,7 @@ waits is passed by at most `MOST_PASSES` of the class for each of the others tha
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
 
@@ -45,20 +46,29 @@ class Overtaking:
         self.max_wait_s, self.has_classes = max_wait_s, has_classes
         self.waiting: dict[int, Req] = {}
         self.paced: dict[int, Req] = {}
+        self._counts = Counter[str]()  # of the waiting ones, by caller
         self._passes: dict[str, int] = {}  # by caller, since another of its reqs was admitted
 
     def add(self, req: Req) -> None:
         """It waits."""
         if self.has_classes and is_latency(req):
             self.waiting[req.handle] = req
+            self._counts[req.wish.caller] += 1
+
+    def waits_of_others(self, caller: str) -> bool:
+        """Whether the class waits of another caller than this one."""
+        return bool(self._counts.keys() - {caller})
 
     def remove(self, req: Req, lane: Lane) -> None:
         """It has been admitted or has ended, and left this lane."""
         is_one, caller = self.waiting.pop(req.handle, None) is not None, req.wish.caller
-        of_class = sum(other.wish.caller == caller for other in self.waiting.values())
+        if is_one:
+            self._counts[caller] -= 1
+            if not self._counts[caller]:
+                del self._counts[caller]
         if req.finish is None and self.has_classes and target_s(req) < math.inf:
             self.paced[req.handle] = req
-        if len(lane) == of_class or (not is_one and req.finish is None):
+        if len(lane) == self._counts[caller] or (not is_one and req.finish is None):
             self._passes.pop(caller, None)
         elif is_one and req.finish is None:
             self._passes[caller] = self._passes.get(caller, 0) + 1

@@ -92,8 +92,11 @@ class WaitingQueue:
         lane = self._lanes[caller]
         return (lane.oldest() or next(iter(lane.resumed.values()))).arrival_s
 
-    def resumes_others(self, caller: str) -> bool:
-        """Whether reqs of other callers wait that have been admitted before."""
+    def has_first(self, caller: str) -> bool:
+        """Whether reqs of other callers wait that may go before one of this caller which has been
+        admitted before: others such, or the class `latency`."""
+        if self.overtaking.waits_of_others(caller):
+            return True
         return any(lane.resumed for name, lane in self._lanes.items() if name != caller)
 
     def add(self, req: Req) -> None:
@@ -141,8 +144,11 @@ class WaitingQueue:
             self._marking = self._cache.want(self._cursors(marked), at_once=0)
         if self._marking is not None and len(list(islice(self._marking, MARKED))) < MARKED:
             self._marking = None
-        turns = self._by_credit(resumed) if by_credit and not is_one else order
-        return self.classes.in_turn(turns, now)
+        if is_one or not by_credit:
+            return self.classes.in_turn(order, now)
+        return self.classes.in_turn(
+            self._by_credit(resumed), now, lambda caller: self.credits.left(caller) > 0.0
+        )
 
     def _by_credit(self, resumed: list[Req]) -> Iterator[Req]:
         """The waiting reqs of callers with credit left, as of when they are reached; then, after a

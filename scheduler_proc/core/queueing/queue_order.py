@@ -7,7 +7,7 @@ sorted.
 
 import random
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
@@ -19,7 +19,8 @@ from scheduler_proc.memory.tree_node import TreeNode
 MATCH_GRAIN = 16  # matches are compared in this many parts of a prompt
 MOST_TOGETHER = 512  # entries of a long order that one more may move
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random", "app")
-_CLASSES = {"latency": 0, "": 1, "throughput": 2}  # of hints, by their turn
+LATENCY_TURN = 0
+_CLASSES = {"latency": LATENCY_TURN, "": 1, "throughput": 2}  # of hints, by their turn
 
 # Of a req with hints: its class, when it is due, its application, its depth and group, and then as
 # in `LongestPrefixFirst`: gain, negative, and handle.
@@ -31,8 +32,9 @@ _last = itemgetter(-1)
 class _Sorted(Generic[_Entry]):
     """Sorted entries, in parts: of a hundred thousand, one comes or goes at little cost."""
 
-    def __init__(self) -> None:
-        self._parts: list[list[_Entry]] = []  # none of them empty
+    def __init__(self, entries: Sequence[_Entry] = ()) -> None:
+        starts = range(0, len(entries), MOST_TOGETHER)
+        self._parts = [[*entries[at : at + MOST_TOGETHER]] for at in starts]  # none of them empty
 
     def add(self, entry: _Entry) -> None:
         if not self._parts:
@@ -176,15 +178,15 @@ class ByApplication:
     groups together; last, the longest match as in `LongestPrefixFirst`.
 
     The reqs without hints are as one application of the middle class, which came when the oldest of
-    them that waits did: among each other they are in the order of `LongestPrefixFirst`, and where
-    no req has hints nothing else is done.
+    them that waits did: among each other they are in the order of `LongestPrefixFirst`, and until
+    the first req with hints comes nothing else is done.
     """
 
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
         self._plain = LongestPrefixFirst()
         self._plain_reqs: dict[int, Req] = {}  # by handle
-        self._oldest = _Sorted[int]()  # their handles
+        self._oldest: _Sorted[int] | None = None  # their handles; None until a req has hints
         self._hinted = _Sorted[_Hinted]()
         self._keys: dict[int, _Hinted] = {}  # by handle
 
@@ -193,8 +195,11 @@ class ByApplication:
         if hints is None:
             self._plain.add(req)
             self._plain_reqs[req.handle] = req
-            self._oldest.add(req.handle)
+            if self._oldest is not None:
+                self._oldest.add(req.handle)
             return
+        if self._oldest is None:
+            self._oldest = _Sorted(sorted(self._plain_reqs))
         due_s = (hints.arrival_s or req.arrival_s) + self._max_wait_s
         due_s = min(due_s, hints.due_s or due_s)
         of_app = hints.app, -hints.depth, hints.group
@@ -206,7 +211,8 @@ class ByApplication:
         if req.wish.hints is None:
             self._plain.remove(req)
             del self._plain_reqs[req.handle]
-            self._oldest.remove(req.handle)
+            if self._oldest is not None:
+                self._oldest.remove(req.handle)
         else:
             self._hinted.remove(self._keys.pop(req.handle))
 
@@ -217,7 +223,10 @@ class ByApplication:
             self.remove(req)
             self.add(req)
 
-    def handles(self) -> Iterator[int]:
+    def handles(self) -> Iterable[int]:
+        return self._merged() if self._keys else self._plain.handles()
+
+    def _merged(self) -> Iterator[int]:
         is_passed = False
         for key in self._hinted:
             if not is_passed and self._are_plain_before(key):
@@ -229,7 +238,7 @@ class ByApplication:
 
     def _are_plain_before(self, key: _Hinted) -> bool:
         """Whether those without hints come before the req with this key."""
-        oldest = next(iter(self._oldest), None)
+        oldest = next(iter(self._oldest or ()), None)
         if oldest is None:
             return False
         due_s = self._plain_reqs[oldest].arrival_s + self._max_wait_s
@@ -267,9 +276,10 @@ def order_of(policy: str, watchers: Watchers, rng: random.Random, max_wait_s: fl
 
 
 def hint_turn(policy: str) -> Callable[[Req], int]:
-    """The class of a req's hints by its turn; 0 where the policy does not read hints."""
+    """The class of a req's hints by its turn; that of no class where the policy does not read
+    hints."""
     if policy != "app":
-        return lambda req: 0
+        return lambda req: _CLASSES[""]
     return lambda req: _CLASSES["" if req.wish.hints is None else req.wish.hints.perf]
 
 

@@ -34,7 +34,7 @@ class Wish(Struct, frozen=True):
     caller: str  # who is charged for it
     weight: float  # the caller's share beside others
     hints: Hints | None
-    is_ahead: bool  # of time: only while nobody else waits
+    is_ahead: bool  # of time: where nobody else is the worse for it
     rank: int  # of its class in `CLASSES`: the greatest is served first, among its caller's
     priority: int  # in its class, the greatest first
 

@@ -2,13 +2,15 @@
 
 Part of the scheduler core. Between callers `GivingWay` decides, and takes `flex` reqs first. Here a
 caller gets no more than it has: the place of the one that goes back to the queue is the first to be
-given to a req of its caller, since those that were admitted before have the first turns.
+given to a req of its caller, since those that were admitted before have the first turns where the
+class `latency` of another caller does not wait.
 """
 
 from collections.abc import Callable
 
 from scheduler_proc.core.decode_planner import retraction_key
 from scheduler_proc.core.giving_way import may_go_back
+from scheduler_proc.core.prompts import lacks_media
 from scheduler_proc.core.queueing.classes import FLEX
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
@@ -28,9 +30,11 @@ def preempted(state: SchedulerState, is_able: Callable[[str], bool], now: float)
             flex.setdefault(req.wish.caller, []).append(req)
     is_alone = len(waiting.callers) == 1
     for caller, mine in flex.items():
-        if waiting.classes.next_rank(caller, now) == FLEX:
+        # None: all that wait are of the class "default".
+        taker = waiting.classes.next(caller, now)
+        if taker is not None and (taker.wish.rank == FLEX or lacks_media(state, taker)):
             continue
-        if is_alone or (are_rows_short and is_able(caller) and not waiting.resumes_others(caller)):
+        if is_alone or (are_rows_short and is_able(caller) and not waiting.has_first(caller)):
             waiting.classes.num_preempted += 1
             return min(mine, key=retraction_key)
     return None

@@ -45,7 +45,7 @@ class StepShares:
         """See who waits and has credit left, and send one back to the queue that has to go."""
         giving_way = self._giving_way
         giving_way.look(now)
-        victim = giving_way.victim(now) or self._latency.victim()
+        victim = giving_way.victim(now) or self._latency.victim(now)
         victim = victim or preempted(self._state, giving_way.is_able, now)
         if victim is not None:
             victim.yielded = victim.tokens.num_outputs

@@ -66,7 +66,8 @@ class TokenPace:
         fits = int(min(len(rest), max(0.0, spare_s) / costs.row_s)) if costs.row_s else len(rest)
         left_out = rest[max(least, fits) :]
         self._left_out = {r.handle: self._left_out.get(r.handle, 0) + 1 for r in left_out}
-        return Sharing([req for req in reqs if req not in left_out], left_out, strictest_s)
+        taken = [req for req in reqs if req.handle not in self._left_out]
+        return Sharing(taken, left_out, strictest_s)
 
     def _strictest_s(self) -> float:
         """The strictest target of those that decode; infinite if none has one."""

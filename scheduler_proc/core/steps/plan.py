@@ -1,7 +1,8 @@
 """A step before its arrays are laid out: the rows that the scheduler chose."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from scheduler_proc.core.requests.request import Pending, Req
 from scheduler_proc.core.requests.sampling_table import SamplingTable
@@ -51,15 +52,21 @@ class Plan:
 
     @property
     def num_prompts(self) -> int:
-        """Rows of prompts, those that are laid out included."""
-        ahead = 0 if self.ahead is None else len(self.ahead.rows)
-        return ahead + len(self.rows) - self.num_decodes
+        """Rows of prompts, those that are laid out included, but of none ahead of time."""
+        return sum(not (row.is_decode or row.req.wish.is_ahead) for row in self._all_rows())
 
     @property
     def num_drafted(self) -> int:
         """Guessed tokens of all rows, those that are laid out included."""
-        ahead = [] if self.ahead is None else self.ahead.rows
-        return sum(len(row.draft) for rows in (ahead, self.rows) for row in rows)
+        return sum(len(row.draft) for row in self._all_rows())
+
+    @property
+    def num_ahead(self) -> int:
+        """Tokens of prompts ahead of time, for which nothing else is to have less room."""
+        return sum(row.extend_len for row in self._all_rows() if row.req.wish.is_ahead)
+
+    def _all_rows(self) -> Iterator[Row]:
+        return chain(() if self.ahead is None else self.ahead.rows, self.rows)
 
     def add(self, req: Req, num_known: int, is_decode: bool, follows: Follows = ANYTHING) -> Row:
         """Plan the req's next `num_known` tokens. If they are all that is left it samples, within

@@ -61,6 +61,11 @@ class StepCost:
         self._slope *= factor
 
     @property
+    def mean_tokens(self) -> float:
+        """Tokens of a step, on average."""
+        return self._sums[1] / self._sums[0] if self._sums[0] else 0.0
+
+    @property
     def mean_s(self) -> float:
         """Seconds of a step, on average."""
         return self._sums[2] / self._sums[0] if self._sums[0] else 0.0

@@ -3,6 +3,7 @@
 from itertools import islice
 from typing import Any
 
+from scheduler_proc.core.ahead import but_ahead
 from scheduler_proc.core.requests.admission import is_being_computed
 from scheduler_proc.core.requests.request import Req
 from scheduler_proc.core.state import SchedulerState
@@ -28,7 +29,8 @@ def _running(req: Req, now: float) -> dict[str, Any]:
 
 def waiting(state: SchedulerState, now: float) -> list[dict[str, Any]]:
     """The first ones by their arrival, with what keeps each: in plain words, one reason."""
-    prefilling = [req for req in state.running.values() if req.held.prefill_left]
+    running = but_ahead(state.running.values())
+    prefilling = [req for req in running if req.held.prefill_left]
     found = []
     for number, req in enumerate(islice(state.waiting, SHOWN)):
         cursor = req.cursor

@@ -40,12 +40,13 @@ async def read_body(
     *,
     takes_others: bool = False,
     prepare: Callable[[Any, Notes | None], Any] | None = None,
+    check: Callable[[bytearray], None] | None = None,
 ) -> T:
     """The body of `request` as `struct`, without the fields that `kind` handles. The texts of a
     body that are its `media_texts` may be as long as files; and the body, if the model sees.
     `empty`, if given, is what no body means. `takes_others`: the body may have fields of other
-    servers, as `--unknown-fields` says. `prepare` changes the decoded body first. Raises
-    RequestError naming the field that is wrong."""
+    servers, as `--unknown-fields` says. `check` may refuse it before it is decoded, and `prepare`
+    changes the decoded body first. Raises RequestError naming the field that is wrong."""
     gateway = gateway_of(request)
     large, max_entries = gateway.large_bodies, max(MAX_ENTRIES, gateway.info.max_entries)
     long_texts: list[str] | None = None if media_texts is None else []
@@ -55,6 +56,8 @@ async def read_body(
         data = await _read(request, room, most, gateway.info.min_body_rate)
         if empty is not None and not data:
             return empty
+        if check is not None:
+            check(data)
         is_large = len(data) > PIECE_BYTES
         value = await _decoded(data, large, max_entries, long_texts)
         del data

@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from srt.gateway.batch import Batch, check_load, prompt_ids_of, submit_all
+from srt.gateway.batch import Batch, check_load, check_load_of, prompt_ids_of, submit_all
 from srt.gateway.context import Gateway, HttpRequest, gateway_of, media_rules
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -33,9 +33,10 @@ PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 )
 async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
-    check_load(gateway_of(request))
-    body = await read_body(request, NativeRequest, NATIVE, media_texts)
     gateway = gateway_of(request)
+    check_load(gateway, is_latency=True)
+    check = partial(check_load_of, gateway)
+    body = await read_body(request, NativeRequest, NATIVE, media_texts, check=check)
     template = gateway.vocab.chat_template or ""
     prompts = prompts_of(body, gateway.info, media_rules(gateway), template)
     # Files may be large.

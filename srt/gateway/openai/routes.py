@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from srt.client.generation import Request
-from srt.gateway.batch import Batch, check_load, prompt_ids_of, submit_all
+from srt.gateway.batch import Batch, check_load, check_load_of, prompt_ids_of, submit_all
 from srt.gateway.constraint.fields import openai_constraint
 from srt.gateway.context import (
     HttpRequest,
@@ -68,10 +69,11 @@ FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
 )
 async def completions(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several, `n` times each."""
-    check_load(gateway_of(request))
-    body = await read_body(request, CompletionRequest, COMPLETION, takes_others=True)
-    given = openai_constraint(body)
     gateway = gateway_of(request)
+    check_load(gateway, is_latency=True)
+    check = partial(check_load_of, gateway)
+    body = await read_body(request, CompletionRequest, COMPLETION, takes_others=True, check=check)
+    given = openai_constraint(body)
     prompts = completion_requests(body, given, gateway.info)
     names = _COMPLETION_NAMES | ({given.kind: given.path} if given else {})
     if body.best_of is not None:
@@ -92,9 +94,12 @@ async def completions(request: HttpRequest) -> ASGIApp:
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
-    check_load(gateway_of(request))
-    body = await read_body(request, ChatRequest, CHAT, chat_media_texts, takes_others=True)
     gateway = gateway_of(request)
+    check_load(gateway, is_latency=True)
+    check = partial(check_load_of, gateway)
+    body = await read_body(
+        request, ChatRequest, CHAT, chat_media_texts, takes_others=True, check=check
+    )
     media = MediaList(media_rules(gateway))
     chat = chat_of(body, gateway.info.reasoning, gateway.vocab, call_format(gateway), media)
     body = replace(body, messages=[])  # they may have large files

@@ -1,13 +1,15 @@
-"""Prompts that are computed ahead of time: only while nobody else waits, and nobody is the worse
-for it."""
+"""Prompts that are computed ahead of time: beside others, and nobody is the worse for it."""
 
+import random
 from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from scheduler_proc.core.ahead import AHEAD_TOKENS
+from scheduler_proc.core.steps.step_target import StepCosts
 from scheduler_proc.fairness.credits import Credits
+from scheduler_proc.process.load_reports import PaceMeter
 from srt.wire.hints import Hints
 from srt.wire.messages import Finish
 from tests.running.profiles import seeds
@@ -18,9 +20,9 @@ AHEAD = Hints(perf="throughput", is_ahead=True)
 PROMPT = list(range(100, 300))
 
 
-def make(**config: Any) -> Driver:
+def make(*, check: bool = True, **config: Any) -> Driver:
     defaults = {"max_total_tokens": 2000, "max_running_requests": 4, "chunked_prefill_size": 128}
-    return Driver(**{**defaults, **config})
+    return Driver(check=check, **{**defaults, **config})
 
 
 def num_steps_until(driver: Driver, rid: str) -> int:
@@ -118,6 +120,22 @@ def test_it_evicts_nothing_that_a_waiting_request_has_matched() -> None:
     assert {driver.finishes[f"ahead{i}"].type for i in range(20)} == {"abort"}
 
 
+@pytest.mark.parametrize(("length", "ends"), [(330, False), (370, True)])
+def test_a_request_has_its_memory_at_once(length: int, ends: bool) -> None:
+    """What is left of its prompt is not kept free for it, and what it holds is given up."""
+    driver = make(max_total_tokens=400, context_len=400)
+    driver.add("runs", [1], max_new=10)
+    driver.step()
+    driver.add("ahead", PROMPT, max_new=0, hints=AHEAD)
+    driver.step()
+    driver.add("call", range(400, 400 + length), max_new=1)
+    driver.step()
+    running = {req.wish.rid for req in driver.core.state.running.values()}
+    assert running == {"runs", "call"} | ({"ahead"} - driver.finishes.keys())
+    assert ("ahead" in driver.finishes) is ends
+    driver.run()
+
+
 def test_one_runs_at_a_time_and_none_waits() -> None:
     driver = make()
     for number in range(3):
@@ -147,6 +165,46 @@ def test_random_traffic_beside_prompts_ahead(seed: int) -> None:
     policy, lag = ("lpm", "app")[seed % 2], (1 + seed // 2) % 2
     traffic = drive(91 + seed, 200, lag, policy, 600, constrained=0.2, ahead=0.8, losses=0.02)
     assert traffic.num_ahead > 10 and (seed > 1 or traffic.num_ahead_done > 0)
+
+
+def _steps(seed: int, pool: int, *, has_ahead: bool) -> tuple[dict[str, int], dict[str, int], int]:
+    """The steps at which requests have their first token and their end, with prompts of no use to
+    them ahead of time or without, and how many of these were computed."""
+    rng, other = random.Random(seed), random.Random(seed)
+    sizes = {"max_total_tokens": pool, "context_len": 400, "chunked_prefill_size": 64}
+    driver = make(check=False, lag=seed % 2, **sizes)
+    driver.core.measure(StepCosts(0.01, 0.001, 0.0005, 0.0005))
+    begun, ended, head = dict[str, int](), dict[str, int](), PROMPT[:60]
+    for step in range(220):
+        if step < 50 and rng.random() < 0.25:
+            prompt = [
+                *head[: rng.choice([0, 60])],
+                *rng.choices(range(90), k=rng.randrange(1, 150)),
+            ]
+            driver.add(f"r{step}", prompt, max_new=rng.randrange(1, 60))
+        if has_ahead and step < 50 and other.random() < 0.7:
+            prompt = other.choices(range(90, 100), k=other.randrange(10, 300))
+            driver.add(f"a{step}", prompt, max_new=0, hints=AHEAD)
+        driver.step()
+        for rid, outputs in driver.outputs.items():
+            if outputs:
+                begun.setdefault(rid, step)
+        ended |= dict.fromkeys(driver.finishes.keys() - ended.keys(), step)
+    num_done = sum(driver.finishes[rid].type == "length" for rid in ended if rid[0] == "a")
+    return begun, {rid: step for rid, step in ended.items() if rid[0] == "r"}, num_done
+
+
+@pytest.mark.parametrize("pool", [2000, 700])
+def test_nobody_has_a_token_later_for_it(pool: int) -> None:
+    """In steps. Where memory is short, the step that ends it may be one that another waits for."""
+    for seed in range(3):
+        begun, ended, _ = _steps(seed, pool, has_ahead=False)
+        begun_beside, ended_beside, num_done = _steps(seed, pool, has_ahead=True)
+        assert num_done > 3 and len(ended) > 5
+        for before, beside in ((begun, begun_beside), (ended, ended_beside)):
+            assert before.keys() == beside.keys()
+            later = max(beside[rid] - before[rid] for rid in before)
+            assert later <= (1 if pool < 2000 else 0)
 
 
 @pytest.mark.parametrize("is_cut_short", [False, True])
@@ -206,6 +264,23 @@ def test_nobody_gives_way_to_it_and_it_refills_no_credit(
     assert asked == {"b"}
 
 
+def test_one_that_pauses_ends_for_one_that_may_run() -> None:
+    driver = make(max_running_requests=1)
+    driver.add("long", [1, *PROMPT], max_new=40, caller="a")
+    while "long" not in driver.cached:
+        driver.step()
+    driver.add("ahead", PROMPT, max_new=0, hints=AHEAD, caller="a")
+    driver.step()
+    driver.add("next", [2, 3], max_new=1, caller="b")
+    driver.step()
+    for number, caller in enumerate("ab"):
+        driver.add(f"ahead{number}", [7, *PROMPT], max_new=0, hints=AHEAD, caller=caller)
+    driver.step()
+    assert driver.finishes == {"ahead": Finish("abort"), "ahead0": Finish("abort")}
+    driver.run()
+    assert driver.finishes["ahead1"].type == "length"
+
+
 def test_it_waits_while_its_caller_is_in_debt() -> None:
     """One that is admitted pauses, another one ends."""
     driver = make(max_running_requests=1)
@@ -222,6 +297,21 @@ def test_it_waits_while_its_caller_is_in_debt() -> None:
     assert ahead.held.kv_len == before
     driver.run()
     assert driver.finishes["ahead"].type == "length"
+
+
+def test_it_is_none_of_the_running_requests() -> None:
+    """Of which the front and the router are told, and whose prompts it does not put off."""
+    driver = make(max_running_requests=1)
+    meter = PaceMeter(driver.core)
+    driver.add("ahead", PROMPT, max_new=0, hints=AHEAD)
+    driver.step()
+    assert len(driver.core.state.running) == 1
+    pace = meter.report(0.0, at_once=True)
+    assert pace is not None and pace.free_places == 1
+    assert meter.load(pace).running == 0 and driver.core.places == 1
+    driver.run()
+    counters = driver.core.state.counters
+    assert (counters.admitted, counters.ended) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from scheduler_proc.core.steps.step_cost import StepSize
 from scheduler_proc.process.load_reports import PaceMeter
 from srt.wire.errors import RequestError
 from srt.wire.filled_params import FilledParams
@@ -84,7 +85,7 @@ def simulate(shape: Shape, load: float, limit_s: float, seconds: float, warm_s: 
         tokens = executor.sizes.pop()
         step_s = (BASE_S + TOKEN_S * tokens) * rng.uniform(0.9, 1.1)
         now += step_s
-        meter.stepped(tokens, step_s)
+        meter.stepped(StepSize(tokens), step_s)
         pace = meter.report(now)
         if pace is not None:
             wait.update(0, pace)

@@ -177,18 +177,19 @@ def test_calls_that_cannot_be_recorded_leave_no_graphs(
 
 def test_the_largest_step_is_as_large_as_can_be(small: ModelFiles) -> None:
     executor = torch_executor.TorchExecutor(small, max_total_tokens=300)
-    step = start.largest_step(executor, start.Bounds(0.9, 6, 16))
+    # One row is for a request ahead of time.
+    step = start.largest_step(executor, start.Bounds(0.9, 5, 16))
     assert (step.num_rows, step.num_tokens, step.num_samples) == (6, 5 + 16, 6)
     assert len(step.logprob_tokens) == 16
     executor.run(step)
-    guessing = start.largest_step(executor, start.Bounds(0.9, 6, 16, speculative_max_tokens=2))
+    guessing = start.largest_step(executor, start.Bounds(0.9, 5, 16, speculative_max_tokens=2))
     assert guessing.num_tokens == 5 + 16
     assert guessing.sample_tokens.tolist() == [*range(5), *range(8, 21)]
     assert len(executor.run(guessing).next_ids) == 6 + 12
-    assert start.largest_step(executor, start.Bounds(0.9, 6, 16, 8)).num_samples == 6 + 15
+    assert start.largest_step(executor, start.Bounds(0.9, 5, 16, 8)).num_samples == 6 + 15
     long = start.largest_step(executor, start.Bounds(0.9, 1, 100_000))
-    assert long.num_tokens == executor.context_len
-    assert np.array_equal(long.positions, np.arange(executor.context_len))
+    assert long.num_tokens == 1 + executor.context_len
+    assert np.array_equal(long.positions[1:], np.arange(executor.context_len))
 
 
 def test_too_little_memory_ends_the_start(small: ModelFiles) -> None:

@@ -12,6 +12,7 @@ from bench.hit_rate.simulator import StepCost
 from scheduler_proc.core.queueing.queue_order import POLICIES
 from scheduler_proc.core.state import SchedulerConfig
 from scheduler_proc.fairness.credits import Account, Credits
+from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fairness.simulated import (
     VOCAB,
     Asked,
@@ -80,6 +81,20 @@ def test_rows_with_long_outputs_give_way_after_the_bound(cost: StepCost) -> None
     assert both.answered("B") == 1.0 and both.retracted > 0
     full_s = cost.step_s + 64 * cost.row_s
     assert both.ttfts_s("B")[-1] <= bound_s + 10 * 3.6 * full_s  # its prompt takes some steps too
+
+
+@pytest.mark.parametrize(("asked", "planned"), [([7], 50), ([7, 8], 50), ([7, 7], 60), ([], 60)])
+def test_a_step_with_all_of_others_prompts_is_shorter(asked: list[int], planned: int) -> None:
+    """It has room for 60 prompt tokens. The second of two equal prompts waits for the first, so
+    these are not all."""
+    driver = Driver(max_total_tokens=1000, chunked_prefill_size=60)
+    for number in range(10):
+        driver.add(f"a{number}", range(100 * number, 100 * number + 20), caller="A")
+    driver.step()
+    for number, first in enumerate(asked):
+        driver.add(f"b{number}", [first, *range(1, 10)], caller="B")
+    plan = driver.core.prepare(driver.now)
+    assert plan is not None and plan.num_tokens == planned
 
 
 def test_a_row_is_free_a_step_after_the_bound() -> None:

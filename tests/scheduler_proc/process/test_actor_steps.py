@@ -137,28 +137,31 @@ async def test_every_output_is_right(overlap: bool) -> None:
 
 
 class Held(FakeExecutor):
-    """Its third step ends when `may_end` is set."""
+    """The step after the first `before` ends when `may_end` is set."""
 
-    def __init__(self, *sizes: int) -> None:
+    def __init__(self, *sizes: int, before: int = 2) -> None:
         super().__init__(*sizes)
+        self.before = before
         self.has_begun, self.may_end = threading.Event(), threading.Event()
 
     def run(self, batch: ForwardBatch) -> StepResult:
-        if self.steps == 2:
+        if self.steps == self.before:
             self.has_begun.set()
             assert self.may_end.wait(SOON_S)
         return super().run(batch)
 
 
-@pytest.mark.parametrize("callers", ["AA", "AB"])
-async def test_where_callers_share_what_comes_during_a_step_is_in_the_next(callers: str) -> None:
+@pytest.mark.parametrize(("callers", "before"), [("AA", 2), ("AB", 2), ("AB", 0)])
+async def test_where_callers_share_what_comes_during_a_step_is_in_the_next(
+    callers: str, before: int
+) -> None:
     """The next step is planned late, or when the one that runs has ended; for one caller alone, at
-    once. The costs say that steps last for minutes."""
-    executor = Held(500, 4096)
+    once. The costs say that steps last for minutes. So it is with the first step after a rest."""
+    executor = Held(500, 4096, before=before)
     driver = Driver(executor=executor, max_total_tokens=500)
     driver.core.measure(StepCosts(600.0, 0.01, 0.01, 0.01))
-    for caller in callers:
-        driver.add(f"{len(driver.core.state.waiting)}", range(9), 12, caller=caller)
+    for number, caller in enumerate(callers):
+        driver.add(f"{number}", range(number, number + 9), 12, caller=caller)
     actor = LoopOnly(driver, overlap=True)
     serving = asyncio.ensure_future(actor.serve())
     await asyncio.to_thread(executor.has_begun.wait)
@@ -169,8 +172,8 @@ async def test_where_callers_share_what_comes_during_a_step_is_in_the_next(calle
     executor.may_end.set()
     await serving
     assert driver.outputs["late"] == reference_output([*range(20, 29)], 12)
-    # The last of its 12 tokens: the step after the third is its first one, or the one after that.
-    assert executor.steps == 3 + 12 + (callers == "AA")
+    # The last of its 12 tokens: the step after the held one is its first, or the one after that.
+    assert executor.steps == before + 1 + 12 + (callers == "AA")
 
 
 @pytest.mark.parametrize("overlap", [False, True])

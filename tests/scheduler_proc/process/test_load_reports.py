@@ -6,12 +6,12 @@ from msgspec.structs import replace
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.core.scheduler import Scheduler
 from scheduler_proc.core.state import SchedulerConfig
-from scheduler_proc.core.steps.step_cost import MAX_SURPRISE, StepCost
+from scheduler_proc.core.steps.step_cost import MAX_SURPRISE, StepCost, StepSize
 from scheduler_proc.process.load_reports import REPORT_INTERVAL_S, PaceMeter
 from srt.wire.filled_params import FilledParams
 from srt.wire.hints import Hints, PerfClass
 from srt.wire.messages import pack_ids
-from srt.wire.ring_messages import Abort, Pace, TokenizedReq
+from srt.wire.ring_messages import Abort, Pace, ReplicaLoad, TokenizedReq
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
 
@@ -104,7 +104,12 @@ def test_what_waits_has_not_left() -> None:
 
 def test_what_waits_of_the_class_latency_is_reported_by_itself() -> None:
     """And the rows that would give way to it."""
-    driver = Driver(max_total_tokens=4096, max_running_requests=2, schedule_policy="app")
+    driver = Driver(
+        max_total_tokens=4096,
+        max_running_requests=2,
+        chunked_prefill_size=30,
+        schedule_policy="app",
+    )
     meter = PaceMeter(driver.core)
 
     def add(rid: str, perf: PerfClass) -> None:
@@ -146,7 +151,7 @@ def test_a_request_costs_what_the_last_ones_did() -> None:
         driver.run()
         while executor.sizes:
             tokens = executor.sizes.pop(0)
-            meter.stepped(tokens, 0.001 + 0.002 * tokens)
+            meter.stepped(StepSize(tokens), 0.001 + 0.002 * tokens)
     pace = meter.report(0.0)
     assert pace is not None
     assert pace.prompt_token_s == pytest.approx(0.002)
@@ -190,6 +195,23 @@ def test_the_places_that_memory_left_are_forgotten_with_the_queue() -> None:
     assert driver.core.places == 64
 
 
+def test_steps_of_prompts_and_others_are_reported_with_their_sizes() -> None:
+    meter = PaceMeter(Driver(max_total_tokens=64).core)
+
+    def load() -> ReplicaLoad:
+        pace = meter.report(0.0, at_once=True)
+        assert pace is not None
+        return meter.load(pace)
+
+    assert (load().extend_len, load().extend_s, load().decode_len, load().decode_s) == (0,) * 4
+    for _ in range(100):
+        meter.stepped(StepSize(2, 30), 0.4)
+        meter.stepped(StepSize(3, 3), 0.1)
+        meter.stepped(StepSize(4, 0, 2), 0.1)
+    assert (load().extend_len, load().extend_s) == pytest.approx((32, 0.4))
+    assert (load().decode_len, load().decode_s) == pytest.approx((6, 0.1))
+
+
 @pytest.mark.full
 def test_no_request_has_had_more_outputs_than_the_longest() -> None:
     """Even if all began together, longer ago than is remembered, and none has ended."""
@@ -197,7 +219,7 @@ def test_no_request_has_had_more_outputs_than_the_longest() -> None:
     meter = meter_of(driver, [4] * 40, max_new=2000)
     for _ in range(600):
         driver.step()
-        meter.stepped(40, 0.2)
+        meter.stepped(StepSize(40), 0.2)
     pace = meter.report(0.0)
     assert pace is not None
     assert pace.request_s == pytest.approx(600 * 0.2 / 40, rel=0.15)

@@ -56,7 +56,7 @@ async def test_they_reach_the_ring(route: str) -> None:
     ("field", "value"),
     [
         *(("priority", value) for value in (1.5, "high", True, 2**31, -(2**31) - 1)),
-        *(("service_tier", value) for value in ("scale", "", 3)),
+        *(("service_tier", value) for value in ("fastest", "", 3)),
     ],
 )
 async def test_what_is_neither_is_refused(route: str, field: str, value: Any) -> None:
@@ -76,6 +76,8 @@ async def test_the_answer_says_which_tier_was_used(route: str) -> None:
             ({"service_tier": "priority", "priority": 5}, "priority"),
             ({"service_tier": "default"}, "default"),
             ({"service_tier": "auto"}, "default"),
+            ({"service_tier": "fast"}, "priority"),
+            ({"service_tier": "scale", "priority": 5}, "default"),
             ({"service_tier": "auto", "priority": 5}, "flex"),
         ):
             body = ROUTES[route] | fields

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from srt.callers.names import caller_of
 from srt.client.generation import GenerateOutput, Request, TokenizeRequest
@@ -15,7 +16,6 @@ from srt.programs.core import Core
 from srt.programs.parts import AHEAD_TOKENS, WASTED_TOKENS, CallWork
 from srt.programs.prompts import request_of
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError
-from srt.wire.hints import Hints
 from srt.wire.messages import Finish
 from srt.wire.programs import (
     Call,
@@ -56,6 +56,7 @@ class Client:
         self.cancelled: list[str] = []
         self.error: RequestError | None = None
         self.finish = Finish("length")
+        self.cached = 0
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         """A template without any surprise, of one token for each character."""
@@ -75,7 +76,8 @@ class Client:
 
         async def result() -> GenerateOutput:
             await event.wait()
-            return GenerateOutput(len(text) // 4, rid="r", finish=self.finish)
+            told = {"finish": self.finish, "cached_tokens": self.cached, "queued_s": 0.0}
+            return GenerateOutput(len(text) // 4, rid="r", **told)
 
         async def aclose() -> None:
             if not event.is_set():
@@ -90,7 +92,8 @@ class Chain:
     def __init__(self, *consumers: Call, gets: int | None = None, **fields: Any) -> None:
         self.driver, self.client = Driver(), Client()
         client: Any = self.client
-        self.ahead = Ahead(client, self.core.totals, MAX_AT_ONCE)
+        hints = self.core.graph.objectives.hints
+        self.ahead = Ahead(client, hints, self.core.totals, MAX_AT_ONCE)
         self.session = self.driver.open()
         producer = Call([Text("Write."), Output("a")])
         program = Program(calls=[producer, *consumers], **fields)
@@ -159,7 +162,8 @@ async def test_what_has_grown_is_asked_for_word_by_word_and_one_piece_at_a_time(
         assert ("Go on: " + text).startswith(after + " ")
     first = chain.client.requests[0]
     assert first.sampling.max_new_tokens == 0 and first.joined
-    assert first.hints == Hints(perf="throughput", is_ahead=True)
+    call = chain.core.graph.objectives.hints(chain.work(), 0)
+    assert call and call.app and first.hints == replace(call, is_ahead=True)
     assert first.tenant == caller_of(CLIENT, "")
     await chain.end()
     whole = request_of(chain.work(), 0)
@@ -326,6 +330,22 @@ async def test_what_is_computed_for_a_call_that_never_begins_is_wasted() -> None
     chain.driver.cancel(chain.ids["b0"])
     chain.ahead.settle()
     assert chain.core.totals[WASTED_TOKENS] == len((WORDS * 20)[:-1]) // 4 > 0
+
+
+async def test_what_a_request_had_computed_that_was_ended_for_others_is_counted_with_the_next() -> (
+    None
+):
+    chain = Chain(consumer(head=WORDS * 20))
+    chain.client.finish, chain.client.cached = Finish("abort"), 10
+    await chain.grow("x")
+    await chain.let_go()
+    assert chain.core.totals[AHEAD_TOKENS] == 0
+    chain.client.finish, chain.client.cached = Finish("length"), 74
+    chain.ahead._again(chain.work())
+    await chain.rest()
+    await chain.let_go()
+    assert chain.core.totals[AHEAD_TOKENS] == len((WORDS * 20)[:-1]) // 4 - 10
+    await chain.ahead.close()
 
 
 async def test_a_text_grows_through_transforms() -> None:

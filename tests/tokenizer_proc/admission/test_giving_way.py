@@ -9,8 +9,9 @@ from srt.callers.key_lines import CallerLimits
 from srt.callers.names import caller_of
 from srt.ring.crash_file import Left
 from srt.wire.constraint import Constraint
-from srt.wire.errors import OVERLOADED, ErrorInfo
+from srt.wire.errors import OVERLOADED, RATE_LIMITED, ErrorInfo
 from srt.wire.hints import Hints
+from srt.wire.media import MediaRef
 from srt.wire.messages import (
     AbortReq,
     Continuation,
@@ -230,7 +231,7 @@ def test_rates_of_a_key() -> None:
 
     assert not refused("r1", "r") and not refused("r2", "r")
     error = refused("r3", "r", 10.0)
-    assert error and error.code == OVERLOADED and error.retry_after_s == pytest.approx(20.0)
+    assert error and error.code == RATE_LIMITED and error.retry_after_s == pytest.approx(20.0)
     assert not refused("r3", "r", 30.0)
     assert not refused("t1", "t")  # 5 of 12 tokens
     front.credit(Credit(A, "t1", EPOCH, tokens=3), 0.0)  # and 3 that it has generated
@@ -400,6 +401,9 @@ def test_a_request_ahead_of_time_waits_for_no_text_and_generates_nothing() -> No
     sampling = {"max_new_tokens": 0, "regex": "a"}
     wrong = make_front().submit(A, request("b", sampling=sampling, hints=AHEAD["hints"]), 0.0)
     assert isinstance(wrong, Refused) and wrong.error.param == "regex"
+    pictures = request("b", media=[MediaRef("image", b"")], **AHEAD)
+    wrong = make_front().submit(A, pictures, 0.0)
+    assert isinstance(wrong, Refused) and wrong.error.param == "media"
 
 
 def test_a_prompt_ahead_counts_for_no_rate() -> None:

@@ -97,6 +97,17 @@ def test_beyond_a_quarter_of_the_rows_a_caller_s_urgent_requests_count_as_throug
     assert not taken(front, "8", 1.0, **urgent).is_lowered
 
 
+@pytest.mark.parametrize(("present", "replicas", "most"), [(15, 22, 15), (1, 3, 1), (0, 2, 1)])
+def test_the_rows_of_replicas_that_do_not_exist_are_not_shared_out(
+    present: int, replicas: int, most: int
+) -> None:
+    """Each has four, of which a quarter is one."""
+    front = make_front(max_requests=100, max_running=4 * replicas)
+    front.dispatch.hints.keep(present, replicas)
+    lowered = [taken(front, str(i), 1.0, perf="latency").is_lowered for i in range(most + 1)]
+    assert lowered == [False] * most + [True]
+
+
 def test_a_prompt_ahead_of_an_urgent_call_has_its_class_and_no_share() -> None:
     front = make_front(max_requests=10, max_running=4)
     hints = Hints(perf="latency", is_ahead=True)
@@ -114,6 +125,18 @@ def test_samples_count_each_and_a_new_epoch_frees_all() -> None:
     front.reset(EPOCH, [EPOCH])
     front.dispatch.hear([EPOCH], [0])
     assert not taken(front, "2", 1.0, perf="latency").is_lowered
+
+
+def test_one_ahead_of_time_has_the_class_of_its_call_and_takes_none_of_the_share() -> None:
+    front = make_front(max_requests=10, max_running=4)
+    for number in range(3):
+        req = request(
+            f"{number}", {"max_new_tokens": 0}, hints=Hints(perf="latency", is_ahead=True)
+        )
+        part = admitted(front, req)
+        assert part.hints and part.hints.perf == "latency" and not part.hints.is_lowered
+    assert not taken(front, "call", 1.0, perf="latency").is_lowered
+    assert taken(front, "next", 1.0, perf="latency").is_lowered
 
 
 def test_a_deadline_that_has_passed_refuses_a_request_and_a_goal_does_not() -> None:

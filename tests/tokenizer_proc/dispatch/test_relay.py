@@ -457,14 +457,22 @@ def test_requests_go_only_to_replicas_that_exist() -> None:
 
     def sent(number: int) -> TokenizedReq:
         one = replace(part(str(number)), hints=Hints(perf="latency"))
-        return dispatch.hand_on(Admission(Admitted("x", 1, AnswerMeta(2)), [one]), 0.0).parts[0]
+        return dispatch.hand_on(Admission(Admitted("x", 1, AnswerMeta(2)), [one]), 5.0).parts[0]
 
     hints = [sent(number).hints for number in range(5)]  # a quarter of two replicas' 16 rows
     assert [one is not None and one.perf for one in hints] == ["latency"] * 4 + ["throughput"]
     taken = dispatch.replicas.take()
     assert {to for to, message in taken if isinstance(message, TokenizedReq)} == {1, 3}
+    assert router._loads.present == {1, 3}
+    assert {placed.part.at_s for placed in router._placed.values()} == {5.0}
     dispatch.keep([0, 1, 3])
     assert dispatch.replicas.open == dispatch.waits.open == [0, 1, 3]
+    dispatch.keep([])
+    waits = sent(5)  # for the first one that is there
+    assert dispatch.replicas.take() == [] == dispatch.waits.open
+    dispatch.keep([0, 1, 3])
+    messages = [message for _, message in dispatch.replicas.take()]
+    assert [one.rid for one in messages if isinstance(one, TokenizedReq)] == [waits.rid]
     dispatch.reset(2, [8, 9, 10, 11])
     dispatch.hear([8, 9, 10, 11], [0, 1, 2, 3])
     assert dispatch.replicas.open == [0, 1, 3]

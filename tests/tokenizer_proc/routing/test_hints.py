@@ -12,8 +12,9 @@ from srt.wire.filled_params import FilledParams
 from srt.wire.hints import Hints
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad, TokenizedReq
-from tokenizer_proc.routing.apart import BUSY_S
+from tokenizer_proc.routing.apart import BUSY_S, Apart
 from tokenizer_proc.routing.part_of import NOTHING, PartOf, part_of
+from tokenizer_proc.routing.policy import View, ends_first
 from tokenizer_proc.routing.router import Router
 
 LATENCY, THROUGHPUT = PartOf("latency"), PartOf("throughput")
@@ -154,6 +155,8 @@ def test_a_replica_without_memory_has_no_room() -> None:
     assert place(router, blocks(10_000, 4), THROUGHPUT) == other
     report(router, other, 2, received=1, uncomputed=50_000)
     assert place(router, blocks(20_000, 4), THROUGHPUT) == home
+    router.started(other, 4)
+    assert router._loads.apart.kept_to(THROUGHPUT, (0, 1)).tolist() == [other]
 
 
 def test_latency_goes_where_least_throughput_is_and_spreads_when_it_is_many() -> None:
@@ -164,6 +167,16 @@ def test_latency_goes_where_least_throughput_is_and_spreads_when_it_is_many() ->
     chats = [place(router, blocks(1_000_000 + 10_000 * i, 1), LATENCY) for i in range(24)]
     assert chats[:3] == [1] * 3 and 0 in chats
     assert chats.count(1) > chats.count(0)
+
+
+def test_the_replicas_that_throughput_keeps_off() -> None:
+    apart = Apart(4, rows=64)
+    for replica in (0, 1):
+        apart.add(replica, LATENCY, 3)
+    assert apart.kept_to(THROUGHPUT, range(4)).tolist() == [2, 3]
+    apart.add(0, THROUGHPUT, 9)  # there is more of it than of the other class
+    assert apart.kept_to(THROUGHPUT, (0, 1)).tolist() == [0]
+    assert apart.kept_to(LATENCY, range(4)).tolist() == [0, 1, 2, 3]
 
 
 def test_classes_that_are_mixed_come_apart() -> None:
@@ -181,6 +194,8 @@ def test_a_class_is_busy_for_a_while_after_its_latest_request() -> None:
     router = started(2)
     home = place(router, blocks(0, 4), LATENCY._replace(at_s=100.0), key="turn")
     router.ended("turn")
+    place(router, [], LATENCY._replace(at_s=50.0), (home,), key="goes on elsewhere")
+    router.ended("goes on elsewhere")
     soon = [THROUGHPUT._replace(at_s=100.0 + BUSY_S / 2)] * 6
     later = [THROUGHPUT._replace(at_s=101.0 + BUSY_S)] * 6
     placed = [place(router, blocks(10_000 * i, 4), part) for i, part in enumerate(soon)]
@@ -218,6 +233,25 @@ def test_a_group_stays_with_its_prefix_while_that_is_cheaper_than_waiting() -> N
     assert placed[:8] == [1] * 8
     assert 0 in placed  # the last one's end comes sooner
     assert placed.count(1) > placed.count(0) > 10
+
+
+def test_a_group_counts_whom_its_prompts_delay_and_the_other_class() -> None:
+    none = np.zeros(2, np.int64)
+    has_prefix = View(
+        matched=np.array([8, 0]),
+        backlog=none,
+        requests=np.array([10, 1]),
+        token_s=np.full(2, 0.001),
+        request_s=np.full(2, 0.1),
+        mean_token_s=0.001,
+        mean_request_s=0.1,
+        wanted_by=np.zeros(8, np.int64),
+        recent=0,
+        others=none,
+    )
+    assert ends_first(has_prefix).argmin() == 0  # 0.5 s of a prompt delay each one there too
+    assert ends_first(has_prefix._replace(requests=np.array([10, 0]))).argmin() == 1
+    assert ends_first(has_prefix._replace(others=np.array([10, 0]))).argmin() == 1
 
 
 def test_a_group_without_a_prefix_is_spread_evenly() -> None:

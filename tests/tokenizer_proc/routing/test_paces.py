@@ -11,9 +11,9 @@ from tokenizer_proc.routing.router import Router
 
 def paces(*seconds: float, reports: int = 800) -> Paces:
     made = Paces(len(seconds), default=7.0)
-    for _ in range(reports):
+    for number in range(reports):
         for replica, each in enumerate(seconds):
-            made.take(replica, each, each)
+            made.take(replica, each, 1, each * (1 + 1e-9 * number))
     return made
 
 
@@ -39,12 +39,43 @@ def test_a_clear_difference_counts_as_far_as_it_was_reported_often() -> None:
     assert 2.0 < half[1] < many[1] == pytest.approx(3.0, rel=0.1)
 
 
+def test_a_step_that_is_reported_again_says_nothing_more() -> None:
+    made = paces(1.0, 3.0, reports=1)
+    for _ in range(800):
+        made.take(1, 3.0, 1, 3.0)
+    assert made.own.tolist() == [2.0, 2.0]
+
+
 def test_longer_requests_make_no_replica_slower() -> None:
     made = Paces(2, default=7.0)
-    for _ in range(800):
-        made.take(0, 4.0, 0.01)
-        made.take(1, 1.0, 0.011)
+    for number in range(800):
+        made.take(0, 4.0, 1 + number, 0.01)
+        made.take(1, 1.0, 1 + number, 0.011)
     assert made.own.tolist() == [2.5, 2.5]
+
+
+def sized(*steps: tuple[float, float]) -> Paces:
+    """Of replicas whose steps have these sizes and seconds."""
+    made = Paces(len(steps), default=7.0)
+    for number in range(800):
+        for replica, (size, seconds) in enumerate(steps):
+            made.take(replica, 1.0, size, seconds * (1 + 1e-9 * number))
+    return made
+
+
+@pytest.mark.parametrize("row_s", [0.0, 0.00625, 0.02, 1.0])
+@pytest.mark.parametrize("sizes", [(1, 64), (1, 16, 256), (60, 1, 2, 3), (1, 1, 1, 500, 400)])
+def test_larger_steps_make_no_replica_slower(row_s: float, sizes: tuple[int, ...]) -> None:
+    """Whatever part of a step is its tokens'."""
+    own = sized(*((size, 0.1 + row_s * size) for size in sizes)).own
+    assert own.tolist() == [1.0] * len(sizes)
+
+
+def test_one_that_is_slower_than_its_smaller_steps_explain_is_slower() -> None:
+    own = sized((16, 0.13), (4, 0.44)).own  # of 0.1 s and 0.002 for a token, and of four times that
+    assert own[1] / own[0] > 2.5
+    own = sized((4, 0.1), (4, 0.1), (16, 1.6)).own
+    assert own.tolist() == pytest.approx([1.0, 1.0, 3.7], rel=0.1)  # a step of four: 0.4 at least
 
 
 def test_one_of_many_is_slower() -> None:
@@ -56,7 +87,10 @@ def test_who_is_not_present_is_forgotten() -> None:
     made = paces(1.0, 3.0, 3.2, reports=400)
     made.keep([1, 2])
     assert made.mean == pytest.approx(3.1) and made.own.tolist() == [made.mean] * 3
+    made.take(0, 9.0, 1, 9.0)  # which was on its way
     made.keep([0, 1, 2])  # another machine, maybe
+    assert made.own.tolist() == [made.mean] * 3
+    made.take(0, 9.0, 1, 9.0)  # too few to tell
     assert made.own.tolist() == [made.mean] * 3
     made.keep([])
     assert made.own.tolist() == [7.0] * 3
@@ -73,15 +107,17 @@ def started(*token_s: float, reports: int = 800) -> Router:
     for replica, each in enumerate(token_s):
         router.started(replica, replicas + replica)
         router.events(CacheEvents(replicas + replica, 0, is_snapshot=True))
-        load = ReplicaLoad(
-            replicas + replica,
-            0,
-            prompt_token_s=each,
-            request_s=100 * each,
-            extend_s=each,
-            decode_s=10 * each,
-        )
-        for _ in range(reports):
+        for number in range(reports):
+            load = ReplicaLoad(
+                replicas + replica,
+                0,
+                prompt_token_s=each,
+                request_s=100 * each,
+                extend_len=8,
+                extend_s=each * (1 + 1e-9 * number),
+                decode_len=2,
+                decode_s=10 * each * (1 + 1e-9 * number),
+            )
             router.load(load)
     return router
 
@@ -107,7 +143,7 @@ def test_an_idle_replica_that_is_slower_comes_last() -> None:
 
 
 def test_absent_replicas_are_no_candidates_and_in_no_mean() -> None:
-    router = started(0.001, 0.004, 0.001)
+    router = started(0.001, 0.0012, 0.001)
     router.keep([0, 2])
     assert {*placed(router, 20, (0, 1, 2))} == {0, 2}
     assert router._loads.token_s.mean == 0.001 and router._loads.request_s.mean == 0.1
@@ -117,3 +153,5 @@ def test_absent_replicas_are_no_candidates_and_in_no_mean() -> None:
     router.load(ReplicaLoad(4, 0, prompt_token_s=0.0011))
     assert router._loads.token_s.mean == pytest.approx(0.0031 / 3)
     assert router.place("new", [], 1, (1,)) == 1
+    router.keep([])
+    assert router.place("newer", [], 1, (1, 2)) in (1, 2)  # as whoever asks knows better

@@ -147,12 +147,15 @@ _STRUCTURED_OUTPUTS = Kind(
     }
 )
 
-# Values of other servers: llama.cpp's and Ollama's, and Mistral's tool_choice.
+# Values of other servers: llama.cpp's and Ollama's, OpenAI's further tiers (fast is another name of
+# priority there, scale an older one that has been paid for), and Mistral's tool_choice.
+_TIERS: dict[str, Meanings] = {"service_tier": (("fast", "priority"), ("scale", "default"))}
 _MEANT: dict[str, Meanings] = {
     "top_k": ((0, -1),),
     "seed": ((-1, None),),
     "max_tokens": ((-1, None),),
     "max_completion_tokens": ((-1, None),),
+    **_TIERS,
 }
 _TOOL_CHOICE: dict[str, Meanings] = {"tool_choice": (("any", "required"),)}
 
@@ -288,7 +291,7 @@ RESPONSES = Kind(
     },
     honoured=names_of(ResponsesRequest),
     others=OF_RESPONSES,
-    meant={"seed": ((-1, None),), "max_output_tokens": ((-1, None),), **_TOOL_CHOICE},
+    meant={"seed": ((-1, None),), "max_output_tokens": ((-1, None),), **_TIERS, **_TOOL_CHOICE},
 )
 
 # What some route honours, by the name of the first: never left out silently where another route

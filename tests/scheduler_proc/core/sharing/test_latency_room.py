@@ -38,6 +38,26 @@ def test_a_flood_leaves_a_row_to_a_request_for_latency(lag: int, after_s: float)
     assert driver.core.state.counters.retracted == 1
 
 
+@pytest.mark.parametrize(("priority", "has_row"), [(2, True), (1, True), (0, False)])
+def test_a_priority_that_all_have_changes_nothing(priority: int, has_row: bool) -> None:
+    """Not even where the flood is overdue; but one with a lower priority takes no row from those
+    that would have it again."""
+    driver = flooded(0, check=False)
+    for number in range(40):
+        hints = THROUGHPUT
+        driver.add(f"t{number}", [number, 1], max_new=50, hints=hints, caller="t", priority=1)
+    for _ in range(20):
+        driver.step()
+    driver.now += 100.0
+    before = len(driver.steps)
+    driver.add("now", [7, 7], max_new=4, hints=LATENCY, caller="t", priority=priority)
+    for _ in range(3):
+        driver.step()
+    assert (driver.steps_of("now")[:1] == [before]) == has_row
+    driver.run()
+    assert driver.core.state.counters.retracted == has_row
+
+
 def test_rows_without_a_class_are_not_taken() -> None:
     driver = flooded(10, hints=None)
     driver.add("now", [7, 7], max_new=4, hints=LATENCY, caller="t")
@@ -79,11 +99,13 @@ def test_prompts_of_throughput_leave_most_of_a_step_and_get_on() -> None:
     assert [each.get("long") for each in rows[:5]] == [64 // LEAST_SHARE] * 5
 
 
-def test_a_stream_of_requests_for_latency_starves_nobody() -> None:
+@pytest.mark.parametrize("priority", [0, 3])
+def test_a_stream_of_requests_for_latency_starves_nobody(priority: int) -> None:
     """One row, and as one request for latency ends the next one is there."""
     driver = flooded(3, max_running_requests=1)
     for number in range(2000):
-        driver.add(f"now{number}", [7, number % 900], max_new=3, hints=LATENCY, caller="t")
+        more: dict[str, Any] = {"hints": LATENCY, "caller": "t", "priority": priority}
+        driver.add(f"now{number}", [7, number % 900], max_new=3, **more)
         while f"now{number}" not in driver.finishes:
             driver.step()
         if all(f"t{each}" in driver.finishes for each in range(3)):

@@ -476,6 +476,26 @@ async def test_a_refusal_for_load_holds_for_those_that_come_at_once() -> None:
     assert third.status_code == 200
 
 
+@pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
+async def test_a_refusal_for_load_does_not_hold_for_the_class_latency(route: str) -> None:
+    """A caller's flood that is refused again and again keeps nothing of the class out; what is
+    refused in the class holds for all."""
+    client = FakeClient()
+    error = RequestError("queue full", code=OVERLOADED, retryable=True, retry_after_s=2.1)
+    client.refusals[0] = client.refusals[2] = error
+    prompt: dict[str, Any] = {
+        "/generate": {"text": "a"},
+        "/v1/completions": {"prompt": "a"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    }[route]
+    found = []
+    async with in_process(client) as http:
+        for perf in ("throughput", "", "latency", "throughput", "latency", "latency", ""):
+            response = await http.post(route, json=prompt | {"hints": {"perf": perf}})
+            found.append((response.status_code, len(client.requests)))
+    assert found == [(429, 1), (429, 1), (200, 2), (429, 2), (429, 3), (429, 3), (429, 3)]
+
+
 async def test_only_the_first_prompt_of_a_batch_is_judged_by_its_wait() -> None:
     client = FakeClient()
     async with in_process(client) as http:

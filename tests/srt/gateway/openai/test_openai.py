@@ -352,7 +352,7 @@ COMPLETION_ERRORS = [
     ),
     ({"prompt": "a", "priority": 1.5}, "priority"),
     ({"prompt": "a", "priority": 2**31}, "priority"),
-    ({"prompt": "a", "service_tier": "scale"}, "service_tier"),
+    ({"prompt": "a", "service_tier": "fastest"}, "service_tier"),
     ({"prompt": "a", "suffix": "b"}, "suffix"),
     ({"prompt": "a", "messages": []}, "messages"),
     ({"prompt": "a", "stream_options": {"max": 1}}, "stream_options.max"),
