@@ -108,15 +108,20 @@ def checked_key(key: str) -> str:
 def require_loopback(address: str) -> None:
     """Raise ConfigError unless `address`, `tcp://HOST:PORT`, is one that other machines cannot
     reach, by its number: only there everything may go without keys."""
-    try:
-        is_loopback = ipaddress.ip_address(urlsplit(address).hostname or "").is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback or ";" in address:  # ZeroMQ goes from the first to the second
+    if not is_loopback(address):
         raise ConfigError(
             f"--insecure with {address}: without keys only 127.0.0.1 and ::1 are allowed; `srt "
             "keys DIR` makes keys"
         )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `address`, `tcp://HOST:PORT`, is by its number one of this machine alone."""
+    try:
+        host = ipaddress.ip_address(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
+    return host.is_loopback and ";" not in address  # ZeroMQ goes from the first to the second
 
 
 class AllowedKeys:
