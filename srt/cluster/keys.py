@@ -10,6 +10,7 @@ The head looks at `allowed` again and again: who puts a file there, or takes one
 nothing.
 """
 
+import errno
 import ipaddress
 import logging
 import os
@@ -32,6 +33,7 @@ _UNKNOWN_SHARE = 0.05  # if that takes no more of the time
 MAX_FILES, MAX_FILE_BYTES = 1024, 64 * 1024
 _KEY = re.compile("[0-9a-fA-F]{64}")
 _NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_REFUSED = "whose key it would be is not allowed"
 _OF_OTHERS = 0o037  # a group may read it, as that of a container's volume
 
 
@@ -127,7 +129,7 @@ def is_loopback(address: str) -> bool:
 class AllowedKeys:
     """The public keys in the files of a folder, of which hidden ones do not count. In a file there
     is a key on each line; empty lines, and what follows a #, say nothing. While a file cannot be
-    read its keys are not allowed."""
+    read its keys are not allowed; but while none can, for want of descriptors, nothing changes."""
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._now = folder, now
@@ -149,37 +151,55 @@ class AllowedKeys:
         if now - self._looked_at < interval_s:
             return
         self._looked_at, started = now, time.perf_counter()
-        keys: set[str] = set()
         faults: set[str] = set()
+        try:
+            self._keys = self._read_all(faults)
+        except OSError as error:  # strangers' connections may have taken all descriptors
+            faults = {
+                f"{self._folder} cannot be read ({error.strerror}): the keys of before stay allowed"
+            }
+        for fault in faults - self._faults:
+            log.warning("%s", fault)
+        self._faults = faults
+        self._cost_s = time.perf_counter() - started
+
+    def _read_all(self, faults: set[str]) -> set[str]:
+        """The keys in all files. Raises OSError if there are no descriptors to read them by."""
+        keys: set[str] = set()
         for path in self._files(faults):
             shown = repr(str(path))  # a name may have anything in it
             try:
                 text = _read(path)
             except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else error
-                faults.add(f"{shown} cannot be read ({reason})")
+                faults.add(f"{shown} cannot be read ({_reason(error)}): {_REFUSED}")
                 continue
             for number, line in enumerate(text.splitlines(), 1):
                 word = line.partition("#")[0].strip()
                 if word and _KEY.fullmatch(word) is None:
-                    faults.add(f"{shown}, line {number}: this is not a key")
+                    faults.add(f"{shown}, line {number}: this is not a key: {_REFUSED}")
                 elif word:
                     keys.add(word.lower())
-        for fault in faults - self._faults:
-            log.warning("%s: whose key it would be is not allowed", fault)
-        self._keys, self._faults = keys, faults
-        self._cost_s = time.perf_counter() - started
+        return keys
 
     def _files(self, faults: set[str]) -> list[Path]:
         try:
             names = sorted(name for name in os.listdir(self._folder) if name[0] != ".")
         except OSError as error:
-            faults.add(f"{self._folder} cannot be read: {error.strerror}")
+            faults.add(f"{self._folder} cannot be read ({_reason(error)}): {_REFUSED}")
             return []
         if len(names) > MAX_FILES:
             faults.add(f"{self._folder} has more than {MAX_FILES} files, of which the first count")
         paths = (self._folder / name for name in names[:MAX_FILES])
         return [path for path in paths if path.is_file()]
+
+
+def _reason(error: OSError | ValueError) -> object:
+    """Why a file cannot be read. Raises the error if no other file could be read either."""
+    if not isinstance(error, OSError):
+        return error
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
+    return error.strerror
 
 
 def _checked_name(name: str) -> str:

@@ -41,6 +41,7 @@ def main() -> int:
     """Run until the input ends; returns the exit status."""
     options = msgspec.json.decode(sys.stdin.buffer.readline(), type=RayOptions)
     set_up_logging("ray", "info")
+    log.info("connecting to Ray")  # it takes a minute to say that nobody answers
     try:
         ray.init(address="auto", namespace="srt", log_to_driver=True, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -114,7 +115,7 @@ class Nodes:
                 del self._asked[number]
                 self._take(number, answer)
             elif now - since > _ANSWER_S:
-                self._say(number, "its actor does not answer")
+                self._say(number, "its actor is not there, or does not answer")
 
     def _take(self, number: int, answer: Any) -> None:
         """Let a new agent of this actor join."""

@@ -1,6 +1,7 @@
 """Keys of machines: their files, who is allowed, and that nobody else's message arrives."""
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -181,6 +182,27 @@ def test_who_is_allowed_follows_the_files(tmp_path: Path) -> None:
     allow(tmp_path, key, "node")
     clock[0] += LOOK_INTERVAL_S / 5
     assert allowed.is_allowed(key)
+    remove(tmp_path, "node")
+    clock[0] += LOOK_INTERVAL_S
+    assert not allowed.is_allowed(key)
+
+
+def test_strangers_who_take_all_descriptors_drive_nobody_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    clock, key = [0.0], new_keys().public
+    allow(tmp_path, key, "node")
+    allowed = AllowedKeys(tmp_path / "allowed", now=lambda: clock[0])
+    assert allowed.is_allowed(key)
+    for function in ("srt.cluster.keys._read", "os.listdir"):
+        with monkeypatch.context() as patches:
+            patches.setattr(function, fail)
+            clock[0] += LOOK_INTERVAL_S
+            assert allowed.is_allowed(key) and not allowed.is_allowed(new_keys().public)
+    assert caplog.text.count("Too many open files") == 1
     remove(tmp_path, "node")
     clock[0] += LOOK_INTERVAL_S
     assert not allowed.is_allowed(key)
