@@ -125,8 +125,8 @@ class Node:
         line = process.stdout.readline().decode()
         with self._lock:
             self._public = line.strip() if line.endswith("\n") else None
-        for error in process.stderr:
-            text = error.decode(errors="replace")
+        for written in process.stderr:
+            text = written.decode(errors="replace")
             sys.stderr.write(text)
             sys.stderr.flush()
             self._last = text.strip() or self._last

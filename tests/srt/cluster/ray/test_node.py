@@ -140,6 +140,8 @@ def test_an_agent_ends_with_its_input_and_leaves_no_key(
     public = kept.stdout.readline().decode().strip()
     assert len(bytes.fromhex(public)) == 32
     assert list(tmp_path.iterdir()) == []  # while it runs
+    output, errors = (os.readlink(f"/proc/{kept.pid}/fd/{number}") for number in (1, 2))
+    assert output == errors  # nobody reads what a library prints
     kept.stdin.write(b"\n")
     kept.stdin.flush()
     kept.stdin.close()
