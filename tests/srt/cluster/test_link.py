@@ -30,7 +30,11 @@ class Pair:
         self.agent = Link(self._adder(self.to_hub), HubMessage)
 
     def _adder(self, queue: deque[tuple[bytes, ...]]) -> Any:
-        return lambda *frames: queue.append(frames) or True
+        def add(*frames: bytes) -> bool:
+            queue.append(frames)
+            return True
+
+        return add
 
     def at_agent(self) -> list[tuple[Any, list[bytes]]]:
         """What comes out of the agent's side."""
