@@ -192,9 +192,9 @@ def test_a_full_table_lets_guesses_go_on() -> None:
 
 
 def test_a_prompt_ahead_of_time_takes_no_room_from_guesses() -> None:
-    means = []
+    target_s, means = COSTS.decode_s(STREAMS) + 36 * COSTS.token_s, []
     for has_ahead in (False, True):
-        driver = TimedDriver(Texts(0.9), speculative="auto", check=False)
+        driver = TimedDriver(Texts(0.9), speculative="auto", check=False, step_target_s=target_s)
         for i in range(STREAMS):
             driver.ask(f"stream {i}", 4, 300)
         run_until(driver, partial(has_run, driver, 40))
