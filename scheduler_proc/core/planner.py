@@ -250,7 +250,7 @@ class StepPlanner:
     def _draft_room(self, plan: Plan, decodes: int, tokens: int) -> DraftRoom:
         """What the plan, of which as many rows decode, leaves for guesses: `tokens` at most."""
         drafted = plan.num_drafted
-        others = max(0, plan.num_tokens - plan.num_ahead - plan.num_decodes - drafted)
+        others = max(0, plan.num_tokens - plan.num_decodes - drafted)
         waiting = plan.num_prompts + num_queued(self._state)
         room = self._room(Beside(decodes), others, tokens, waiting)
         if drafted > 0 and self.costs is not None:
