@@ -9,7 +9,7 @@ from srt.callers.key_lines import CallerLimits
 from srt.callers.names import caller_of
 from srt.ring.crash_file import Left
 from srt.wire.constraint import Constraint
-from srt.wire.errors import OVERLOADED, ErrorInfo
+from srt.wire.errors import OVERLOADED, RATE_LIMITED, ErrorInfo
 from srt.wire.hints import Hints
 from srt.wire.messages import (
     AbortReq,
@@ -230,7 +230,7 @@ def test_rates_of_a_key() -> None:
 
     assert not refused("r1", "r") and not refused("r2", "r")
     error = refused("r3", "r", 10.0)
-    assert error and error.code == OVERLOADED and error.retry_after_s == pytest.approx(20.0)
+    assert error and error.code == RATE_LIMITED and error.retry_after_s == pytest.approx(20.0)
     assert not refused("r3", "r", 30.0)
     assert not refused("t1", "t")  # 5 of 12 tokens
     front.credit(Credit(A, "t1", EPOCH, tokens=3), 0.0)  # and 3 that it has generated
