@@ -150,7 +150,10 @@ class StepPlanner:
         return spent
 
     def _plan_ahead(self, plan: Plan, budget: int) -> None:
-        """A chunk of a prompt ahead of time, if nothing else is in its way."""
+        """A chunk of a prompt ahead of time, if nothing else is in its way, nor a target for the
+        step that is shorter than usual."""
+        if self._shares.newest.target_s < math.inf:
+            return
         state, is_in_debt = self._state, self._shares.is_in_debt
         req = next_ahead(state, plan, available_slots(state), lambda req: not is_in_debt(req))
         if plan.guessed:  # guesses come first, which are not known yet
