@@ -150,7 +150,10 @@ class StepPlanner:
         return spent
 
     def _plan_ahead(self, plan: Plan, budget: int) -> None:
-        """A chunk of a prompt ahead of time, if nothing else is in its way."""
+        """A chunk of a prompt ahead of time, if nothing else is in its way, nor a target for the
+        step that is shorter than usual."""
+        if self._shares.newest.target_s < math.inf:
+            return
         state, is_in_debt = self._state, self._shares.is_in_debt
         req = next_ahead(state, plan, available_slots(state), lambda req: not is_in_debt(req))
         if plan.guessed:  # guesses come first, which are not known yet
@@ -250,7 +253,7 @@ class StepPlanner:
     def _draft_room(self, plan: Plan, decodes: int, tokens: int) -> DraftRoom:
         """What the plan, of which as many rows decode, leaves for guesses: `tokens` at most."""
         drafted = plan.num_drafted
-        others = max(0, plan.num_tokens - plan.num_ahead - plan.num_decodes - drafted)
+        others = max(0, plan.num_tokens - plan.num_decodes - drafted)
         waiting = plan.num_prompts + num_queued(self._state)
         room = self._room(Beside(decodes), others, tokens, waiting)
         if drafted > 0 and self.costs is not None:

@@ -33,8 +33,9 @@ class _Sorted(Generic[_Entry]):
     """Sorted entries, in parts: of a hundred thousand, one comes or goes at little cost."""
 
     def __init__(self, entries: Sequence[_Entry] = ()) -> None:
-        starts = range(0, len(entries), MOST_TOGETHER)
-        self._parts = [[*entries[at : at + MOST_TOGETHER]] for at in starts]  # none of them empty
+        self._parts: list[list[_Entry]] = []  # none of them empty
+        for first in range(0, len(entries), MOST_TOGETHER):
+            self._parts.append(list(entries[first : first + MOST_TOGETHER]))
 
     def add(self, entry: _Entry) -> None:
         if not self._parts:

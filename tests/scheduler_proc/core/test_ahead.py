@@ -264,7 +264,8 @@ def test_nobody_gives_way_to_it_and_it_refills_no_credit(
     assert asked == {"b"}
 
 
-def test_one_that_pauses_ends_for_one_that_may_run() -> None:
+def _beside_one_in_debt() -> Driver:
+    """One ahead of time is admitted, and then its caller is in debt to `b`."""
     driver = make(max_running_requests=1)
     driver.add("long", [1, *PROMPT], max_new=40, caller="a")
     while "long" not in driver.cached:
@@ -273,6 +274,11 @@ def test_one_that_pauses_ends_for_one_that_may_run() -> None:
     driver.step()
     driver.add("next", [2, 3], max_new=1, caller="b")
     driver.step()
+    return driver
+
+
+def test_one_that_pauses_ends_for_one_that_may_run() -> None:
+    driver = _beside_one_in_debt()
     for number, caller in enumerate("ab"):
         driver.add(f"ahead{number}", [7, *PROMPT], max_new=0, hints=AHEAD, caller=caller)
     driver.step()
@@ -283,14 +289,7 @@ def test_one_that_pauses_ends_for_one_that_may_run() -> None:
 
 def test_it_waits_while_its_caller_is_in_debt() -> None:
     """One that is admitted pauses, another one ends."""
-    driver = make(max_running_requests=1)
-    driver.add("long", [1, *PROMPT], max_new=40, caller="a")
-    while "long" not in driver.cached:
-        driver.step()
-    driver.add("ahead", PROMPT, max_new=0, hints=AHEAD, caller="a")
-    driver.step()
-    driver.add("next", [2, 3], max_new=1, caller="b")
-    driver.step()
+    driver = _beside_one_in_debt()
     (ahead,) = driver.core.state.live.ahead.values()
     before = ahead.held.kv_len
     driver.step()

@@ -129,6 +129,8 @@ class Traffic:
         self.measuring = 0.0  # the share of turns in which the costs of steps change
         self.callers: Sequence[str] = ("",)  # those by whom reqs come
         self.hinting = 0.0  # the share of reqs with hints
+        self.decoding = 0.0  # the share of reqs with a short prompt and a long output
+        self.num_left_out = 0  # rows that were not in steps that they could have been in
         self.classing = 0.0  # the share of reqs with a class or a priority
         self.ahead = 0.0  # the share of turns in which a prompt is to be computed ahead
         self.num_ahead = 0
@@ -154,6 +156,8 @@ class Traffic:
         prompt = whole(prompt[-100:])
         prompt = prompt or [0]
         max_new = rng.choice([0, 1, 2, 5, 20, 40])
+        if self.decoding and rng.random() < self.decoding:
+            prompt, max_new = [rng.randint(0, 3) for _ in range(4)], rng.choice([40, 60])
         stop = frozenset(rng.sample(range(1000), 100)) if rng.random() < 0.3 else frozenset()
         min_new = min(max_new, rng.randint(0, 3))
         wishes = Wishes.drawn(rng) if rng.random() < self.wishing else Wishes()
@@ -239,6 +243,7 @@ class Traffic:
         if self.measuring and self.rng.random() < self.measuring:
             self.measure()
         self.driver.step()
+        self.num_left_out += len(self.driver.core._planner._shares.newest.left_out)
         if self.driver.pause.is_on:
             self.rest()
 
@@ -353,6 +358,7 @@ def drive(
     measuring: float = 0.0,
     callers: Sequence[str] = ("",),
     hinting: float = 0.0,
+    decoding: float = 0.0,
     classing: float = 0.0,
     ahead: float = 0.0,
     **config: Any,
@@ -380,7 +386,7 @@ def drive(
     driver.between = traffic.meddle
     traffic.losses, traffic.showing, traffic.pausing = losses, showing, pausing
     traffic.measuring, traffic.hinting, traffic.ahead = measuring, hinting, ahead
-    traffic.callers, traffic.classing = callers, classing
+    traffic.callers, traffic.classing, traffic.decoding = callers, classing, decoding
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5
@@ -425,9 +431,10 @@ def test_random_traffic_with_hints(seed: int) -> None:
     """They change the order, and no output."""
     right, callers = (None, ("",)) if seed % 4 < 2 else (0.7, ("a", "b"))
     more: dict[str, Any] = {"right": right, "callers": callers, "fair_wait_s": 0.05}
-    more |= {"constrained": 0.2, "hinting": 0.8, "losses": 0.02, "measuring": 0.1}
-    traffic = drive(71 + seed, 200, seed % 2, "app", 220, **more)
-    assert seed > 0 or traffic.driver.num_resumed > 0
+    more |= {"constrained": 0.2, "hinting": 0.9, "losses": 0.02, "measuring": 0.3}
+    more |= {"decoding": 0.7, "classing": 0.2}
+    traffic = drive(72 + seed, 150, (seed + 1) % 2, "app", 220, **more)
+    assert seed > 0 or (traffic.driver.num_resumed > 0 and traffic.num_left_out > 20)
 
 
 @pytest.mark.parametrize("seed", seeds(2))

@@ -76,7 +76,11 @@ class Client:
 
         async def result() -> GenerateOutput:
             await event.wait()
-            told = {"finish": self.finish, "cached_tokens": self.cached, "queued_s": 0.0}
+            told: dict[str, Any] = {
+                "finish": self.finish,
+                "cached_tokens": self.cached,
+                "queued_s": 0.0,
+            }
             return GenerateOutput(len(text) // 4, rid="r", **told)
 
         async def aclose() -> None:

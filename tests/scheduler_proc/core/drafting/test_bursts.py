@@ -2,7 +2,9 @@
 step's target."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from scheduler_proc.core.steps.step_target import GUESSES_SHARE, Beside
 from scheduler_proc.media.spans import MediaFacts
 from scheduler_proc.trace.recorded import replay
+from srt.wire.hints import Hints
 from tests.running.profiles import seeds
 from tests.scheduler_proc.core.drafting.bursts import COSTS, Ran, Texts, TimedDriver
 from tests.scheduler_proc.driver import Driver
@@ -25,6 +28,10 @@ def run_until(driver: Driver, is_done: Callable[[], bool], most: int = 5000) -> 
             return
         driver.step()
     raise AssertionError(f"not after {most} steps")
+
+
+def has_run(driver: TimedDriver, steps: int) -> bool:
+    return len(driver.steps) >= steps
 
 
 def burst(texts: Texts, outputs: int, **config: Any) -> TimedDriver:
@@ -182,6 +189,23 @@ def test_a_full_table_lets_guesses_go_on() -> None:
     run_until(driver, lambda: len(driver.steps) >= first + 5)
     assert len(driver.core.state.waiting) == STREAMS
     assert sum(ran.size.drafted for ran in driver.steps[first:]) > 5 * STREAMS
+
+
+def test_a_prompt_ahead_of_time_takes_no_room_from_guesses() -> None:
+    target_s, means = COSTS.decode_s(STREAMS) + 36 * COSTS.token_s, []
+    for has_ahead in (False, True):
+        driver = TimedDriver(Texts(0.9), speculative="auto", check=False, step_target_s=target_s)
+        for i in range(STREAMS):
+            driver.ask(f"stream {i}", 4, 300)
+        run_until(driver, partial(has_run, driver, 40))
+        if has_ahead:
+            hints = Hints(is_ahead=True)
+            driver.add("ahead", driver.prompt_of("ahead", 640), 0, hints=hints)
+        run_until(driver, partial(has_run, driver, 60))
+        beside = driver.steps[42:60]
+        assert all(0 < ran.size.others <= 32 for ran in beside) is has_ahead
+        means.append(mean(ran.size.drafted for ran in beside))
+    assert means[1] > 0.9 * means[0] > 1.0
 
 
 def test_a_guess_behind_a_prompt_hardly_puts_off_its_first_token() -> None:
