@@ -38,6 +38,9 @@ MAX_FRAME_BYTES = 4 * PIECE_BYTES  # none that an agent sends is longer
 _MAX_STRANGERS = 256  # connections that have not joined
 _MAX_FIRST_BYTES = 64 * 1024  # of what they say
 _REBIND_S = 10.0  # for the port of a hub that has died
+_HANDSHAKE_MS = 5000  # so long a connection may say nothing
+# A machine that was switched off never closes its connection, which holds what was not sent.
+_GONE_MS = 10_000
 _ADDRESS_FILE = "cluster_address"
 
 OnMessage = Callable[["Peer", Any, list[Blob]], object]
@@ -82,6 +85,10 @@ class Door:
         self._socket = open_socket(context, zmq.ROUTER)
         self._socket.set(zmq.ROUTER_HANDOVER, 0)
         self._socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        self._socket.set(zmq.HEARTBEAT_IVL, _GONE_MS // 3)
+        self._socket.set(zmq.HEARTBEAT_TIMEOUT, _GONE_MS)
+        self._socket.set(zmq.TCP_MAXRT, _GONE_MS)
         self._allowed: AllowedKeys | None = None
         self.loops: list[Coroutine[Any, Any, None]] = [self._read(), self._watch()]
         if not args.cluster_insecure:

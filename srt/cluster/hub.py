@@ -48,6 +48,7 @@ from srt.ring.inbox import Inbox
 from srt.ring.places import send_now
 from srt.ring.socket import Blob, RingSocket
 from srt.version import version_of
+from srt.wire.errors import quoted
 from srt.wire.messages import encode
 from srt.wire.ring_state import Heartbeat, PlaceNews, RingEvent, scheduler_part
 
@@ -131,11 +132,11 @@ class HubActor(Actor):
             self._door.drop(peer, f"it has sent {type(message).__name__}")
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
-        version = version_of()
+        version, theirs = version_of(), quoted(hello.version)
         if hello.protocol != PROTOCOL:
             older = "older" if hello.protocol < PROTOCOL else "newer"
             reason = (
-                f"the agent's srt {hello.version} is {older} than the head's srt {version}: they "
+                f"the agent's srt {theirs} is {older} than the head's srt {version}: they "
                 f"speak the protocols {hello.protocol} and {PROTOCOL}; install the same version"
             )
             self._refuse(peer, reason, is_final=True)
@@ -147,7 +148,7 @@ class HubActor(Actor):
         if req.fingerprint != self._fingerprint:
             reason = (
                 "the agent has another model, tokenizer or program than the head, whose "
-                f"fingerprint is {self._fingerprint[:16]}, not {req.fingerprint[:16]}: --model "
+                f"fingerprint is {self._fingerprint[:16]}, not {quoted(req.fingerprint[:16])}: --model "
                 "names the directory or file of the same model on the node"
             )
             self._refuse(peer, reason, is_final=True)
@@ -203,9 +204,10 @@ class HubActor(Actor):
     def _end(self, peer: Peer, ended: Ended, frames: list[Blob]) -> None:
         if not self._places.is_of(ended.place, peer):
             return
-        if len(frames) == 2:
-            self._leave_records(ended.incarnation, bytes(frames[0]), bytes(frames[1]))
         lost = self._places.end(ended.place)
+        # Of an epoch before nothing is in flight; and nobody leaves records of others' schedulers.
+        if len(frames) == 2 and ended.incarnation == lost:
+            self._leave_records(lost, bytes(frames[0]), bytes(frames[1]))
         self._tell(
             ended.place,
             is_taken=True,

@@ -86,7 +86,7 @@ class Link:
             raise LinkLost("it has sent what is no message") from error
         behind: list[Blob] = list(frames[1:])
         if isinstance(message, Ping):
-            self._read = max(self._read, message.received)
+            self._read = max(self._read, min(message.received, self._sent))
             self.send(Pong(message.sent_s, self._heard_at))
             return None
         if isinstance(message, Long):
