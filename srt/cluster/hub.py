@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from srt.args import places_of
 from srt.cluster.door import Door, Peer
 from srt.cluster.fingerprint import fingerprint, value_options
-from srt.cluster.link import LinkLost
+from srt.cluster.link import LinkLost, Seldom
 from srt.cluster.node_args import told_options
 from srt.cluster.places import Places
 from srt.cluster.protocol import (
@@ -78,6 +78,7 @@ class HubActor(Actor):
             Way.CREDITS: self.connect(zmq.PUSH, self.ring.credits),
             Way.CTL: self.connect(zmq.PUSH, self.ring.ctl),
         }
+        self._refusals = Seldom(log)
         self._door = Door(self.context, args, self.ring.directory, self._on_message, self._lose)
         await self._door.open()
         for number in numbers:
@@ -146,9 +147,10 @@ class HubActor(Actor):
 
     def _join(self, peer: Peer, req: JoinReq) -> None:
         if req.fingerprint != self._fingerprint:
+            theirs = quoted(req.fingerprint[:16])
             reason = (
                 "the agent has another model, tokenizer or program than the head, whose "
-                f"fingerprint is {self._fingerprint[:16]}, not {quoted(req.fingerprint[:16])}: --model "
+                f"fingerprint is {self._fingerprint[:16]}, not {theirs}: --model "
                 "names the directory or file of the same model on the node"
             )
             self._refuse(peer, reason, is_final=True)
@@ -173,7 +175,7 @@ class HubActor(Actor):
         self._start_schedulers()
 
     def _refuse(self, peer: Peer, reason: str, *, is_final: bool = False) -> None:
-        log.warning("refused %s: %s", peer, reason)
+        self._refusals.warn("refused %s: %s", peer, reason)
         self._send(peer, Refused(reason, is_final))
 
     def _carry_up(self, peer: Peer, message: Carry, frames: list[Blob]) -> None:
