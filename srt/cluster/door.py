@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ _HANDSHAKE_MS = 5000  # so long a connection may say nothing
 # A machine that was switched off never closes its connection, which holds what was not sent.
 _GONE_MS = 10_000
 _ADDRESS_FILE = "cluster_address"
+_AT_ONCE = 64  # messages
 
 OnMessage = Callable[["Peer", Any, list[Blob]], object]
 OnLost = Callable[["Peer", str], object]
@@ -140,7 +142,9 @@ class Door:
             self._on_lost(peer, reason)
 
     async def _read(self) -> None:
-        while True:
+        for number in count(1):
+            if number % _AT_ONCE == 0:  # one that sends without end does not keep others waiting
+                await asyncio.sleep(0)
             frames, key = await self._socket.receive_from()
             identity, rest = frames[0], frames[1:]
             if not rest or not self._is_allowed(key):

@@ -169,9 +169,9 @@ class HubActor(Actor):
             return
         self._door.admit(peer, req.name)
         log.info("%s has joined: replica %s", peer, ", ".join(map(str, places)))
-        self._send(peer, Joined(places))
-        for number in places:
+        for number in places:  # before it is sent to: it may be gone, which is told then
             self._tell(number, is_taken=True)
+        self._send(peer, Joined(places))
         self._start_schedulers()
 
     def _refuse(self, peer: Peer, reason: str, *, is_final: bool = False) -> None:

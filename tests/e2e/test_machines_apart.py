@@ -75,8 +75,9 @@ async def long_answers(
             for sampling in (SAMPLING, SAMPLING | {"temperature": 0.9, "seed": 5})
             for number in range(2)
         ]
-        for answer in answers:
-            await anext(aiter(answer))
+        streams = [aiter(answer) for answer in answers]  # one that is forgotten is closed
+        for stream in streams:
+            await anext(stream)
         await asyncio.to_thread(disturb)
         outputs = [await answer.result() for answer in answers]
         return [(output.output_ids, output.text) for output in outputs]

@@ -50,7 +50,7 @@ async def test_a_scheduler_that_ends_and_an_agent_that_stops(head: Head, tmp_pat
         left = await head.news()
         while left.is_taken:  # it may have ended once more
             left = await head.news()
-        assert not (tmp_path / "node").exists() and "was stopped" in left.reason
+        assert not (tmp_path / "node").exists()
         incarnation += 6
         head.publish(3, incarnation, 5)
         numbers.append(len(os.listdir("/proc/self/fd")))

@@ -15,12 +15,13 @@ import zmq
 from srt.args import ServerArgs
 from srt.cluster import door, hub, link
 from srt.cluster.agent import Connection, Refusal
-from srt.cluster.door import address_in
+from srt.cluster.door import Peer, address_in
 from srt.cluster.hub import HubActor
 from srt.cluster.keys import allow, load_keys, make_keys, remove
-from srt.cluster.link import LinkLost
+from srt.cluster.link import Link, LinkLost
 from srt.cluster.protocol import (
     PROTOCOL,
+    AgentMessage,
     Carry,
     Ended,
     Hello,
@@ -213,6 +214,36 @@ async def test_a_key_that_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         lost = await head.news()
         assert not lost.is_taken and "not allowed any more" in lost.reason
         assert head.hub._door.members == []
+
+
+async def test_an_agent_that_is_gone_before_it_has_its_places(head: Head) -> None:
+    """The last that is told of them is that they are free."""
+    gone = Peer(b"gone", "", Link(lambda *frames: False, AgentMessage))
+    head.hub._on_message(gone, JoinReq("f", 2), [])
+    told = [await head.news() for _ in range(4)]
+    assert [(news.part, news.is_taken) for news in told] == [
+        *(("scheduler.1", True), ("scheduler.2", True)),
+        *(("scheduler.1", False), ("scheduler.2", False)),
+    ]
+    assert head.hub._places.free == 2 and head.hub._door.members == []
+
+
+async def test_a_flood_keeps_nobody_waiting(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent without end is read in turns with all else."""
+    num_read = 0
+
+    async def without_end() -> tuple[list[bytes], str]:
+        nonlocal num_read
+        num_read += 1
+        assert num_read < 10_000
+        return [b"somebody"], ""
+
+    monkeypatch.setattr(head.hub._door._socket, "receive_from", without_end)
+    reading = asyncio.create_task(head.hub._door._read())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert 0 < num_read <= 3 * door._AT_ONCE
+    reading.cancel()
 
 
 # What a ZeroMQ socket without keys says before its first message.
