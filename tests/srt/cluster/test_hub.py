@@ -37,14 +37,12 @@ from srt.wire.messages import decoder
 from srt.wire.ring_state import CtlMessage, PlaceNews, RingEvent
 from tests.waiting import SOON_S
 
-REPLICAS = {"dp": 1, "remote_replicas": 2}
-
 
 class Head:
     """A hub in a ring of which this test is the rest. `detokenizer` gets what it carries up."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        args = ServerArgs(no_http=True, ring_dir=str(directory), **REPLICAS, **options)
+        args = ServerArgs(no_http=True, ring_dir=str(directory), dp=1, remote_replicas=2, **options)
         self.ring = create_ring(args)
         self.context = RingContext()
         self._events = bind(self.context, zmq.XPUB, self.ring.events)
