@@ -1,18 +1,19 @@
 """A replica in a network namespace of its own, joined by keys: its link goes down, its key away."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from srt.client.face import AsyncClient
-from srt.cluster.keys import allow, make_keys, remove, set_head_key
+from srt.cluster.keys import ALLOWED, allow, make_keys, remove, set_head_key
+from srt.cluster.protocol import LOST_S
 from tests.e2e.machines import Machine, Namespace, join_address, wait_replicas, why_no_namespace
 from tests.e2e.server import Server, gone, running_server
 from tests.e2e.test_machines import answers
-from tests.e2e.test_resume import LONG, nothing
+from tests.e2e.test_resume import LONG
 from tests.waiting import SOON_S
 
 pytestmark = pytest.mark.full
@@ -38,15 +39,17 @@ def head(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield server
 
 
-@pytest.fixture
-def machine(head: Server, namespace: Namespace, tmp_path: Path) -> Iterator[Machine]:
-    """Its key has the name "node" at the head."""
-    heads = head.directory.parent / "keys"
-    keys = make_keys(tmp_path / "keys")
-    set_head_key(tmp_path / "keys", make_keys(heads).public)
+@pytest.fixture(scope="module")
+def machine(
+    head: Server, namespace: Namespace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
+    """Its key has the name "node" at the head. It leaves nothing."""
+    tmp, heads = tmp_path_factory.mktemp("node"), head.directory.parent / "keys"
+    keys = make_keys(tmp / "keys")
+    set_head_key(tmp / "keys", make_keys(heads).public)
     allow(heads, keys.public, "node")
-    args = ("--keys", str(tmp_path / "keys"))
-    machine = Machine(tmp_path, join_address(head), *args, command=namespace.command)
+    args = ("--keys", str(tmp / "keys"))
+    machine = Machine(tmp, join_address(head), *args, command=namespace.command)
     try:
         wait_replicas(head, [0, 1], 2)
         yield machine
@@ -57,40 +60,48 @@ def machine(head: Server, namespace: Namespace, tmp_path: Path) -> Iterator[Mach
 
 
 async def long_answers(
-    head: Server, disturb: Callable[[], Coroutine[Any, Any, None]], replicas: int = 2
-) -> list[Any]:
-    """Long texts from both replicas, or from the first, with what happens meanwhile."""
+    head: Server, disturb: Callable[[], object], replicas: int = 2
+) -> list[tuple[list[int], str]]:
+    """Long texts from both replicas, or from the first, with what happens while all are under
+    way."""
     async with AsyncClient(head.ring) as client:
-        calls = [
-            client.generate(
-                f"{number} things are", sampling=sampling, routed_replica=number % replicas
+        answers = [
+            await client.submit(
+                text=f"{number} things are",
+                sampling=sampling,
+                routed_replica=number % replicas,
+                stream=True,
             )
             for sampling in (SAMPLING, SAMPLING | {"temperature": 0.9, "seed": 5})
             for number in range(2)
         ]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-        await disturb()
-        return [(output.output_ids, output.text) for output in await asyncio.gather(*tasks)]
+        streams = [aiter(answer) for answer in answers]  # one that is forgotten is closed
+        for stream in streams:
+            await anext(stream)
+        await asyncio.to_thread(disturb)
+        outputs = [await answer.result() for answer in answers]
+        return [(output.output_ids, output.text) for output in outputs]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(head: Server) -> Any:
-    return asyncio.run(long_answers(head, nothing, 1))
+    return asyncio.run(long_answers(head, lambda: None, 1))
 
 
 def test_the_same_over_a_link(head: Server, machine: Machine) -> None:
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
 
 
-@pytest.mark.parametrize("down_s", [2.0, 8.0])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["for a moment", "until it is lost"])
 def test_a_link_that_is_down(
-    head: Server, machine: Machine, namespace: Namespace, undisturbed: Any, down_s: float
+    head: Server, machine: Machine, namespace: Namespace, undisturbed: Any, is_lost: bool
 ) -> None:
-    async def disturb() -> None:
-        await asyncio.sleep(1.0)
+    def disturb() -> None:
         namespace.set_link("down")
-        await asyncio.sleep(down_s)
-        namespace.set_link("up")
+        try:
+            wait_replicas(head, [0], 2) if is_lost else time.sleep(LOST_S / 3)
+        finally:
+            namespace.set_link("up")
 
     assert asyncio.run(long_answers(head, disturb)) == undisturbed
     wait_replicas(head, [0, 1], 2)
@@ -98,10 +109,15 @@ def test_a_link_that_is_down(
 
 
 def test_a_key_that_is_removed(head: Server, machine: Machine, undisturbed: Any) -> None:
-    async def disturb() -> None:
-        await asyncio.sleep(1.0)
-        remove(head.directory.parent / "keys", "node")
+    """Until it is allowed again."""
+    keys = head.directory.parent / "keys"
+    (key,) = (keys / ALLOWED / "node").read_text().split()
+
+    def disturb() -> None:
+        remove(keys, "node")
+        wait_replicas(head, [0], 2)
 
     assert asyncio.run(long_answers(head, disturb)) == undisturbed
-    wait_replicas(head, [0], 2)
     assert "its key is not allowed any more" in head.log()
+    allow(keys, key, "node")
+    wait_replicas(head, [0, 1], 2)
