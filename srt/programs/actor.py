@@ -49,7 +49,7 @@ class ProgramsActor(Actor):
         ahead = None
         if self.args.programs_ahead == "on" and not self.args.disable_radix_cache:
             hints = self._core.graph.objectives.hints
-            ahead = Ahead(self._client, hints, self._core.totals, self.args.dp)
+            ahead = Ahead(self._client, hints, self._core.totals, places_of(self.args))
         parts = self._client, self._answers, self._cut, self._changed
         self._runner = Runner(self._core, *parts, ahead)
         self._vocab: asyncio.Task[Vocab] | None = None

@@ -483,15 +483,15 @@ async def test_a_refusal_for_load_does_not_hold_for_the_class_latency(route: str
     client = FakeClient()
     error = RequestError("queue full", code=OVERLOADED, retryable=True, retry_after_s=2.1)
     client.refusals[0] = client.refusals[2] = error
-    prompt: dict[str, Any] = {
+    prompts: dict[str, dict[str, Any]] = {
         "/generate": {"text": "a"},
         "/v1/completions": {"prompt": "a"},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
-    }[route]
+    }
     found = []
     async with in_process(client) as http:
         for perf in ("throughput", "", "latency", "throughput", "latency", "latency", ""):
-            response = await http.post(route, json=prompt | {"hints": {"perf": perf}})
+            response = await http.post(route, json=prompts[route] | {"hints": {"perf": perf}})
             found.append((response.status_code, len(client.requests)))
     assert found == [(429, 1), (429, 1), (200, 2), (429, 2), (429, 3), (429, 3), (429, 3)]
 
