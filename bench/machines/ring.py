@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.programs.delay import relayed
-from srt.cluster.keys import allow, make_keys, set_head_key
-from tests.e2e.machines import Machine, join_address, running_machine, wait_replicas
+from srt.cluster.keys import make_keys
+from tests.e2e.machines import Machine, join_address, let_in, running_machine, wait_replicas
 from tests.e2e.server import Server, running_server
 
 
@@ -31,19 +31,10 @@ def ring(
             if delay_s > 0:
                 address = stack.enter_context(relayed(address, 2 * delay_s))
             name = f"node{number}"
-            keys = ["--keys", str(_keys(tmp, name))]
+            keys = let_in(tmp / "keys", tmp / f"{name}-keys", name)
             node = running_machine(tmp, address, *keys, name=name)
             machines.append(stack.enter_context(node))
             # One after the other: the places are in the agents' order.
             wait_replicas(head, range(local + number + 1), total)
         wait_replicas(head, range(total), total)
         yield head, machines
-
-
-def _keys(tmp: Path, name: str) -> Path:
-    """The keys of an agent that the head lets in."""
-    directory = tmp / f"{name}-keys"
-    keys = make_keys(directory)
-    set_head_key(directory, make_keys(tmp / "keys").public)
-    allow(tmp / "keys", keys.public, name)
-    return directory

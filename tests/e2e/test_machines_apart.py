@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from srt.client.face import AsyncClient
-from srt.cluster.keys import allow, make_keys, remove, set_head_key
-from tests.e2e.machines import Machine, Namespace, join_address, wait_replicas, why_no_namespace
+from srt.cluster.keys import allow, load_keys, make_keys, remove
+from tests.e2e.machines import (
+    Machine,
+    Namespace,
+    join_address,
+    let_in,
+    wait_replicas,
+    why_no_namespace,
+)
 from tests.e2e.server import Server, gone, running_server
 from tests.e2e.test_machines import answers
 from tests.e2e.test_resume import LONG, nothing
@@ -41,11 +48,7 @@ def head(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def machine(head: Server, namespace: Namespace, tmp_path: Path) -> Iterator[Machine]:
     """Its key has the name "node" at the head."""
-    heads = head.directory.parent / "keys"
-    keys = make_keys(tmp_path / "keys")
-    set_head_key(tmp_path / "keys", make_keys(heads).public)
-    allow(heads, keys.public, "node")
-    args = ("--keys", str(tmp_path / "keys"))
+    args = let_in(head.directory.parent / "keys", tmp_path / "keys", "node")
     machine = Machine(tmp_path, join_address(head), *args, command=namespace.command)
     try:
         wait_replicas(head, [0, 1], 2)
@@ -82,9 +85,17 @@ def test_the_same_over_a_link(head: Server, machine: Machine) -> None:
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
 
 
-@pytest.mark.parametrize("down_s", [2.0, 8.0])
+@pytest.mark.parametrize(
+    ("down_s", "rounds"),
+    [(2.0, 1), (8.0, 1), *(pytest.param(s, 20, marks=pytest.mark.slow) for s in (2.0, 30.0))],
+)
 def test_a_link_that_is_down(
-    head: Server, machine: Machine, namespace: Namespace, undisturbed: Any, down_s: float
+    head: Server,
+    machine: Machine,
+    namespace: Namespace,
+    undisturbed: Any,
+    down_s: float,
+    rounds: int,
 ) -> None:
     async def disturb() -> None:
         await asyncio.sleep(1.0)
@@ -92,16 +103,28 @@ def test_a_link_that_is_down(
         await asyncio.sleep(down_s)
         namespace.set_link("up")
 
-    assert asyncio.run(long_answers(head, disturb)) == undisturbed
-    wait_replicas(head, [0, 1], 2)
+    for _ in range(rounds):
+        assert asyncio.run(long_answers(head, disturb)) == undisturbed
+        wait_replicas(head, [0, 1], 2)
+        assert len(machine.schedulers()) == 1
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
 
 
-def test_a_key_that_is_removed(head: Server, machine: Machine, undisturbed: Any) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_key_that_is_removed(
+    head: Server, machine: Machine, undisturbed: Any, tmp_path: Path, rounds: int
+) -> None:
+    """And, in a further round, allowed again: the agent has waited for it."""
+    heads = head.directory.parent / "keys"
+
     async def disturb() -> None:
         await asyncio.sleep(1.0)
-        remove(head.directory.parent / "keys", "node")
+        remove(heads, "node")
 
-    assert asyncio.run(long_answers(head, disturb)) == undisturbed
-    wait_replicas(head, [0], 2)
+    for number in range(rounds):
+        if number > 0:
+            allow(heads, load_keys(tmp_path / "keys").public, "node")
+            wait_replicas(head, [0, 1], 2)
+        assert asyncio.run(long_answers(head, disturb)) == undisturbed
+        wait_replicas(head, [0], 2)
     assert "its key is not allowed any more" in head.log()
