@@ -17,9 +17,7 @@ import uvloop
 from msgspec.structs import replace
 
 from srt.args import ServerArgs
-from srt.cluster.door import address_in
 from srt.cluster.fingerprint import fingerprint_of_args
-from srt.cluster.ray.launching import keep_nodes
 from srt.cluster.ray.options import check_ray
 from srt.files.model_files import resolve_model
 from srt.files.vocab import served_vocab
@@ -88,6 +86,8 @@ async def _serve(args: ServerArgs, plan: Plan | None, parent: str) -> int:
     serving = supervisor.run(lambda ready: _announce(args, ready, time.monotonic() - started))
     if args.cluster != "ray":
         return await serving
+    from srt.cluster.ray.launching import keep_nodes  # here: few servers need it
+
     return await _serve_with(keep_nodes(args, supervisor.ring.directory), supervisor, serving)
 
 
@@ -113,6 +113,8 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
     for scheduler in schedulers[:1]:
         _announce_scheduler(scheduler, tokenizer.context_len)
     if args.remote_replicas:
+        from srt.cluster.door import address_in  # here, as above
+
         log.info("agents  %s", address_in(supervisor.ring.directory))
     log.info("ring    ipc://%s", supervisor.ring.directory)
     if supervisor.url and is_open_to_others(args, supervisor.url):

@@ -23,7 +23,7 @@ from srt.cluster.clock import Offset
 from srt.cluster.curve import Keys, connect_with
 from srt.cluster.fingerprint import fingerprint, value_options
 from srt.cluster.keys import load_head_key, load_keys, require_loopback
-from srt.cluster.link import Link, LinkLost
+from srt.cluster.link import Link, LinkLost, Seldom
 from srt.cluster.node_args import node_args
 from srt.cluster.node_ring import NodeRing
 from srt.cluster.protocol import (
@@ -101,7 +101,7 @@ class Agent:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        stopping = asyncio.create_task(stop.wait())
+        stopping, refusals = asyncio.create_task(stop.wait()), Seldom(log)
         while not stop.is_set():
             membership = asyncio.create_task(self._join_once())
             await asyncio.wait([membership, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +118,7 @@ class Agent:
             except Refusal as error:
                 if error.is_final:
                     raise ConfigError(f"the head refuses this agent: {error}") from None
-                log.warning("the head refuses this agent for now: %s", error)
+                refusals.warn("the head refuses this agent for now: %s", error)
                 pause_s = _REFUSED_S
             await asyncio.wait([stopping], timeout=pause_s)
         return 0

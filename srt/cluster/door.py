@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,11 @@ MAX_FRAME_BYTES = 4 * PIECE_BYTES  # none that an agent sends is longer
 _MAX_STRANGERS = 256  # connections that have not joined
 _MAX_FIRST_BYTES = 64 * 1024  # of what they say
 _REBIND_S = 10.0  # for the port of a hub that has died
+_HANDSHAKE_MS = 5000  # so long a connection may say nothing
+# A machine that was switched off never closes its connection, which holds what was not sent.
+_GONE_MS = 10_000
 _ADDRESS_FILE = "cluster_address"
+_AT_ONCE = 64  # messages
 
 OnMessage = Callable[["Peer", Any, list[Blob]], object]
 OnLost = Callable[["Peer", str], object]
@@ -82,6 +87,10 @@ class Door:
         self._socket = open_socket(context, zmq.ROUTER)
         self._socket.set(zmq.ROUTER_HANDOVER, 0)
         self._socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        self._socket.set(zmq.HEARTBEAT_IVL, _GONE_MS // 3)
+        self._socket.set(zmq.HEARTBEAT_TIMEOUT, _GONE_MS)
+        self._socket.set(zmq.TCP_MAXRT, _GONE_MS)
         self._allowed: AllowedKeys | None = None
         self.loops: list[Coroutine[Any, Any, None]] = [self._read(), self._watch()]
         if not args.cluster_insecure:
@@ -133,7 +142,9 @@ class Door:
             self._on_lost(peer, reason)
 
     async def _read(self) -> None:
-        while True:
+        for number in count(1):
+            if number % _AT_ONCE == 0:  # one that sends without end does not keep others waiting
+                await asyncio.sleep(0)
             frames, key = await self._socket.receive_from()
             identity, rest = frames[0], frames[1:]
             if not rest or not self._is_allowed(key):

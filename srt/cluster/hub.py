@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from srt.args import places_of
 from srt.cluster.door import Door, Peer
 from srt.cluster.fingerprint import fingerprint, value_options
-from srt.cluster.link import LinkLost
+from srt.cluster.link import LinkLost, Seldom
 from srt.cluster.node_args import told_options
 from srt.cluster.places import Places
 from srt.cluster.protocol import (
@@ -48,6 +48,7 @@ from srt.ring.inbox import Inbox
 from srt.ring.places import send_now
 from srt.ring.socket import Blob, RingSocket
 from srt.version import version_of
+from srt.wire.errors import quoted
 from srt.wire.messages import encode
 from srt.wire.ring_state import Heartbeat, PlaceNews, RingEvent, scheduler_part
 
@@ -77,6 +78,7 @@ class HubActor(Actor):
             Way.CREDITS: self.connect(zmq.PUSH, self.ring.credits),
             Way.CTL: self.connect(zmq.PUSH, self.ring.ctl),
         }
+        self._refusals = Seldom(log)
         self._door = Door(self.context, args, self.ring.directory, self._on_message, self._lose)
         await self._door.open()
         for number in numbers:
@@ -131,11 +133,11 @@ class HubActor(Actor):
             self._door.drop(peer, f"it has sent {type(message).__name__}")
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
-        version = version_of()
+        version, theirs = version_of(), quoted(hello.version)
         if hello.protocol != PROTOCOL:
             older = "older" if hello.protocol < PROTOCOL else "newer"
             reason = (
-                f"the agent's srt {hello.version} is {older} than the head's srt {version}: they "
+                f"the agent's srt {theirs} is {older} than the head's srt {version}: they "
                 f"speak the protocols {hello.protocol} and {PROTOCOL}; install the same version"
             )
             self._refuse(peer, reason, is_final=True)
@@ -145,9 +147,10 @@ class HubActor(Actor):
 
     def _join(self, peer: Peer, req: JoinReq) -> None:
         if req.fingerprint != self._fingerprint:
+            theirs = quoted(req.fingerprint[:16])
             reason = (
                 "the agent has another model, tokenizer or program than the head, whose "
-                f"fingerprint is {self._fingerprint[:16]}, not {req.fingerprint[:16]}: --model "
+                f"fingerprint is {self._fingerprint[:16]}, not {theirs}: --model "
                 "names the directory or file of the same model on the node"
             )
             self._refuse(peer, reason, is_final=True)
@@ -166,13 +169,13 @@ class HubActor(Actor):
             return
         self._door.admit(peer, req.name)
         log.info("%s has joined: replica %s", peer, ", ".join(map(str, places)))
-        self._send(peer, Joined(places))
-        for number in places:
+        for number in places:  # before it is sent to: it may be gone, which is told then
             self._tell(number, is_taken=True)
+        self._send(peer, Joined(places))
         self._start_schedulers()
 
     def _refuse(self, peer: Peer, reason: str, *, is_final: bool = False) -> None:
-        log.warning("refused %s: %s", peer, reason)
+        self._refusals.warn("refused %s: %s", peer, reason)
         self._send(peer, Refused(reason, is_final))
 
     def _carry_up(self, peer: Peer, message: Carry, frames: list[Blob]) -> None:
@@ -203,9 +206,10 @@ class HubActor(Actor):
     def _end(self, peer: Peer, ended: Ended, frames: list[Blob]) -> None:
         if not self._places.is_of(ended.place, peer):
             return
-        if len(frames) == 2:
-            self._leave_records(ended.incarnation, bytes(frames[0]), bytes(frames[1]))
         lost = self._places.end(ended.place)
+        # Of an epoch before nothing is in flight; and nobody leaves records of others' schedulers.
+        if len(frames) == 2 and ended.incarnation == lost:
+            self._leave_records(lost, bytes(frames[0]), bytes(frames[1]))
         self._tell(
             ended.place,
             is_taken=True,

@@ -6,6 +6,7 @@ nothing would be heard meanwhile. The bound is of each connection's own: one tha
 is lost alone.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,12 +21,28 @@ PIECE_BYTES = 2**20
 # Of messages that the other side has not said it has received.
 MAX_UNREAD_BYTES = 4 * MAX_MESSAGE_BYTES
 _HEAD_BYTES = 16  # more than a Piece takes
+SAY_S = 60.0
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class LinkLost(Exception):
     """The connection is of no use any more; its text says why."""
+
+
+class Seldom:
+    """Logs what happens again and again: the same warning at most every SAY_S."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._said, self._said_at = "", float("-inf")
+
+    def warn(self, text: str, *words: object) -> None:
+        """Log this warning, unless it was the last one, not long ago."""
+        said, now = text % words, time.monotonic()
+        if said != self._said or now - self._said_at > SAY_S:
+            self._said, self._said_at = said, now
+            self._logger.warning("%s", said)
 
 
 class Link:
@@ -86,7 +103,7 @@ class Link:
             raise LinkLost("it has sent what is no message") from error
         behind: list[Blob] = list(frames[1:])
         if isinstance(message, Ping):
-            self._read = max(self._read, message.received)
+            self._read = max(self._read, min(message.received, self._sent))
             self.send(Pong(message.sent_s, self._heard_at))
             return None
         if isinstance(message, Long):

@@ -4,7 +4,6 @@ them. The other ends of all are the head's, by the agent's connection."""
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any
 
 import zmq
@@ -176,5 +175,4 @@ class NodeRing:
     def close(self) -> None:
         """Close the sockets, and remove the directory."""
         self._context.destroy()
-        with suppress(OSError):
-            shutil.rmtree(self.ring.directory)
+        shutil.rmtree(self.ring.directory, ignore_errors=True)

@@ -107,17 +107,20 @@ class RingSocket:
     async def receive(self) -> list[bytes]:
         """The frames of the next message. If one is there already, it is returned without letting
         other tasks run. Those that follow a message are memoryviews."""
-        return (await self._receive())[0]
+        while not self._has_message():  # to try would raise an exception, which takes longer
+            await self._readable()
+        return self._take()[0]
 
     async def receive_from(self) -> tuple[list[bytes], str]:
         """The same, and who has sent it: what its handshake's authenticator has said; "" if there
         was none."""
-        frames, last = await self._receive()
+        while not self._has_message():
+            await self._readable()
+        frames, last = self._take()
         return frames, _user_of(last)
 
-    async def _receive(self) -> tuple[list[bytes], zmq.Frame]:
-        while not self._has_message():  # to try would raise an exception, which takes longer
-            await self._readable()
+    def _take(self) -> tuple[list[bytes], zmq.Frame]:
+        """The frames of a message that is there, and the last of them as it came."""
         frames: list[bytes] = []
         while True:
             frame = self._socket.recv(zmq.NOBLOCK, copy=False)

@@ -114,7 +114,7 @@ class Supervisor:
         """Whether the ring is ready, and so are the compiler and the gateway. Nobody waits for
         other machines."""
         own = [child for child in self._children.values() if not isinstance(child, RemoteChild)]
-        return (self.ready or self._args.dp == 0) and all(child.state == "ready" for child in own)
+        return self.ready and all(child.state == "ready" for child in own)
 
     @property
     def url(self) -> str | None:
@@ -290,6 +290,8 @@ class Supervisor:
         """An agent has taken the place, or its scheduler has been lost."""
         child.state, child.beat = "starting" if news.is_taken else "absent", None
         child.beat_at = time.monotonic()
+        if not news.is_taken:
+            child.facts = None  # its pool bounds no request any more
         if news.lost:
             self._reason = f"{child.part} was lost ({news.reason})"
             log.warning("%s", self._reason)
@@ -355,7 +357,8 @@ class Supervisor:
         return "starting" if is_of_ring and is_behind else child.state
 
     def _serves(self, scheduler: Child) -> bool:
-        if self._args.queue_while_restarting and scheduler.has_served:
+        waits = self._args.queue_while_restarting and scheduler.has_served
+        if waits or self._args.dp == 0:  # a head without weights waits for other machines
             return True
         return self._state(scheduler) == "ready"
 

@@ -101,6 +101,12 @@ class RingEvent(RingMessage, frozen=True):
         return self.silent_schedulers == self.ready_schedulers != []
 
     @property
+    def is_empty(self) -> bool:
+        """Whether all schedulers are other machines', and no machine has any of the places."""
+        states = [state for part, state in self.parts.items() if part.startswith("scheduler")]
+        return bool(states) and set(states) == {"absent"}
+
+    @property
     def only_lacks_scheduler(self) -> bool:
         """Whether the ring will take requests as soon as a scheduler has been restarted."""
         is_up = all(self.parts.get(part) == "ready" for part in RING_PARTS)

@@ -47,4 +47,5 @@ def test_costs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_hit_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--hits", "--workloads", "fewshot", "--turns", "1", "--scale", "0.25"]) == 0
     row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")[1:-1]]
-    assert row[0] == "fewshot" and float(row[1]) > 50.0 and float(row[3]) > 50.0
+    assert row[0] == "fewshot" and float(row[1]) > 50.0 and float(row[4]) > 50.0
+    assert row[-1] == "0"

@@ -252,6 +252,7 @@ def known_options() -> set[str]:
             "srt/commands/models.py",
             "srt/commands/bench.py",
             "srt/commands/agent.py",
+            "srt/commands/keys.py",
             _GPU_REPORT,
             "tests/running/profiles.py",
         )

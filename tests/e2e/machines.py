@@ -109,8 +109,11 @@ class Namespace:
     """A network namespace, whose only way out is a link to this machine. Needs root."""
 
     def __init__(self, number: int) -> None:
-        self.name, self._link = f"srt-{os.getpid()}-{number}", f"srt{os.getpid() % 10**6}-{number}"
-        self.here, self.there = (f"10.231.{64 + number}.{host}" for host in (1, 2))
+        pid = os.getpid()
+        self.name, self._link = f"srt-{pid}-{number}", f"srt{pid % 10**6}-{number}"
+        # Of this process alone: others may test at the same time.
+        net = f"10.{200 + pid // 240 % 50}.{pid % 240 + number}"
+        self.here, self.there = f"{net}.1", f"{net}.2"
         self.command = ("ip", "netns", "exec", self.name)
         _ip("netns", "add", self.name)
         try:

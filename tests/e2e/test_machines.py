@@ -29,7 +29,10 @@ SAME = (
     *("text", "output_ids", "output_logprobs", "prompt_logprobs", "output_top_logprobs"),
     *("completion_tokens", "captures"),
 )
-OPTIONS = ("--cluster-insecure", "--check-invariants", "--max-queue-wait", "600")
+OPTIONS = (
+    *("--cluster-insecure", "--check-invariants", "--max-queue-wait", "600"),
+    *("--resume-timeout", "300"),
+)
 
 
 async def answers(server: Server, replica: int | None = None) -> dict[str, Any]:
@@ -51,19 +54,27 @@ async def answers(server: Server, replica: int | None = None) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_a_head_without_weights_serves_as_soon_as_an_agent_has_joined(
     server: Server, tmp_path: Path
 ) -> None:
+    """What is asked before waits for it, and so does what is asked after a loss."""
+    expected = asyncio.run(answers(server))
     head = Server(tmp_path, *OPTIONS, "--dp", "0", "--remote-replicas", "1")
-    try:
-        head.wait_answering()
+
+    async def ask() -> None:
+        asked = asyncio.create_task(answers(head))
+        await asyncio.sleep(0)
         with running_machine(tmp_path, join_address(head)) as machine:
-            head.wait_ready()
-            expected = asyncio.run(answers(server))
-            assert asyncio.run(answers(head)) == expected
+            assert await asked == expected
             (scheduler,) = machine.schedulers()
             os.kill(scheduler, signal.SIGKILL)
-            assert asyncio.run(answers(head)) == expected
+            assert await answers(head) == expected
+
+    try:
+        head.wait_answering()
+        assert not head.is_ready()
+        asyncio.run(ask())
     finally:
         assert head.stop() == 0, head.log()
 

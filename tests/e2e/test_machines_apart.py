@@ -1,14 +1,15 @@
 """A replica in a network namespace of its own, joined by keys: its link goes down, its key away."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from srt.client.face import AsyncClient
-from srt.cluster.keys import allow, load_keys, make_keys, remove
+from srt.cluster.keys import ALLOWED, allow, make_keys, remove
+from srt.cluster.protocol import LOST_S
 from tests.e2e.machines import (
     Machine,
     Namespace,
@@ -19,10 +20,11 @@ from tests.e2e.machines import (
 )
 from tests.e2e.server import Server, gone, running_server
 from tests.e2e.test_machines import answers
-from tests.e2e.test_resume import LONG, nothing
+from tests.e2e.test_resume import LONG
 from tests.waiting import SOON_S
 
 pytestmark = pytest.mark.full
+ROUNDS = 20
 SAMPLING = LONG | {"max_new_tokens": 200}
 
 
@@ -45,11 +47,14 @@ def head(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield server
 
 
-@pytest.fixture
-def machine(head: Server, namespace: Namespace, tmp_path: Path) -> Iterator[Machine]:
-    """Its key has the name "node" at the head."""
-    args = let_in(head.directory.parent / "keys", tmp_path / "keys", "node")
-    machine = Machine(tmp_path, join_address(head), *args, command=namespace.command)
+@pytest.fixture(scope="module")
+def machine(
+    head: Server, namespace: Namespace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
+    """Its key has the name "node" at the head. It leaves nothing."""
+    tmp = tmp_path_factory.mktemp("node")
+    args = let_in(head.directory.parent / "keys", tmp / "keys", "node")
+    machine = Machine(tmp, join_address(head), *args, command=namespace.command)
     try:
         wait_replicas(head, [0, 1], 2)
         yield machine
@@ -60,71 +65,90 @@ def machine(head: Server, namespace: Namespace, tmp_path: Path) -> Iterator[Mach
 
 
 async def long_answers(
-    head: Server, disturb: Callable[[], Coroutine[Any, Any, None]], replicas: int = 2
-) -> list[Any]:
-    """Long texts from both replicas, or from the first, with what happens meanwhile."""
+    head: Server, disturb: Callable[[], object], replicas: int = 2
+) -> list[tuple[list[int], str]]:
+    """Long texts from both replicas, or from the first, with what happens while all are under
+    way."""
     async with AsyncClient(head.ring) as client:
-        calls = [
-            client.generate(
-                f"{number} things are", sampling=sampling, routed_replica=number % replicas
+        answers = [
+            await client.submit(
+                text=f"{number} things are",
+                sampling=sampling,
+                routed_replica=number % replicas,
+                stream=True,
             )
             for sampling in (SAMPLING, SAMPLING | {"temperature": 0.9, "seed": 5})
             for number in range(2)
         ]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-        await disturb()
-        return [(output.output_ids, output.text) for output in await asyncio.gather(*tasks)]
+        streams = [aiter(answer) for answer in answers]  # one that is forgotten is closed
+        for stream in streams:
+            await anext(stream)
+        await asyncio.to_thread(disturb)
+        outputs = [await answer.result() for answer in answers]
+        return [(output.output_ids, output.text) for output in outputs]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(head: Server) -> Any:
-    return asyncio.run(long_answers(head, nothing, 1))
+    return asyncio.run(long_answers(head, lambda: None, 1))
 
 
 def test_the_same_over_a_link(head: Server, machine: Machine) -> None:
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
 
 
-@pytest.mark.parametrize(
-    ("down_s", "rounds"),
-    [(2.0, 1), (8.0, 1), *(pytest.param(s, 20, marks=pytest.mark.slow) for s in (2.0, 30.0))],
-)
+@pytest.mark.parametrize("is_lost", [False, True], ids=["for a moment", "until it is lost"])
 def test_a_link_that_is_down(
-    head: Server,
-    machine: Machine,
-    namespace: Namespace,
-    undisturbed: Any,
-    down_s: float,
-    rounds: int,
+    head: Server, machine: Machine, namespace: Namespace, undisturbed: Any, is_lost: bool
 ) -> None:
-    async def disturb() -> None:
-        await asyncio.sleep(1.0)
+    def disturb() -> None:
         namespace.set_link("down")
-        await asyncio.sleep(down_s)
-        namespace.set_link("up")
+        try:
+            wait_replicas(head, [0], 2) if is_lost else time.sleep(LOST_S / 3)
+        finally:
+            namespace.set_link("up")
 
-    for _ in range(rounds):
-        assert asyncio.run(long_answers(head, disturb)) == undisturbed
-        wait_replicas(head, [0, 1], 2)
-        assert len(machine.schedulers()) == 1
+    assert asyncio.run(long_answers(head, disturb)) == undisturbed
+    wait_replicas(head, [0, 1], 2)
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_key_that_is_removed(
-    head: Server, machine: Machine, undisturbed: Any, tmp_path: Path, rounds: int
+@pytest.mark.slow
+@pytest.mark.parametrize("down_s", [2.0, 30.0])
+def test_a_link_that_is_down_again_and_again(
+    head: Server, machine: Machine, namespace: Namespace, undisturbed: Any, down_s: float
 ) -> None:
-    """And, in a further round, allowed again: the agent has waited for it."""
-    heads = head.directory.parent / "keys"
+    def disturb() -> None:
+        namespace.set_link("down")
+        try:
+            time.sleep(down_s)
+        finally:
+            namespace.set_link("up")
 
-    async def disturb() -> None:
-        await asyncio.sleep(1.0)
-        remove(heads, "node")
+    for number in range(ROUNDS):
+        assert asyncio.run(long_answers(head, disturb)) == undisturbed, number
+        wait_replicas(head, [0, 1], 2)
+        assert len(machine.schedulers()) == 1
 
-    for number in range(rounds):
-        if number > 0:
-            allow(heads, load_keys(tmp_path / "keys").public, "node")
-            wait_replicas(head, [0, 1], 2)
-        assert asyncio.run(long_answers(head, disturb)) == undisturbed
+
+@pytest.mark.slow
+def test_a_key_that_is_removed_again_and_again(
+    head: Server, machine: Machine, undisturbed: Any
+) -> None:
+    for _ in range(ROUNDS):
+        test_a_key_that_is_removed(head, machine, undisturbed)
+
+
+def test_a_key_that_is_removed(head: Server, machine: Machine, undisturbed: Any) -> None:
+    """Until it is allowed again."""
+    keys = head.directory.parent / "keys"
+    (key,) = (keys / ALLOWED / "node").read_text().split()
+
+    def disturb() -> None:
+        remove(keys, "node")
         wait_replicas(head, [0], 2)
+
+    assert asyncio.run(long_answers(head, disturb)) == undisturbed
     assert "its key is not allowed any more" in head.log()
+    allow(keys, key, "node")
+    wait_replicas(head, [0, 1], 2)

@@ -139,7 +139,9 @@ def ring_state(ring: RingEvent | None) -> RingState | None:
 
 def is_ready(ring: RingEvent | None) -> bool:
     """Whether new requests can be served now."""
-    return ring is not None and ring.ready and not ring.draining and not ring.stands_still
+    if ring is None or ring.draining or ring.stands_still:
+        return False
+    return ring.ready and not ring.is_empty
 
 
 async def stats_or_none(client: Client) -> dict[str, Any] | None:

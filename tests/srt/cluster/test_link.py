@@ -30,7 +30,11 @@ class Pair:
         self.agent = Link(self._adder(self.to_hub), HubMessage)
 
     def _adder(self, queue: deque[tuple[bytes, ...]]) -> Any:
-        return lambda *frames: queue.append(frames) or True
+        def add(*frames: bytes) -> bool:
+            queue.append(frames)
+            return True
+
+        return add
 
     def at_agent(self) -> list[tuple[Any, list[bytes]]]:
         """What comes out of the agent's side."""
@@ -109,3 +113,14 @@ def test_a_ping_is_answered_with_both_times() -> None:
     pair.hub.take(pair.to_hub.popleft())
     ((pong, _),) = pair.at_agent()
     assert isinstance(pong, Pong) and pong.sent_s == 1.5 and pong.now_s > 0
+
+
+def test_who_claims_to_have_read_more_than_was_sent_is_bounded_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 1000)
+    pair = Pair()
+    pair.hub.take((module._encode(Ping(0.0, 2**60)),))
+    with pytest.raises(LinkLost, match="has not read"):
+        for _ in range(20):
+            pair.hub.send(Carry(Way.SCHEDULER, 1), [bytes(100)])

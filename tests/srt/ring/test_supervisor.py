@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.args import ServerArgs
+from srt.gateway.ops.health import is_ready
 from srt.ring.actor import EXIT_CONFIG
 from srt.ring.child import Child
 from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Supervisor
@@ -421,7 +422,34 @@ def test_places_of_other_machines(tmp_path: Path) -> None:
         supervisor._on_place(far, PlaceNews("scheduler.1", 9, False, second, -9, reason="gone"))
         assert supervisor._incarnations[1] == third and states() == ("absent", "absent")
         assert ("scheduler.1", "signal", 2) in supervisor._event().losses
+        # What has left bounds no request.
+        far.facts = SchedulerFacts("native", "float32", 1, 64, 1)
+        supervisor._on_place(far, PlaceNews("scheduler.1", 9, True))
+        assert supervisor._event().pool_tokens == 64
+        supervisor._on_place(far, PlaceNews("scheduler.1", 9, False))
+        assert supervisor._event().pool_tokens == 0
         assert empty.state == "absent"
+    finally:
+        supervisor._context.destroy()
+        shutil.rmtree(supervisor.ring.directory)
+
+
+def test_a_head_without_weights_takes_requests_before_there_is_a_machine(tmp_path: Path) -> None:
+    """They wait; but it does not say that it is ready."""
+    args = ServerArgs(
+        no_http=True, ring_dir=str(tmp_path / "r"), dp=0, remote_replicas=1, cluster_insecure=True
+    )
+    supervisor = Supervisor(args)
+    try:
+        assert not supervisor.ready
+        for part in ("tokenizer", "detokenizer"):
+            child = supervisor._children[part]
+            child.state, child.beat = "ready", Heartbeat(part, 1, 1)
+        event = supervisor._event()
+        assert event.ready and event.is_empty and not is_ready(event)
+        far = supervisor._schedulers[0]
+        supervisor._on_place(far, PlaceNews("scheduler", 9, True))
+        assert is_ready(supervisor._event())
     finally:
         supervisor._context.destroy()
         shutil.rmtree(supervisor.ring.directory)
