@@ -50,9 +50,9 @@ def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
         # Taken out of the environment, which the server's processes inherit.
         parent = os.environ.pop(PARENT_FD_VARIABLE, "")
         check_level(settings.args)
+        check_ray(settings.args)
         args = with_model_here(settings.args)
         _try(args)
-        check_ray(args)
         args = replace(args, fingerprint=fingerprint_of_args(args))
         args, plan = sized(with_choices(args, settings.sources), settings.sources)
         return uvloop.run(_serve(args, plan, parent))

@@ -26,6 +26,7 @@ _DOMAIN = b"srt"
 _VERSION = b"1.0"
 # What a client waits for an answer before it tries anew: one whose key is not allowed yet has none.
 _HANDSHAKE_MS = 2000
+_STRANGER_MS = 5000  # what a server waits for a handshake: each takes a descriptor meanwhile
 _LOG_INTERVAL_S = 10.0  # of refusals of one key: who is refused tries again and again
 _MAX_REFUSED = 1024  # keys that are remembered for this
 
@@ -51,6 +52,7 @@ def public_of(secret: str) -> str:
 def serve_with(socket: RingSocket, keys: Keys) -> None:
     """Let only those connect to this socket, not bound yet, whom an `Authenticator` of its context
     allows."""
+    socket.set(zmq.HANDSHAKE_IVL, _STRANGER_MS)
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
     socket.set(zmq.ZAP_DOMAIN, _DOMAIN)

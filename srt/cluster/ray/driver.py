@@ -9,8 +9,8 @@ import logging
 import os
 import select
 import sys
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -21,9 +21,9 @@ from ray.util import get_node_ip_address
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from srt.cluster.keys import allow, remove
+from srt.cluster.keys import allow
 from srt.cluster.ray.node import Node
-from srt.cluster.ray.options import RayOptions
+from srt.cluster.ray.options import RayOptions, forget_keys, key_name
 from srt.ring.actor import EXIT_CONFIG
 from srt.ring.log import set_up_logging
 from srt.wire.errors import ConfigError
@@ -41,18 +41,21 @@ def main() -> int:
     """Run until the input ends; returns the exit status."""
     options = msgspec.json.decode(sys.stdin.buffer.readline(), type=RayOptions)
     set_up_logging("ray", "info")
+    log.info("connecting to Ray")  # it takes a minute to say that nobody answers
     try:
         ray.init(address="auto", namespace="srt", log_to_driver=True, logging_level="warning")
-    except ConnectionError as error:
-        reason = str(error).partition("\n")[0]
+    except (ConnectionError, RuntimeError, ValueError) as error:
         log.error(
-            "--cluster ray: no Ray cluster is found: %s; start one with `ray start --head`, or "
+            "--cluster ray: no Ray cluster can be used: %s; start one with `ray start --head`, or "
             "name one by the variable RAY_ADDRESS",
-            reason,
+            " ".join(str(error).split()),
         )
         return EXIT_CONFIG
     try:
         Nodes(options, _reachable(options.join)).run(_has_ended)
+    except ValueError as error:
+        log.error("--replica-resources: Ray refuses them: %s", " ".join(str(error).split()))
+        return EXIT_CONFIG
     finally:
         ray.shutdown()
     return 0
@@ -65,7 +68,7 @@ class Nodes:
         self._options, self._join = options, join
         self._group: Any = None
         self._actors: list[Any] = []
-        self._known: dict[int, str] = {}  # the keys that are allowed, by actor
+        self._asked: dict[int, tuple[Any, float]] = {}  # answers to come, and since when
         self._said: dict[int, str] = {}
 
     def run(self, has_ended: Callable[[float], bool]) -> None:
@@ -82,8 +85,7 @@ class Nodes:
                     return
             self._actors = [self._started(number) for number in range(self._options.replicas)]
             while not has_ended(_LOOK_INTERVAL_S):
-                for number, actor in enumerate(self._actors):
-                    self._look(number, actor)
+                self._look()
         finally:
             self._end()
 
@@ -99,19 +101,35 @@ class Nodes:
         options = self._options
         return actor.remote(self._join, options.head, options.own, options.log_level)
 
-    def _look(self, number: int, actor: Any) -> None:
-        """Let a new agent of this actor join. One that does not answer is being started again."""
+    def _look(self) -> None:
+        """Ask all actors how their agents are. One that does not answer is being started again; the
+        others do not wait for it."""
+        now = time.monotonic()
+        for number, actor in enumerate(self._actors):
+            if number not in self._asked:
+                self._asked[number] = actor.state.remote(), now
+        answers = [answer for answer, _ in self._asked.values()]
+        there, _ = ray.wait(answers, num_returns=len(answers), timeout=_LOOK_INTERVAL_S)
+        for number, (answer, since) in [*self._asked.items()]:
+            if answer in there:
+                del self._asked[number]
+                self._take(number, answer)
+            elif now - since > _ANSWER_S:
+                self._say(number, "its actor is not there, or does not answer")
+
+    def _take(self, number: int, answer: Any) -> None:
+        """Let a new agent of this actor join."""
         try:
-            state = ray.get(actor.state.remote(), timeout=_ANSWER_S)
+            state = ray.get(answer)
             if state["is_waiting"]:
                 self._allow(number, state["public"])
-                if ray.get(actor.join.remote(state["public"]), timeout=_ANSWER_S):
-                    log.info("replica %d of Ray joins from %s", number, state["host"])
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-            self._say(number, f"its actor does not answer ({type(error).__name__})")
+                log.info("replica %d of Ray joins from %s", number, state["host"])
+                self._actors[number].join.remote(state["public"])
+        except (ray.exceptions.RayActorError, ConfigError) as error:
+            is_lost = isinstance(error, ray.exceptions.RayActorError)
+            self._say(number, "its actor is lost" if is_lost else str(error))
             return
-        ended = f"its agent has ended: {state['last']}" if state["last"] else ""
-        self._say(number, ended)
+        self._say(number, f"its agent has ended: {state['last']}" if state["last"] else "")
 
     def _say(self, number: int, what: str) -> None:
         if what and what != self._said.get(number):
@@ -120,19 +138,12 @@ class Nodes:
 
     def _allow(self, number: int, public: str) -> None:
         if public:
-            allow(Path(self._options.keys), public, self._name(number))
-            self._known[number] = public
-
-    def _name(self, number: int) -> str:
-        """The name of the actor's key: another server may have the same folder."""
-        return f"ray-{urlsplit(self._join).port}-{number}"
+            allow(Path(self._options.keys), public, key_name(self._join, number))
 
     def _end(self) -> None:
         """End all agents, and then their actors, which Ray would end without a warning."""
         # First: Ray does not answer if its head is lost.
-        for number in self._known:
-            with suppress(ConfigError):  # somebody has removed it
-                remove(Path(self._options.keys), self._name(number))
+        forget_keys(self._options)
         leaving = [actor.leave.remote(_LEAVE_S) for actor in self._actors]
         if leaving:
             ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S + 1.0)

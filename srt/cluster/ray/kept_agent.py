@@ -53,6 +53,7 @@ def main() -> int:
         agent, public = _agent(options)
         sys.stdout.write(f"{public}\n")
         sys.stdout.flush()
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads more than this line
         if not sys.stdin.buffer.readline():
             return 0
         return uvloop.run(_run(agent))

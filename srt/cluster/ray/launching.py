@@ -18,8 +18,8 @@ import msgspec
 
 from srt.args import ServerArgs
 from srt.cluster.door import address_in
-from srt.cluster.keys import load_keys
-from srt.cluster.ray.options import RayOptions, own_fields, resources_of
+from srt.cluster.keys import is_loopback, load_keys
+from srt.cluster.ray.options import RayOptions, forget_keys, own_fields, resources_of
 from srt.ring.actor import EXIT_CONFIG
 from srt.wire.errors import ConfigError
 
@@ -32,8 +32,8 @@ _LOOK_S = 0.1
 
 
 async def keep_nodes(args: ServerArgs, directory: Path) -> None:
-    """Keep Ray's actors until cancelled, for the ring of `directory`. Raises ConfigError if at the
-    first try there is no Ray."""
+    """Keep Ray's actors until cancelled, for the ring of `directory`. Raises ConfigError if Ray
+    cannot be used at the first try."""
     join = await _address(directory)
     resources = resources_of(args.replica_resources)
     head = "" if args.cluster_insecure else load_keys(Path(args.cluster_keys)).public
@@ -46,12 +46,26 @@ async def keep_nodes(args: ServerArgs, directory: Path) -> None:
         own_fields(args, resources),
         args.log_level,
     )
+    if is_loopback(join):
+        log.warning(
+            "--cluster ray: agents of other machines cannot reach %s: --cluster-bind names an "
+            "address of this one",
+            join,
+        )
+    try:
+        await _keep_driver(options)
+    finally:
+        forget_keys(options)  # the process below may have been killed
+
+
+async def _keep_driver(options: RayOptions) -> None:
+    """Keep the process that talks to Ray. Raises ConfigError."""
     pause_s, has_been_there = _FIRST_PAUSE_S, False
     while True:
         started = time.monotonic()
         status = await _run(options)
         if status == EXIT_CONFIG and not has_been_there:
-            raise ConfigError("--cluster ray: there is no Ray cluster (see above)")
+            raise ConfigError("--cluster ray: Ray cannot start the agents, as is said above")
         if time.monotonic() - started > _HEALTHY_AFTER_S:
             pause_s = _FIRST_PAUSE_S
         has_been_there = True

@@ -107,22 +107,20 @@ class Node:
 
     def _run(self) -> None:
         """Start an agent, and wait for its end."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "srt.cluster.ray.kept_agent"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=agent_environment(os.environ),
-            cwd="/",
-            start_new_session=True,
-        )
-        assert process.stdin and process.stdout and process.stderr
         with self._lock:
+            if self._is_leaving:
+                return
+            try:
+                process = _started()
+            except OSError as error:  # the machine has too many processes, or no memory
+                self._last = f"it cannot be started: {error}"
+                return
+            assert process.stdin and process.stdout and process.stderr
             self._process, self._public, self._has_joined = process, None, False
             self._starts += 1
-        with suppress(OSError):
-            process.stdin.write(msgspec.json.encode(self._options) + b"\n")
-            process.stdin.flush()
+            with suppress(OSError):
+                process.stdin.write(msgspec.json.encode(self._options) + b"\n")
+                process.stdin.flush()
         # What it writes before, its errors, is less than a pipe holds.
         line = process.stdout.readline().decode()
         with self._lock:
@@ -138,3 +136,15 @@ class Node:
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(OSError):
                 stream.close()
+
+
+def _started() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "srt.cluster.ray.kept_agent"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=agent_environment(os.environ),
+        cwd="/",
+        start_new_session=True,
+    )

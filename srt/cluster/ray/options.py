@@ -3,11 +3,17 @@
 import importlib.util
 import json
 import math
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from srt.args import ServerArgs
+from srt.cluster.keys import remove
+from srt.files.model_files import DEFAULT_MODEL
 from srt.wire.errors import ConfigError, quoted
 
 _OPTION = "--replica-resources"
@@ -26,6 +32,18 @@ class RayOptions(Struct, frozen=True):
     resources: dict[str, float]
     own: dict[str, Any] = {}
     log_level: str = "info"
+
+
+def key_name(join: str, number: int) -> str:
+    """The name of the key of an actor's agent: another server may have the same folder of keys."""
+    return f"ray-{urlsplit(join).port}-{number}"
+
+
+def forget_keys(options: RayOptions) -> None:
+    """Allow the keys of Ray's agents no longer."""
+    for number in range(options.replicas if options.head else 0):
+        with suppress(ConfigError):  # it is not there
+            remove(Path(options.keys), key_name(options.join, number))
 
 
 def check_ray(args: ServerArgs) -> None:
@@ -64,6 +82,14 @@ def resources_of(text: str) -> dict[str, float]:
 
 def own_fields(args: ServerArgs, resources: dict[str, float]) -> dict[str, Any]:
     """The fields of ServerArgs that are an agent's own: as many threads as the CPUs that Ray sets
-    aside for it, since several agents may be on one machine."""
-    threads = args.threads or int(resources.get("CPU", 0.0))
-    return {"threads": threads} if threads else {}
+    aside for it, since several agents may be on one machine, the device, and whole paths, since it
+    runs in another folder."""
+    own: dict[str, Any] = {"device": args.device}
+    if threads := args.threads or int(resources.get("CPU", 0.0)):
+        own["threads"] = threads
+    paths = {"tokenizer": args.tokenizer}
+    if args.model != DEFAULT_MODEL:
+        paths["model"] = args.model
+    return own | {
+        name: os.path.abspath(path) for name, path in paths.items() if os.path.exists(path)
+    }

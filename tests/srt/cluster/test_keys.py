@@ -1,6 +1,7 @@
 """Keys of machines: their files, who is allowed, and that nobody else's message arrives."""
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -15,6 +16,7 @@ from srt.cluster import curve
 from srt.cluster.curve import Authenticator, Keys, connect_with, new_keys, public_of, serve_with
 from srt.cluster.keys import (
     LOOK_INTERVAL_S,
+    MAX_FILE_BYTES,
     AllowedKeys,
     allow,
     checked_key,
@@ -47,6 +49,23 @@ def test_a_pair_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
     assert (folder / "public").read_text().strip() == keys.public == public_of(keys.secret)
     assert keys.secret not in (folder / "public").read_text()
     assert make_keys(tmp_path / "other") != keys
+
+
+def test_who_makes_keys_at_once_gets_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made_meanwhile() -> Keys:
+        monkeypatch.undo()
+        others.append(make_keys(tmp_path))
+        return new_keys()
+
+    others: list[Keys] = []
+    monkeypatch.setattr("srt.cluster.keys.new_keys", made_meanwhile)
+    assert [make_keys(tmp_path)] == others == [load_keys(tmp_path)]
+    (tmp_path / "public").unlink()  # as where the first try ended between the two files
+    make_keys(tmp_path)
+    assert (tmp_path / "public").read_text().strip() == others[0].public
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["allowed", "public", "secret"]
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o660, 0o602])
@@ -96,7 +115,7 @@ def test_the_command_makes_allows_and_removes(
     assert load_head_key(Path(node)) == of_head
     allowed = AllowedKeys(Path(head) / "allowed", now=iter(range(100)).__next__)
     assert allowed.is_allowed(of_node) and not allowed.is_allowed(of_head)
-    assert allowed.name_of(of_node) == "west"
+    assert (Path(head) / "allowed" / "west").read_text().strip() == of_node
     assert main(["keys", head, "--remove", "west"]) == 0
     assert not allowed.is_allowed(of_node)
     capsys.readouterr()
@@ -110,19 +129,42 @@ def test_files_may_hold_several_keys_and_remarks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = [new_keys().public for _ in range(4)]
-    (tmp_path / "rack").write_text(f"# the rack\n{keys[0]}\n\n{keys[1].upper()}  # second\n")
+    text = f"# the räck\n{keys[0]}\n\n{keys[1].upper()}  # second\n"
+    (tmp_path / "rack").write_text(text, encoding="utf-8-sig")
     (tmp_path / ".hidden").write_text(keys[2])
     (tmp_path / "bad").write_text(f"nonsense\n{keys[3]}\n")
-    (tmp_path / "binary").write_bytes(b"\xff" * 64)
+    (tmp_path / "binary\nsrt: is served").write_bytes(b"\xff" * 64)
+    (tmp_path / "long").write_text("#" * MAX_FILE_BYTES + f"\n{keys[2]}\n")
     os.mkfifo(tmp_path / "pipe")
     times = iter(range(100))
     allowed = AllowedKeys(tmp_path, now=lambda: float(next(times)))
     with caplog.at_level(logging.WARNING):
         assert [allowed.is_allowed(key) for key in keys] == [True, True, False, True]
-    assert len(caplog.records) == 2  # each fault once, however often it is found
-    assert (
-        "bad, line 1" in caplog.text and "binary" in caplog.text and "nonsense" not in caplog.text
-    )
+    assert len(caplog.records) == 3  # each fault once, however often it is found
+    assert "bad', line 1" in caplog.text and "64 KiB" in caplog.text
+    assert "it is not a text" in caplog.text and "binary\\nsrt" in caplog.text
+    assert "nonsense" not in caplog.text
+
+
+def test_strangers_take_little_of_the_heads_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that take long to read are not read for each of them."""
+    clock, reads = [0.0], [0]
+
+    def slow(path: Path) -> str:
+        clock[0] += 0.02
+        reads[0] += 1
+        return ""
+
+    monkeypatch.setattr("srt.cluster.keys._read", slow)
+    monkeypatch.setattr("srt.cluster.keys.time.perf_counter", lambda: clock[0])
+    (tmp_path / "node").write_text("")
+    allowed = AllowedKeys(tmp_path, now=lambda: clock[0])
+    for _ in range(1000):
+        clock[0] += 0.01
+        assert not allowed.is_allowed("0" * 64)
+    assert 15 <= reads[0] <= 30  # 20 ms, twice a second
 
 
 def test_who_is_allowed_follows_the_files(tmp_path: Path) -> None:
@@ -145,6 +187,27 @@ def test_who_is_allowed_follows_the_files(tmp_path: Path) -> None:
     assert not allowed.is_allowed(key)
 
 
+def test_strangers_who_take_all_descriptors_drive_nobody_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    clock, key = [0.0], new_keys().public
+    allow(tmp_path, key, "node")
+    allowed = AllowedKeys(tmp_path / "allowed", now=lambda: clock[0])
+    assert allowed.is_allowed(key)
+    for function in ("srt.cluster.keys._read", "os.listdir"):
+        with monkeypatch.context() as patches:
+            patches.setattr(function, fail)
+            clock[0] += LOOK_INTERVAL_S
+            assert allowed.is_allowed(key) and not allowed.is_allowed(new_keys().public)
+    assert caplog.text.count("Too many open files") == 1
+    remove(tmp_path, "node")
+    clock[0] += LOOK_INTERVAL_S
+    assert not allowed.is_allowed(key)
+
+
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://127.8.8.8:*"])
 def test_without_keys_only_loopback(address: str) -> None:
     require_loopback(address)
@@ -152,7 +215,10 @@ def test_without_keys_only_loopback(address: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["tcp://0.0.0.0:1", "tcp://10.0.0.1:1", "tcp://*:1", "tcp://localhost:1", "tcp://[::]:1", ""],
+    [
+        *("tcp://0.0.0.0:1", "tcp://10.0.0.1:1", "tcp://*:1", "tcp://localhost:1", "tcp://[::]:1"),
+        *("", "tcp://[::1", "tcp://127.0.0.1:0;10.0.0.1:1", "tcp://127.0.0.1@10.0.0.1:1"),
+    ],
 )
 def test_other_addresses_need_keys(address: str) -> None:
     with pytest.raises(ConfigError, match="without keys"):
