@@ -71,8 +71,10 @@ class Bench:
 
     async def _one(self, replica: int, prompt: str, outputs: int) -> tuple[float, float, str]:
         """Seconds to the first token and of each further one, and the text."""
-        sampling = {"max_new_tokens": outputs, "ignore_eos": True, "temperature": 0.0}
-        sampling["speculative"] = "off"
+        sampling = {
+            **{"max_new_tokens": outputs, "ignore_eos": True},
+            **{"temperature": 0.0, "speculative": "off"},
+        }
         began, first, text = time.perf_counter(), 0.0, ""
         stream = self._client.stream(prompt, sampling=sampling, routed_replica=replica)
         async for output in stream:

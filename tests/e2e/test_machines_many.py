@@ -4,8 +4,9 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.waiting import SOON_S
 pytestmark = pytest.mark.slow
 ROUNDS = 20
 LATEST_S = 3.0  # of a round
+Act = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Ring:
@@ -80,7 +82,7 @@ def test_twenty_rounds(tmp_path: Path, what: str) -> None:
     assert not ring.machine.directory.exists() and not head.directory.exists()
 
 
-def _later(rng: random.Random, act: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+def _later(rng: random.Random, act: Act) -> Act:
     wait_s = rng.uniform(0.0, LATEST_S)
 
     async def disturb() -> None:

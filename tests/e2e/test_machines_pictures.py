@@ -61,7 +61,7 @@ def test_an_answer_about_a_picture_outlives_its_scheduler(ring: tuple[Server, Ma
 
     async def answer(replica: int, *, kill: bool) -> tuple[list[int], set[int]]:
         ids: list[int] = []
-        replicas = set()
+        replicas: set[int] = set()
         async with AsyncClient(head.ring) as client:
             generation = await client.submit(
                 messages=said, sampling=sampling, stream=True, routed_replica=replica
