@@ -54,6 +54,11 @@ def cpu_seconds_below(pid: int) -> dict[str, float]:
     return totals
 
 
+def seconds_of(pid: int) -> float:
+    """Seconds of CPU time so far of one process's threads; 0 if it has ended."""
+    return sum(map(_spent_s, _tasks(pid)))
+
+
 def added(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """What has been added since `before`."""
     return {module: total - before.get(module, 0.0) for module, total in after.items()}

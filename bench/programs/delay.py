@@ -6,8 +6,9 @@ handshake.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,9 +16,45 @@ CHUNK_BYTES = 64 * 1024
 MAX_CHUNKS = 1024  # on their way, in each direction of a connection
 
 
+def _nobody(data: bytes) -> None:
+    """Look at no data."""
+
+
+@contextmanager
+def relayed(
+    address: str, round_trip_s: float, look: Callable[[bytes], None] = _nobody
+) -> Iterator[str]:
+    """The tcp:// address of a proxy to the tcp:// `address`, which runs in a thread of its own;
+    `look` gets, in that thread, whatever passes in either direction."""
+    host, port = address.removeprefix("tcp://").rsplit(":", 1)
+    loop, ports = asyncio.new_event_loop(), []
+    is_open, ends = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        try:
+            async with delayed(host, int(port), round_trip_s, look) as own:
+                ports.append(own)
+                is_open.set()
+                await ends.wait()
+        finally:
+            is_open.set()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="proxy")
+    thread.start()
+    try:
+        is_open.wait()
+        yield f"tcp://127.0.0.1:{ports[0]}"
+    finally:
+        loop.call_soon_threadsafe(ends.set)
+        thread.join()
+        loop.close()
+
+
 @asynccontextmanager
-async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[int]:
-    """The port of a proxy to `host:port`, for a while."""
+async def delayed(
+    host: str, port: int, round_trip_s: float, look: Callable[[bytes], None] = _nobody
+) -> AsyncIterator[int]:
+    """The port of a proxy to `host:port`, for a while. `look` gets whatever passes."""
     ends: set[asyncio.Task[Any]] = set()
     writers: set[asyncio.StreamWriter] = set()
 
@@ -33,8 +70,8 @@ async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[in
         writers.add(back)
         one_way_s = round_trip_s / 2
         for way in (
-            _pass(reader, back, one_way_s, first_s=round_trip_s),
-            _pass(there, writer, one_way_s),
+            _pass(reader, back, look, one_way_s, first_s=round_trip_s),
+            _pass(there, writer, look, one_way_s),
         ):
             kept(way)
 
@@ -52,7 +89,11 @@ async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[in
 
 
 async def _pass(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float, first_s: float = 0.0
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    look: Callable[[bytes], None],
+    delay_s: float,
+    first_s: float = 0.0,
 ) -> None:
     """Write what is read, each piece `delay_s` after it came."""
     loop = asyncio.get_running_loop()
@@ -62,6 +103,7 @@ async def _pass(
         more_s = first_s
         with contextlib.suppress(OSError):  # the end was reset
             while data := await reader.read(CHUNK_BYTES):
+                look(data)
                 await pieces.put((loop.time() + delay_s + more_s, data))
                 more_s = 0.0
         await pieces.put((loop.time() + delay_s, b""))

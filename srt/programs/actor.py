@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from srt.args import places_of
 from srt.client.ring.client import RingClient
 from srt.files.vocab import Vocab, served_vocab
 from srt.programs.ahead import Ahead

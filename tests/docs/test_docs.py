@@ -37,6 +37,7 @@ OTHER_COMMANDS = {
     "bench.installs": "bench.installs",
     "bench.kernels": "bench.kernels",
     "bench.lang_graph": "bench.lang_graph.__main__",
+    "bench.machines": "bench.machines.__main__",
     "bench.mixtures": "bench.mixtures.__main__",
     "bench.programs": "bench.programs.__main__",
     "bench.routing": "bench.routing.__main__",
@@ -239,6 +240,7 @@ def known_options() -> set[str]:
         option
         for path in (
             "bench/serving.py",
+            "bench/machines/__main__.py",
             "bench/mixtures/__main__.py",
             "bench/overhead.py",
             "bench/overload.py",

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2
 
 from srt.cluster.door import address_in
+from srt.cluster.keys import allow, make_keys, set_head_key
 from tests.e2e.server import Server, gone
 from tests.waiting import SOON_S
 
@@ -79,6 +80,15 @@ def running_machine(tmp: Path, join: str, *args: str, name: str = "node") -> Ite
             assert machine.stop() == 0, machine.log()
         assert gone(schedulers, SOON_S), machine.log()
         assert not machine.directory.exists(), machine.log()
+
+
+def let_in(head: Path, node: Path, name: str) -> tuple[str, str]:
+    """Make keys in the directory `node`, which the head whose keys are in `head` lets in under this
+    name; returns the agent's options."""
+    keys = make_keys(node)
+    set_head_key(node, make_keys(head).public)
+    allow(head, keys.public, name)
+    return "--keys", str(node)
 
 
 def wait_replicas(server: Server, ready: Sequence[int], total: int) -> None:

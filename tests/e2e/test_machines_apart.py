@@ -8,15 +8,23 @@ from typing import Any
 import pytest
 
 from srt.client.face import AsyncClient
-from srt.cluster.keys import ALLOWED, allow, make_keys, remove, set_head_key
+from srt.cluster.keys import ALLOWED, allow, make_keys, remove
 from srt.cluster.protocol import LOST_S
-from tests.e2e.machines import Machine, Namespace, join_address, wait_replicas, why_no_namespace
+from tests.e2e.machines import (
+    Machine,
+    Namespace,
+    join_address,
+    let_in,
+    wait_replicas,
+    why_no_namespace,
+)
 from tests.e2e.server import Server, gone, running_server
 from tests.e2e.test_machines import answers
 from tests.e2e.test_resume import LONG
 from tests.waiting import SOON_S
 
 pytestmark = pytest.mark.full
+ROUNDS = 20
 SAMPLING = LONG | {"max_new_tokens": 200}
 
 
@@ -44,11 +52,8 @@ def machine(
     head: Server, namespace: Namespace, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
     """Its key has the name "node" at the head. It leaves nothing."""
-    tmp, heads = tmp_path_factory.mktemp("node"), head.directory.parent / "keys"
-    keys = make_keys(tmp / "keys")
-    set_head_key(tmp / "keys", make_keys(heads).public)
-    allow(heads, keys.public, "node")
-    args = ("--keys", str(tmp / "keys"))
+    tmp = tmp_path_factory.mktemp("node")
+    args = let_in(head.directory.parent / "keys", tmp / "keys", "node")
     machine = Machine(tmp, join_address(head), *args, command=namespace.command)
     try:
         wait_replicas(head, [0, 1], 2)
@@ -106,6 +111,32 @@ def test_a_link_that_is_down(
     assert asyncio.run(long_answers(head, disturb)) == undisturbed
     wait_replicas(head, [0, 1], 2)
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("down_s", [2.0, 30.0])
+def test_a_link_that_is_down_again_and_again(
+    head: Server, machine: Machine, namespace: Namespace, undisturbed: Any, down_s: float
+) -> None:
+    def disturb() -> None:
+        namespace.set_link("down")
+        try:
+            time.sleep(down_s)
+        finally:
+            namespace.set_link("up")
+
+    for number in range(ROUNDS):
+        assert asyncio.run(long_answers(head, disturb)) == undisturbed, number
+        wait_replicas(head, [0, 1], 2)
+        assert len(machine.schedulers()) == 1
+
+
+@pytest.mark.slow
+def test_a_key_that_is_removed_again_and_again(
+    head: Server, machine: Machine, undisturbed: Any
+) -> None:
+    for _ in range(ROUNDS):
+        test_a_key_that_is_removed(head, machine, undisturbed)
 
 
 def test_a_key_that_is_removed(head: Server, machine: Machine, undisturbed: Any) -> None:
