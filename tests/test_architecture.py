@@ -86,7 +86,9 @@ class Facts(NamedTuple):
 @cache
 def facts(path: Path) -> Facts:
     text = (ROOT / path).read_text()
-    tree = ast.parse(text, str(path))
+    parts = path.with_suffix("").parts
+    module = our_modules().get(".".join(parts[: -1 if path.stem == "__init__" else None]))
+    tree = ast.parse(text, str(path)) if module is None else module.tree
     return Facts(
         import_faults(path, tree),
         unsafe_calls(tree),

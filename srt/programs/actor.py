@@ -11,7 +11,6 @@ from typing import Any
 
 import zmq
 
-from srt.args import places_of
 from srt.client.ring.client import RingClient
 from srt.files.vocab import Vocab, served_vocab
 from srt.programs.ahead import Ahead
@@ -50,7 +49,8 @@ class ProgramsActor(Actor):
         ahead = None
         if self.args.programs_ahead == "on" and not self.args.disable_radix_cache:
             hints = self._core.graph.objectives.hints
-            ahead = Ahead(self._client, hints, self._core.totals, places_of(self.args))
+            places = self.args.dp + self.args.remote_replicas
+            ahead = Ahead(self._client, hints, self._core.totals, places)
         parts = self._client, self._answers, self._cut, self._changed
         self._runner = Runner(self._core, *parts, ahead)
         self._vocab: asyncio.Task[Vocab] | None = None

@@ -48,4 +48,4 @@ def test_the_tables_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--families", "wide", "--scale", "0.05", "--max-wait", "5", "60"]
     assert main(options) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("| wide | 25 % | 1.5 | lpm | 60 |") for line in lines) == 1
+    assert sum(line.startswith("| wide | 25 % | 1.5 | app | 60 |") for line in lines) == 1

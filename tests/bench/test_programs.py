@@ -139,7 +139,7 @@ SMALL = {
 NEAR = ablations.Variant("groups", hints=True)
 FULL = pytest.mark.full
 PARTS = [
-    pytest.param(crowds.COLUMNS, crowds.chains_beside_chats, id="beside_chats"),
+    pytest.param(crowds.COLUMNS, crowds.chains_beside_chats, marks=FULL, id="beside_chats"),
     pytest.param(flood.COLUMNS, flood.flood, marks=FULL, id="flood"),
     pytest.param(handed.COLUMNS, handed.handed, marks=FULL, id="handed"),
     pytest.param(crowds.COLUMNS, crowds.chains_at_once, marks=FULL, id="chains"),
