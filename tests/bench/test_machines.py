@@ -31,7 +31,7 @@ def test_seconds_of_no_process() -> None:
     assert seconds_of(2**22 + 1) == 0.0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--batch", "2", "--rounds", "2", "--outputs", "8", "--delay-ms", "5"]) == 0
     rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if "|" in line]
@@ -43,7 +43,7 @@ def test_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert agent[:2] == [0.0, 0.0] and min(agent[2:]) > 0.0 and min(hub[2:]) > 0.0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_hit_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--hits", "--workloads", "fewshot", "--turns", "1", "--scale", "0.25"]) == 0
     row = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")[1:-1]]

@@ -144,9 +144,12 @@ PARTS = [
     pytest.param(handed.COLUMNS, handed.handed, marks=FULL, id="handed"),
     pytest.param(crowds.COLUMNS, crowds.chains_at_once, marks=FULL, id="chains"),
     pytest.param(crowds.COLUMNS, crowds.map_reduces_at_once, marks=FULL, id="map_reduces"),
-    pytest.param(replicas.COLUMNS, replicas.mixed, marks=FULL, id="replicas"),
+    pytest.param(replicas.COLUMNS, replicas.mixed, marks=pytest.mark.slow, id="replicas"),
     pytest.param(
-        ablations.COLUMNS, partial(ablations.ablation, variant=NEAR), marks=FULL, id="ablations"
+        ablations.COLUMNS,
+        partial(ablations.ablation, variant=NEAR),
+        marks=pytest.mark.slow,
+        id="ablations",
     ),
 ]
 

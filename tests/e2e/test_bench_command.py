@@ -39,6 +39,7 @@ def test_chosen_lengths_at_a_rate(
     assert 0 < figures["ttft_ms"]["p50"] <= figures["latency_ms"]["p50"]
 
 
+@pytest.mark.full
 def test_a_data_set(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prompts.jsonl"
     chat = json.dumps({"messages": [{"role": "user", "content": "Hello"}]})
@@ -53,6 +54,7 @@ def test_a_data_set(server: Server, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "line 2: Expected `str | null`, got `int` - at `$.prompt`" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_data_set_that_changes_meanwhile(
     server: Server,
     tmp_path: Path,
@@ -72,6 +74,7 @@ def test_a_data_set_that_changes_meanwhile(
     assert "(it has changed meanwhile)" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_workload_that_fails_in_part(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +114,7 @@ def test_reports_that_cannot_be_written(
     assert not report.exists()
 
 
+@pytest.mark.full
 def test_a_request_that_takes_too_long(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--url", server.url, "--input-len", "8", "--output-len", "7000", "--num-prompts", "1"]
     assert main([*args, "--timeout", "1"]) == 1
@@ -118,6 +122,7 @@ def test_a_request_that_takes_too_long(server: Server, capsys: pytest.CaptureFix
     server.wait_idle()
 
 
+@pytest.mark.full
 def test_an_interrupt_shows_what_there_is(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "Hi", "max_tokens": 2}\n{"prompt": "Go on", "max_tokens": 7000}\n')

@@ -135,6 +135,7 @@ def drawn(server: Server, tool: ToolSpec, lead: str, **sampling: Any) -> str:
     return str(post(server, "/generate", body)["text"])
 
 
+@pytest.mark.full
 def test_jumps_and_guesses_change_no_text(server: Server) -> None:
     """Calls come in the middle of free text; guesses change nothing, and all calls match."""
     pick = ToolSpec("pick", input=InputFormat("regex", PICK))

@@ -29,6 +29,7 @@ SAME = (
     *("text", "output_ids", "output_logprobs", "prompt_logprobs", "output_top_logprobs"),
     *("completion_tokens", "captures"),
 )
+SLOW = pytest.mark.slow
 OPTIONS = (
     *("--cluster-insecure", "--check-invariants", "--max-queue-wait", "600"),
     *("--resume-timeout", "300"),
@@ -105,7 +106,13 @@ def test_both_replicas_give_the_same(head: Server, machine: Machine) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("lost", ["scheduler", "agent", "hub", "stopped agent", "added agent"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        *("scheduler", "agent"),
+        *(pytest.param(each, marks=SLOW) for each in ("hub", "stopped agent", "added agent")),
+    ],
+)
 def test_nothing_is_lost(
     head: Server, machine: Machine, undisturbed: Any, tmp_path: Path, lost: str
 ) -> None:

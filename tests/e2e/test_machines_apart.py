@@ -97,6 +97,7 @@ def test_the_same_over_a_link(head: Server, machine: Machine) -> None:
     assert asyncio.run(answers(head, 1)) == asyncio.run(answers(head, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True], ids=["for a moment", "until it is lost"])
 def test_a_link_that_is_down(
     head: Server, machine: Machine, namespace: Namespace, undisturbed: Any, is_lost: bool
@@ -139,6 +140,7 @@ def test_a_key_that_is_removed_again_and_again(
         test_a_key_that_is_removed(head, machine, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_key_that_is_removed(head: Server, machine: Machine, undisturbed: Any) -> None:
     """Until it is allowed again."""
     keys = head.directory.parent / "keys"

@@ -19,7 +19,7 @@ ROUNDS = 20
 @pytest.mark.parametrize(
     ("ending", "rounds"),
     [
-        ("stopped", 1),
+        pytest.param("stopped", 1, marks=pytest.mark.slow),
         ("killed", 1),
         *(pytest.param(each, ROUNDS, marks=pytest.mark.slow) for each in ("stopped", "killed")),
     ],

@@ -163,6 +163,7 @@ async def test_a_programs_tenants_have_ids_of_their_own(keyed: Server) -> None:
         await second.aclose()
 
 
+@pytest.mark.full
 async def test_keys_come_and_go_with_their_file(keyed: Server) -> None:
     keys = keyed.directory.parent / "keys"
     before = keys.read_text()

@@ -5,6 +5,7 @@ import pytest
 
 from srt.block_hash import BLOCK
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad
+from tests.running.profiles import some
 from tokenizer_proc.routing.paces import FEW, Paces
 from tokenizer_proc.routing.router import Router
 
@@ -63,7 +64,7 @@ def sized(*steps: tuple[float, float]) -> Paces:
     return made
 
 
-@pytest.mark.parametrize("row_s", [0.0, 0.00625, 0.02, 1.0])
+@pytest.mark.parametrize("row_s", some([0.0, 0.00625, 0.02, 1.0], 0.0, 0.02))
 @pytest.mark.parametrize("sizes", [(1, 64), (1, 16, 256), (60, 1, 2, 3), (1, 1, 1, 500, 400)])
 def test_larger_steps_make_no_replica_slower(row_s: float, sizes: tuple[int, ...]) -> None:
     """Whatever part of a step is its tokens'."""

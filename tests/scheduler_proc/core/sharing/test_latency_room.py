@@ -6,6 +6,7 @@ import pytest
 
 from scheduler_proc.core.sharing.latency_room import LEAST_SHARE
 from srt.wire.hints import Hints
+from tests.running.profiles import some
 from tests.scheduler_proc.core.sharing.watched import WatchedDriver
 
 LATENCY, THROUGHPUT = Hints(perf="latency"), Hints(perf="throughput")
@@ -23,7 +24,7 @@ def flooded(count: int, hints: Hints | None = THROUGHPUT, **config: Any) -> Watc
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("after_s", [0.0, 100.0])
+@pytest.mark.parametrize("after_s", some([0.0, 100.0], 100.0))
 def test_a_flood_leaves_a_row_to_a_request_for_latency(lag: int, after_s: float) -> None:
     """At once, however long the flood has waited; and it ends."""
     driver = flooded(200, lag=lag, check=False)
@@ -99,7 +100,7 @@ def test_prompts_of_throughput_leave_most_of_a_step_and_get_on() -> None:
     assert [each.get("long") for each in rows[:5]] == [64 // LEAST_SHARE] * 5
 
 
-@pytest.mark.parametrize("priority", [0, 3])
+@pytest.mark.parametrize("priority", some([0, 3], 3))
 def test_a_stream_of_requests_for_latency_starves_nobody(priority: int) -> None:
     """One row, and as one request for latency ends the next one is there."""
     driver = flooded(3, max_running_requests=1)
