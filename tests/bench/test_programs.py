@@ -137,14 +137,14 @@ SMALL = {
     **dict.fromkeys(("CHATS_FOR_S", "CHAT_LEAD_S"), 0.02),
 }
 NEAR = ablations.Variant("groups", hints=True)
-FULL = pytest.mark.full
+FULL, SLOW = pytest.mark.full, pytest.mark.slow
 PARTS = [
     pytest.param(crowds.COLUMNS, crowds.chains_beside_chats, marks=FULL, id="beside_chats"),
     pytest.param(flood.COLUMNS, flood.flood, marks=FULL, id="flood"),
     pytest.param(handed.COLUMNS, handed.handed, marks=FULL, id="handed"),
     pytest.param(crowds.COLUMNS, crowds.chains_at_once, marks=FULL, id="chains"),
     pytest.param(crowds.COLUMNS, crowds.map_reduces_at_once, marks=FULL, id="map_reduces"),
-    pytest.param(replicas.COLUMNS, replicas.mixed, marks=pytest.mark.slow, id="replicas"),
+    pytest.param(replicas.COLUMNS, replicas.mixed, marks=SLOW, id="replicas"),
     pytest.param(
         ablations.COLUMNS,
         partial(ablations.ablation, variant=NEAR),
