@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,10 @@ def test_a_stopped_forker_ends_with_its_tokenizer(sacrificial: Server) -> None:
     (forker,) = map(int, children)
     os.kill(forker, signal.SIGSTOP)
     assert gone([tokenizer, forker], SOON_S)
+    deadline = time.monotonic() + SOON_S
+    while hangs(sacrificial, "tokenizer") == before:  # until then it is ready as far as is known
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     sacrificial.wait_ready()
     assert f"process {forker}, which forks the tokenizer's children, has not" in sacrificial.log()
     assert hangs(sacrificial, "tokenizer") == before + 1
