@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 MIN_TOKENS = 64  # that are computed at a time
 MAX_CONSUMERS = 8  # of a text, that are looked at as it grows
 MAX_CALLS = 1024  # that are remembered
-FIRST_TOKEN_CHARS = 4.0  # characters of a token, until a prompt was counted
+FIRST_TOKEN_CHARS = 4.0  # characters of a token, until some of a prompt were counted
 FIRST_PAUSE_S, MAX_PAUSES = 0.1, 6  # before one that others have ended begins again; doubled
 _NO_OUTPUT = SamplingParams(max_new_tokens=0)
 
@@ -49,8 +49,8 @@ class _Known:
     they were last counted, those of each input then, by id, and the request that runs, during which
     more may have become known (`has_changed`). Nothing is asked for again of a prompt that
     `is_refused`. `tokens` were computed for it, and its prompt was `length` tokens long the last
-    time; `pauses` is how often in a row its request was ended for others, and `cached` how many
-    tokens had been there before these."""
+    time, what was new then of `token_chars` characters each; `pauses` is how often in a row its
+    request was ended for others, and `cached` how many tokens had been there before these."""
 
     done: int = 0
     seen: int = 0
@@ -60,6 +60,7 @@ class _Known:
     task: asyncio.Task[None] | None = None
     tokens: int = 0
     length: int = 0
+    token_chars: float = FIRST_TOKEN_CHARS
     pauses: int = 0
     cached: int | None = None
     timer: asyncio.TimerHandle | None = None
@@ -82,7 +83,6 @@ class Ahead:
         self._calls: dict[CallWork, _Known] = {}
         self._due: dict[CallWork, None] = {}  # of them, in order: those that have enough to ask for
         self._num_running = 0
-        self._token_chars = FIRST_TOKEN_CHARS
 
     async def close(self) -> None:
         for known in self._calls.values():
@@ -130,7 +130,7 @@ class Ahead:
         if known.task is not None or known.is_refused:
             known.has_changed = True
             return
-        more = MIN_TOKENS * self._token_chars
+        more = MIN_TOKENS * known.token_chars
         if var is not None:
             before, length = known.lengths.get(var.id), len(var.text)
             if before is not None and before <= length < before + more / 4:
@@ -190,10 +190,10 @@ class Ahead:
         known.pauses, known.cached = 0, None
         known.tokens += (computed := output.prompt_tokens - min(cached, output.cached_tokens))
         self._totals[AHEAD_TOKENS] += computed
-        known.length = output.prompt_tokens
-        known.done = chars if request.text is None else len(request.text)
-        if output.prompt_tokens and known.done:
-            self._token_chars = max(1.0, known.done / output.prompt_tokens)
+        done = chars if request.text is None else len(request.text)
+        if (tokens := output.prompt_tokens - known.length) > 0:
+            known.token_chars = max(1.0, (done - known.done) / tokens)
+        known.length, known.done = output.prompt_tokens, done
 
     def _pause(self, work: CallWork, known: _Known) -> None:
         """Ask for the same again in a while, if nothing more is known before."""
@@ -209,12 +209,12 @@ class Ahead:
 
     async def _request(self, work: CallWork, known: _Known) -> Request | None:
         """The request for what is known; None if that is too little."""
-        more = MIN_TOKENS * self._token_chars
+        more = MIN_TOKENS * known.token_chars
         prompt: dict[str, Any]
         if work.call.turns:
             ids = await self._common_ids(work)
             if len(ids) < known.length + MIN_TOKENS:
-                known.is_refused = 4 * len(ids) < known.seen / self._token_chars  # by its template
+                known.is_refused = 4 * len(ids) < known.seen / known.token_chars  # by its template
                 return None
             prompt = {"input_ids": ids}
         else:

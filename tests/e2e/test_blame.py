@@ -90,7 +90,7 @@ async def crimes(
 @pytest.mark.parametrize(
     ("token", "lost"),
     [
-        pytest.param(CRASHES, [2], id="crashes"),
+        pytest.param(CRASHES, [2], id="crashes", marks=FULL),
         # 1 if the scheduler has seen a loss before
         pytest.param(CONSTRAINT_CRASHES, [1, 2], id="its constraint crashes", marks=FULL),
         pytest.param(RUNS_FOR_EVER, [2], id="runs for ever", marks=FULL),

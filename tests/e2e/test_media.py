@@ -124,6 +124,7 @@ def ask(server: Server, question: tuple[str, list[int], str]) -> Any:
     return answer.json()
 
 
+@pytest.mark.full
 def test_tokens_are_those_of_transformers(
     server: Server, reference: tuple[Path, Reference]
 ) -> None:

@@ -143,6 +143,7 @@ def test_teacher_forced_agreement(measured: Measured) -> None:
     assert agreement >= measured.bounds.agreement
 
 
+@pytest.mark.full
 def test_perplexity_of_a_held_text(measured: Measured) -> None:
     ids = load_tokenizer(resolve_model(DEFAULT_MODEL)).encode(HELD_TEXT).tolist()
     ours = native_logprobs(measured.executor, ids)
