@@ -236,6 +236,6 @@ def _last_word(text: str) -> int:
         stop = text.rfind(" ", 0, stop)
         if stop <= 0:
             return 0
-        if text[stop - 1].isalnum():  # punctuation and blanks may be one token with what follows
-            return stop
+        if not (text[stop - 1].isspace() or text[stop + 1 : stop + 2].isspace()):
+            return stop  # several blanks may be one token
     return 0
