@@ -1,7 +1,6 @@
 """Agents for tests: `python -m srt agent` in a subprocess, as on another machine."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import httpx2
 
 from srt.cluster.door import address_in
 from srt.cluster.keys import allow, make_keys, set_head_key
-from tests.e2e.server import Server, gone
+from tests.e2e.server import Server, gone, terminated
 from tests.waiting import SOON_S
 
 
@@ -54,13 +53,7 @@ class Machine:
 
     def stop(self) -> int:
         """Send SIGTERM; returns the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(SOON_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            raise
+        return terminated(self.process)
 
 
 def join_address(server: Server) -> str:

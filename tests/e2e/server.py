@@ -134,13 +134,18 @@ class Server:
 
     def stop(self) -> int:
         """Send SIGTERM; returns the launcher's exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(SOON_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            raise
+        return terminated(self.process)
+
+
+def terminated(process: "subprocess.Popen[bytes]") -> int:
+    """The exit status after SIGTERM, if it still runs. Its group is killed if it does not end."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(SOON_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
 
 
 @contextmanager
