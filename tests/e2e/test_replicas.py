@@ -193,6 +193,11 @@ async def lose(server: Server, client: AsyncClient, replica: int) -> None:
     """Kill a replica's scheduler, and wait until the ring has noticed."""
     before = client._transport.ring.incarnation
     os.kill(server.pids()[f"scheduler.{replica}"], signal.SIGKILL)
+    await until_lost(client, before)
+
+
+async def until_lost(client: AsyncClient, before: int) -> None:
+    """Until the client has heard that a scheduler of the incarnation `before` was lost."""
     async with asyncio.timeout(SOON_S):
         while client._transport.ring.incarnation == before:
             await asyncio.sleep(0.002)
@@ -219,9 +224,11 @@ async def test_a_lost_ones_requests_go_on_at_the_other_at_once(server: Server) -
             streams = [aiter(call) for call in await asyncio.gather(*calls)]
             first = await asyncio.gather(*map(anext, streams))
             assert sorted(output.routed_replica for output in first) == [0, 0, 1, 1]
+            before = client._transport.ring.incarnation
             os.kill(pid, signal.SIGKILL)
             outputs = await asyncio.gather(*map(last_of, streams, first))
             assert [output.text for output in outputs] == [output.text for output in expected]
+            await until_lost(client, before)
             assert client._transport.ring.ready
             await until_both_are_ready(client)
             if all(output.routed_replica == 1 for output in outputs):
